@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from inspect import Parameter, signature
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ import typer
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.simulation.options import LOAD, SOURCES, LoadKind
+from llmviewer.simulation.options import LOAD, SOURCES, LoadKind, LoadOption
 from llmviewer.techniques.panels import Panel
 
 
@@ -20,19 +20,18 @@ def _parsed(parse: Callable[[str], object], text: object) -> object:
     return parse(text) if isinstance(text, str) else text
 
 
-def annotation(name: str) -> Any:
-    """Typer annotation of an option of a load; its value is checked where Python callers' are."""
-    option = LOAD[name]
+def annotation(name: str, option: LoadOption, panel: Panel = Panel.LOAD) -> Any:
+    """Typer annotation of an option of a load or a sizing; its value is checked where Python callers' are."""
     spelling = "--" + name.replace("_", "-")
     if option.kind is LoadKind.SWITCH:
-        return Annotated[bool, typer.Option(spelling, help=option.help, rich_help_panel=Panel.LOAD.value)]
+        return Annotated[bool, typer.Option(spelling, help=option.help, rich_help_panel=panel.value)]
     more: dict[str, Any] = {}
     if option.kind is LoadKind.WHOLE:
         more = {"parser": partial(_parsed, arguments.parse_size), "metavar": option.kind.value}
     if option.kind is LoadKind.NUMBER:
         more = {"parser": partial(_parsed, arguments.parse_number), "metavar": option.kind.value}
     kind = str if option.kind is LoadKind.TEXT else object
-    return Annotated[kind | None, typer.Option(spelling, help=option.help, rich_help_panel=Panel.LOAD.value, **more)]
+    return Annotated[kind | None, typer.Option(spelling, help=option.help, rich_help_panel=panel.value, **more)]
 
 
 def loaded(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -49,13 +48,21 @@ def loaded(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def with_load_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add to a command every option of a load; it receives them among its **options."""
+    return with_declared(command, {Panel.LOAD: LOAD})
+
+
+def with_declared(
+    command: Callable[..., int], panels: Mapping[Panel, Mapping[str, LoadOption]], leave: Collection[str] = ()
+) -> Callable[..., int]:
+    """Add declared options to a command, by panel of its help.  leave: names that it does not take."""
     declared = signature(command, eval_str=True)
     kept = [one for one in declared.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
     rest = [one for one in declared.parameters.values() if one.kind is Parameter.VAR_KEYWORD]
     added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation(name))
-        for name, option in LOAD.items()
-        if name not in declared.parameters
+        Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation(name, option, panel))
+        for panel, options in panels.items()
+        for name, option in options.items()
+        if name not in declared.parameters and name not in leave
     ]
     command.__signature__ = declared.replace(parameters=[*kept, *added, *rest])  # type: ignore[attr-defined]
     return command

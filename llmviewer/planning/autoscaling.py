@@ -9,9 +9,7 @@ from llmviewer.simulation.arrivals import DAY_S
 from llmviewer.simulation.traffic import Traffic
 
 
-def gpu_hours(
-    traffic: Traffic, capacity: float, devices: int, window_s: float, start_up_s: float
-) -> dict[str, float]:
+def gpu_hours(traffic: Traffic, capacity: float, devices: int, window_s: float, start_up_s: float) -> dict[str, float]:
     """The fewest GPU hours that serve a load whose rate varies.
 
     capacity: highest rate of one replica [1/s].  devices: of one replica.  In each window as many replicas run as its

@@ -100,7 +100,9 @@ def _check_space(screens: Sequence[ChipScreen]) -> None:
 
 def _tried(asked: Question, screens: Sequence[ChipScreen]) -> list[Tried]:
     """The second floor: simulations of the chips that may win, then of pools of two chips."""
-    hopeful = sorted((one for one in screens if one.ordered), key=lambda one: one.ordered[0].order(asked.objective, asked.workload))
+    hopeful = sorted(
+        (one for one in screens if one.ordered), key=lambda one: one.ordered[0].order(asked.objective, asked.workload)
+    )
     tried = on_all_cores(lambda one: best_of_chip(asked, one), hopeful[:MOST_CHIPS])
     return [*tried, mixed_pools(asked, hopeful, tried)]
 

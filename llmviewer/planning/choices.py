@@ -59,6 +59,11 @@ class Choice:
         return self.tokens_per_s / self.devices
 
     @property
+    def devices_needed(self) -> int:
+        """Devices without those of spare replicas."""
+        return self.devices - sum(self.spare * part.screened.devices for part, _ in self.parts)
+
+    @property
     def usd_per_token(self) -> float | None:
         """Dollars per output token at the asked rate, input included."""
         return None if self.usd_per_hour is None else self.usd_per_hour / 3600.0 / self.tokens_per_s
@@ -146,7 +151,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         options=answer.words,
         rate=answer.rate,
         tokens_per_s=rate * workload.output_len,
-        capacity=capacity_of(parts, workload),
+        capacity=max(capacity_of(parts, workload), rate),
         prompt_share=_prompt_share(parts),
         spare=spare,
         output_len=workload.output_len,
@@ -169,9 +174,7 @@ def _parts(one: Candidate | Pair, answer: Answer) -> tuple[Part, ...]:
 def capacity_of(parts: tuple[Part, ...], workload: Workload) -> float:
     """The highest rate of these pools within the limits in the steady state [1/s]: that of the slower pool."""
     works = (workload,) if len(parts) == 1 else (of_prompts(workload), of_answers(workload))
-    return min(
-        capacity(part.screened, work) * count for (part, count), work in zip(parts, works, strict=True)
-    )
+    return min(capacity(part.screened, work) * count for (part, count), work in zip(parts, works, strict=True))
 
 
 def _prompt_share(parts: tuple[Part, ...]) -> float:
@@ -202,5 +205,8 @@ def _price(asked: Question, parts: tuple[Part, ...]) -> dict[str, Any] | None:
         return None
     if len(known) == 1:
         return known[0].to_dict()
-    return {"usd_per_hour": None, "date": min((one.date or "" for one in known)) or None,
-            "source": "; ".join(one.source for one in known)}
+    return {
+        "usd_per_hour": None,
+        "date": min((one.date or "" for one in known)) or None,
+        "source": "; ".join(one.source for one in known),
+    }

@@ -49,4 +49,5 @@ def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
         price=None if price is None else price.to_dict(),
         mean_tpot_s=one.mean_tpot_s,
         simulated=False,
+        parts=((one, one.replicas),),
     )

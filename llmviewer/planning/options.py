@@ -54,7 +54,9 @@ SIZE: Mapping[str, LoadOption] = {
     "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", "rented"),
     "owned": _text("Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
     "spare": LoadOption(kind=LoadKind.WHOLE, help="Replicas beyond those needed (N + 1: 1).", default=0),
-    "front": _text("What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).", "gpus"),
+    "front": _text(
+        "What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).", "gpus"
+    ),
     "autoscale": _text("Window in which a perfect autoscaler changes the replicas: 5m; needs a trace or a rate curve."),
     "start_up": _text("Time that a replica takes to start: 3m.", "0s"),
     "carbon": _number("Emissions of your electricity [g/kWh]."),

@@ -30,9 +30,19 @@ class Pair:
         return self.prefill, self.decode
 
     @property
+    def chips(self) -> tuple[str, ...]:
+        """The chips, one if both pools have the same."""
+        return tuple(dict.fromkeys(part.screened.hardware for part in self.parts))
+
+    @property
     def hardware(self) -> str:
         """The chip, or both as `a+b`."""
-        return "+".join(dict.fromkeys(part.screened.hardware for part in self.parts))
+        return "+".join(self.chips)
+
+    @property
+    def one_maker(self) -> bool:
+        """Whether both chips are of one maker, whose engines share a format of the KV cache."""
+        return len({part.screened.maker for part in self.parts}) == 1
 
     @property
     def devices(self) -> int:

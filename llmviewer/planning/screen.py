@@ -59,6 +59,7 @@ class Screened:
 
     hardware: str
     chip: str
+    maker: str
     options: Words
     ranks: int
     devices: int
@@ -181,6 +182,7 @@ def screened(
     return Screened(
         hardware=str(structure.hardware),
         chip=one.chip.name,
+        maker=one.chip.maker,
         options=structure.options,
         ranks=structure.ranks,
         devices=structure.devices,

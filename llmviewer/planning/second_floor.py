@@ -34,14 +34,21 @@ def best_of_chip(asked: Question, one: ChipScreen) -> Tried:
 
 
 def mixed_pools(asked: Question, screens: Sequence[ChipScreen], tried: Sequence[Tried]) -> Tried:
-    """Pools of two chips, if the steady state finds them better than all that was simulated."""
+    """Pools of two chips of one maker, if the steady state finds them better than all that was simulated.
+
+    They stand in different machines, so the user names the network between them.
+    """
     name = "+".join(one.hardware for one in screens[:2])
-    if len(screens) < 2 or "continuous" in asked.only:
+    if "network" not in asked.lists or "continuous" in asked.only:
         return Tried(hardware=name)
     together = [structure for one in screens[:MOST_MIXED] for structure in one.structures]
-    mixed = [one for one in pairs(together, asked.workload, asked.bounds) if "+" in one.hardware]
+    mixed = [one for one in pairs(together, asked.workload, asked.bounds) if len(set(one.chips)) > 1 and one.one_maker]
     held = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
-    better = [one for one in mixed if not held or one.order(asked.objective, asked.workload)[:2] < held[0].order(asked.objective)[:2]]
+    better = [
+        one
+        for one in mixed
+        if not held or one.order(asked.objective, asked.workload)[:2] < held[0].order(asked.objective)[:2]
+    ]
     return _simulated(asked, name, better[:1])
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.planning.choices import Choice
+from llmviewer.planning.commands import command
 from llmviewer.planning.gates import Gate
 from llmviewer.planning.options import Question
 
@@ -77,19 +78,23 @@ class Sizing:
             "schema": SCHEMA,
             "request": self.request(),
             "feasible": best is not None,
-            "best": None if best is None else best.to_dict(),
-            "configurations": [one.to_dict() for one in self.choices],
+            "best": None if best is None else self.configuration(best),
+            "configurations": [self.configuration(one) for one in self.choices],
             "frontier": [one.to_dict() for one in self.front],
             "rejected": [one.to_dict() for one in self.rejected],
             "searched": self.searched,
             "structures": self.structures,
             "simulated": self.simulated,
             "sensitivity": {name: dict(values) for name, values in self.sensitivity.items()},
-            "runner_up": None if self.runner_up is None else self.runner_up.to_dict(),
+            "runner_up": None if self.runner_up is None else self.configuration(self.runner_up),
             "why": None if best is None or self.runner_up is None else waterfall(best, self.runner_up),
             "autoscaling": None if self.scaling is None else dict(self.scaling),
             "notes": list(self.notes),
         }
+
+    def configuration(self, one: Choice) -> dict[str, Any]:
+        """A simulated configuration with the command that simulates it."""
+        return {**one.to_dict(), "command": command(self.question, one)}
 
     def request(self) -> dict[str, Any]:
         """What was asked, in SI units."""
@@ -121,7 +126,7 @@ class Sizing:
         """The configurations as flat rows."""
         rows = []
         for one in self.choices:
-            row = one.to_dict()
+            row = self.configuration(one)
             price, split = row.pop("price") or {}, row.pop("usd_per_million_tokens") or {}
             row["options"] = " ".join(f"{name}={value}" for name, value in row["options"].items())
             row["usd_per_device_hour"], row["price_date"] = price.get("usd_per_hour"), price.get("date")

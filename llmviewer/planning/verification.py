@@ -125,9 +125,8 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
         if run(counts).holds and min(fewer) and run(fewer).holds:
             counts = fewer
     made = run(counts)
-    hardware = pair.parts[0].screened.hardware if len(pair.hardware.split("+")) < 2 else pair.hardware
     return Answer(
-        hardware=hardware,
+        hardware=pair.hardware,
         words=pair.words(counts),
         devices=_devices(pair, counts),
         replicas=1,

@@ -11,9 +11,9 @@ from llmviewer.planning.sizing import Choice
 def waterfall(best: Choice, other: Choice) -> dict[str, Any]:
     """The difference between two configurations as the object of `llmviewer why`.
 
-    Dollars per hour (devices, where a price is missing) are a product: price of a device x devices of a replica x
-    replicas for the rate x replicas rounded up and spare.  Each factor gets the logarithmic mean of both totals times
-    the logarithm of its ratio, so that the amounts sum to the difference: Ang, Energy Policy 32(9), 2004 (LMDI).
+    Dollars per hour (devices, where a price is missing) are a product: price of a device x devices that the rate would
+    keep busy to the limits x what whole and spare replicas add.  Each factor gets the logarithmic mean of both totals
+    times the logarithm of its ratio, so that the amounts sum to the difference: Ang, Energy Policy 32(9), 2004 (LMDI).
     """
     priced = best.usd_per_hour is not None and other.usd_per_hour is not None
     first, second = _factors(best, priced=priced), _factors(other, priced=priced)
@@ -28,17 +28,11 @@ def waterfall(best: Choice, other: Choice) -> dict[str, Any]:
 
 
 def _factors(one: Choice, *, priced: bool) -> dict[str, float]:
-    """Factors of a configuration's cost; two pools count as one replica."""
+    """Factors of a configuration's cost."""
     rate = one.tokens_per_s / one.output_len
-    replicas = one.replicas
-    exact = rate / (one.capacity / replicas) if one.capacity else float(replicas)
+    exact = rate * one.devices_needed / one.capacity
     price = {"price of a device": one.usd_per_hour / one.devices} if priced and one.usd_per_hour else {}
-    return {
-        **price,
-        "devices of a replica": one.devices / replicas,
-        "replicas for the rate": exact,
-        "rounding and spare replicas": replicas / exact,
-    }
+    return {**price, "devices at full load": exact, "whole replicas and spare ones": one.devices / exact}
 
 
 def _total(factors: dict[str, float]) -> float:

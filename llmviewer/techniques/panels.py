@@ -10,6 +10,7 @@ class Panel(Enum):
 
     COMMON = "Common options"
     LOAD = "Load"
+    SIZING = "Sizing"
     WORKLOAD = "Workload"
     HARDWARE = "Hardware and scale"
     PRECISION = "Precision and compression"

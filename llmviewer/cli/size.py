@@ -1,0 +1,99 @@
+"""`llmviewer size`: what to buy for a load within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.cli.load_options import with_declared
+from llmviewer.cli.sweep import progress
+from llmviewer.planning.call import chips_of, size
+from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE
+from llmviewer.planning.sizing import Sizing
+from llmviewer.simulation.options import LOAD
+from llmviewer.techniques.panels import Panel
+
+
+def with_sizing_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add to a command the options of a load that a sizing takes, and its own."""
+    return with_declared(command, {Panel.LOAD: LOAD, Panel.SIZING: SIZE}, leave=NOT_OF_A_SIZING)
+
+
+def searched(name: str, summary: str) -> Any:
+    """Typer option for values that `size` searches unless some are listed."""
+    return Annotated[str, opt.listed(name, f"{summary} (default: searched).")]
+
+
+@opt.with_run_options
+@with_sizing_options
+def command(
+    model: opt.Model,
+    hardware: opt.Chips,
+    price: Annotated[
+        list[str] | None,
+        typer.Option("--price", rich_help_panel=Panel.SIZING.value, help="A price of your own: h100=2.10; repeatable."),
+    ] = None,
+    engine: searched("engine", "Serving engines: a list") = "",  # type: ignore[valid-type]
+    quantization: searched("quantization", "Formats of weights and inputs: a list") = "",  # type: ignore[valid-type]
+    kv_cache_dtype: searched("kv_cache_dtype", "Formats of the KV cache: a list") = "",  # type: ignore[valid-type]
+    tensor_parallel_size: searched("tensor_parallel_size", "Tensor groups: a list") = "",  # type: ignore[valid-type]
+    data_parallel_size: searched("data_parallel_size", "Data groups: a list") = "",  # type: ignore[valid-type]
+    expert_parallel_size: searched("expert_parallel_size", "Expert groups: a list") = "",  # type: ignore[valid-type]
+    max_num_batched_tokens: searched("max_num_batched_tokens", "Token budgets of a step: a list") = "",  # type: ignore[valid-type]
+    max_num_seqs: searched("max_num_seqs", "Most sequences of a step: a list") = "",  # type: ignore[valid-type]
+    batching: Annotated[
+        str, opt.listed("batching", "continuous (one pool), disaggregated (two pools) (default: both).")
+    ] = "",
+    emit: Annotated[
+        str,
+        typer.Option(
+            "--emit",
+            rich_help_panel=Panel.SIZING.value,
+            help="Print how to launch the winner instead: vllm, sglang, trtllm, k8s, dynamo, llm-d.",
+        ),
+    ] = "",
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", rich_help_panel=Panel.SIZING.value, help="Also say why the runner-up lost."),
+    ] = False,
+    format: opt.Format = "",  # noqa: A002
+    output: opt.Output = None,
+    **options: Any,
+) -> int:
+    """Finds the least hardware that serves a load within limits: chips, number, layout, formats, batching, cost.
+
+    --hardware takes a list of chips, or all.  Options of a run take lists of values to try.  Exits 1 if no
+    configuration meets the limits.
+    """
+    names = [name.strip() for name in hardware.split(",")]
+    kind = views.check_output(format, output, (model, *names))
+    own = {
+        "engine": engine,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+        "tensor_parallel_size": tensor_parallel_size,
+        "data_parallel_size": data_parallel_size,
+        "expert_parallel_size": expert_parallel_size,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "max_num_seqs": max_num_seqs,
+        "batching": batching,
+    }
+    with progress(len(chips_of(hardware))) as advance:
+        made = size(model, hardware, advance=advance, price=price, **own, **options)
+    if emit:
+        return 1
+    views.show(_views(made, explain=explain), kind, output)
+    return 0 if made.best else 1
+
+
+def _views(made: Sizing, *, explain: bool) -> views.Views:
+    def page() -> Any:
+        from llmviewer.reports import sizing_page
+
+        return sizing_page.page(made.to_dict(), explain=explain)
+
+    return views.Views(page=page, document=made.to_dict, rows=made.rows)

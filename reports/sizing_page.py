@@ -1,0 +1,257 @@
+"""A sizing as a page: the winner in a sentence, the best of each chip, what rejects the others, front, sensitivity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
+
+#: Option -> its short name in a table.
+SHORT = {
+    "tensor_parallel_size": "tp",
+    "data_parallel_size": "dp",
+    "expert_parallel_size": "ep",
+    "quantization": "",
+    "kv_cache_dtype": "kv",
+    "max_num_batched_tokens": "budget",
+    "max_num_seqs": "seqs",
+    "engine": "",
+    "pools": "",
+}
+#: Points of the front in the table.
+FRONT_ROWS = 10
+#: Objective of the request -> adjective of the winner.
+BEST = {
+    "usd": "cheapest",
+    "gpus": "smallest",
+    "usd-per-token": "cheapest per token",
+    "watts": "most frugal",
+    "latency": "fastest",
+}
+
+
+def page(answer: dict[str, Any], *, explain: bool = False) -> Page:
+    """Returns the page of a sizing object.  explain: with the reason why the runner-up lost."""
+    parts: list[Any] = [Facts(lines=(("Verdict", verdict(answer)),)), _header(answer)]
+    if answer["configurations"]:
+        parts.append(_configurations(answer))
+    if explain and answer["why"]:
+        parts.append(_why(answer))
+    if len(answer["frontier"]) > 1:
+        parts.append(_front(answer))
+    if answer["rejected"]:
+        parts.append(_rejected(answer))
+    if answer["autoscaling"]:
+        parts.append(_autoscaling(answer["autoscaling"]))
+    if answer["sensitivity"]:
+        parts.append(_sensitivity(answer))
+    return (*parts, _sources(answer), *_notes(answer))
+
+
+def verdict(answer: dict[str, Any]) -> str:
+    """Returns the winner in a sentence, or the nearest miss."""
+    best = answer["best"]
+    if best is None:
+        return f"no configuration meets the limits; {_nearest(answer)}"
+    request = answer["request"]
+    cost = "" if best["usd_per_hour"] is None else f" for ${best['usd_per_hour']:,.2f} an hour"
+    token = best["usd_per_million_output_tokens"]
+    per_token = "" if token is None else f", ${fmt.digits(token)} per million output tokens"
+    chance = "" if best["probability"] is None else f"; the limits hold with probability {best['probability']:.2f}"
+    figures = ", ".join(f"{name} {fmt.duration(best[key])}" for name, key in _limited(request))
+    return (
+        f"{BEST[request['objective']]}: {best['devices']} × {best['hardware']}, {options_text(best)}{cost}{per_token};"
+        f" {figures}{chance}"
+    )
+
+
+def _nearest(answer: dict[str, Any]) -> str:
+    misses = answer["rejected"]
+    if not misses:
+        return "no chip was searched"
+    order = {name: at for at, name in enumerate(("simulation", "usd_per_hour", "devices", "rate", "e2e_s", "tpot_s"))}
+    nearest = min(misses, key=lambda one: (order.get(one["constraint"], len(order)), one["margin"] or 0.0))
+    return f"nearest: {nearest['hardware']}, {nearest['text']}"
+
+
+def _limited(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns latencies with the statistic that is shown: the limited one, else the mean."""
+    statistics = {one["metric"]: one["statistic"] for one in request["limits"]}
+    return [(f"{key[:4].upper()} {statistics.get(key, 'mean')}", key) for key in ("ttft_s", "tpot_s")]
+
+
+def options_text(one: dict[str, Any]) -> str:
+    """Returns the options of a configuration in a few words: `4 replicas, fp8, kv fp8, tp 2`."""
+    words = []
+    if "pools" in one["options"]:
+        words.append(one["options"]["pools"].replace("x", "×").replace(",", ", "))
+    elif one["replicas"] > 1:
+        words.append(f"{one['replicas']} replicas")
+    for name, value in one["options"].items():
+        if name not in ("pools", "replicas"):
+            words.append(f"{SHORT.get(name, name.replace('_', '-'))} {value}".strip())
+    return ", ".join(words) or "defaults"
+
+
+def _header(answer: dict[str, Any]) -> Facts:
+    request = answer["request"]
+    limits = ", ".join(
+        f"{one['metric'].removesuffix('_s').upper()} {one['statistic']} ≤ {fmt.duration(one['limit_s'])}"
+        for one in request["limits"]
+    )
+    bounds = []
+    if request["max_gpus"] is not None:
+        bounds.append(f"at most {fmt.whole(request['max_gpus'])} devices")
+    if request["max_usd_per_hour"] is not None:
+        bounds.append(f"at most ${request['max_usd_per_hour']:,.2f} an hour")
+    load = (
+        f"{fmt.per_second(request['request_rate'])} requests/s, input {fmt.whole(round(request['input_len']))}, "
+        f"output {fmt.whole(round(request['output_len']))} tokens in the mean"
+    )
+    spare = f"; {request['spare']} spare" if request["spare"] else ""
+    return Facts(
+        lines=(
+            ("Model", request["model"]),
+            ("Load", load),
+            ("Limits", "; ".join((limits, *bounds)) + spare),
+        )
+    )
+
+
+def _configurations(answer: dict[str, Any]) -> Table:
+    ttft, tpot = (f"{name}" for name, _ in _limited(answer["request"]))
+    priced = any(one["usd_per_hour"] is not None for one in answer["configurations"])
+    powered = any(one["watts"] is not None for one in answer["configurations"])
+    columns = [
+        (left("Hardware"), lambda one: one["hardware"]),
+        (right("GPUs"), lambda one: fmt.whole(one["devices"])),
+        (left("Options", 1), options_text),
+        (right("$/h"), lambda one: _usd(one["usd_per_hour"])),
+        (right(ttft), lambda one: fmt.duration(one["ttft_s"])),
+        (right(tpot), lambda one: fmt.duration(one["tpot_s"])),
+        (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
+        (right("$/Mtok in", 4), lambda one: _split(one, "input")),
+        (right("out", 4), lambda one: _split(one, "output")),
+        (right("req/s/replica", 5), lambda one: fmt.per_second(one["request_rate_per_replica"])),
+        (right("tok/s/GPU", 3), lambda one: fmt.per_second(one["output_tokens_per_s_per_device"])),
+        (right("W", 4), lambda one: fmt.DASH if one["watts"] is None else fmt.whole(round(one["watts"]))),
+        (right("J/token", 4), lambda one: _number(one["joules_per_output_token"])),
+        (right("Head-room", 3), lambda one: fmt.DASH if one["head_room"] is None else fmt.percent(one["head_room"])),
+    ]
+    hidden = ({"$/h", "$/Mtok in", "out"} if not priced else set()) | ({"W", "J/token"} if not powered else set())
+    shown = [(column, cell) for column, cell in columns if column.title not in hidden]
+    rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
+    note = (
+        "simulated; $/Mtok divides the cost between prompts and answers by time; head-room: of the rate, at the limits"
+    )
+    return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
+
+
+def _usd(value: float | None) -> str:
+    return fmt.DASH if value is None else f"{value:,.2f}"
+
+
+def _number(value: float | None) -> str:
+    return fmt.DASH if value is None else fmt.digits(value)
+
+
+def _split(one: dict[str, Any], which: str) -> str:
+    found = one["usd_per_million_tokens"]
+    return fmt.DASH if found is None else fmt.digits(found[which])
+
+
+def _front(answer: dict[str, Any]) -> Table:
+    points = answer["frontier"]
+    step = max((len(points) - 1) / (FRONT_ROWS - 1), 1.0)
+    chosen = [points[round(at * step)] for at in range(FRONT_ROWS) if round(at * step) < len(points)]
+    rows = [
+        Row(
+            cells=(
+                fmt.per_second(one["output_tokens_per_s_per_user"]),
+                fmt.per_second(one["output_tokens_per_s_per_device"]),
+                _usd(one["usd_per_hour"]),
+                fmt.whole(one["devices"]),
+                one["hardware"],
+                options_text(one),
+            )
+        )
+        for one in chosen
+    ]
+    heads = (
+        right("tok/s/user"),
+        right("tok/s/GPU"),
+        right("$/h", 1),
+        right("GPUs"),
+        left("Hardware"),
+        left("Options", 2),
+    )
+    note = f"{len(points)} points within the limits of which none is worse in both figures; in the steady state"
+    return Table(columns=heads, rows=tuple(rows), title="Pareto front", note=note)
+
+
+def _rejected(answer: dict[str, Any]) -> Table:
+    rows = [Row(cells=(one["hardware"], one["text"])) for one in answer["rejected"]]
+    note = "the gate that rejects the configuration that comes farthest"
+    return Table(columns=(left("Hardware"), left("Gate")), rows=tuple(rows), title="Rejected", note=note)
+
+
+def _why(answer: dict[str, Any]) -> Table:
+    why, best, other = answer["why"], answer["best"], answer["runner_up"]
+    unit = "$/h" if why["metric"] == "usd_per_hour" else "devices"
+    rows = [
+        Row(cells=(one["name"], fmt.digits(one["a"]), fmt.digits(one["b"]), f"{one['amount']:+,.2f}"))
+        for one in why["factors"]
+    ]
+    total = (unit, fmt.digits(why["a"]), fmt.digits(why["b"]), f"{why['difference']:+,.2f}")
+    heads = (left("Factor"), right("Winner"), right("Runner-up"), right(f"Amount, {unit}"))
+    note = f"runner-up: {other['devices']} × {other['hardware']}, {options_text(other)}; winner: {best['hardware']}"
+    return Table(columns=heads, rows=tuple(rows), total=total, title="Why the runner-up lost", note=note)
+
+
+def _autoscaling(found: dict[str, float]) -> Facts:
+    saved = 1.0 - found["gpu_hours"] / found["constant_gpu_hours"]
+    text = (
+        f"{fmt.digits(found['gpu_hours'])} GPU hours with a perfect autoscaler every {fmt.duration(found['window_s'])}"
+        f" (start-up {fmt.duration(found['start_up_s'])}); {fmt.digits(found['constant_gpu_hours'])} with a constant"
+        f" number: {fmt.percent(round(saved, 3))} less; {fmt.whole(found['fewest_replicas'])} to"
+        f" {fmt.whole(found['most_replicas'])} replicas in {fmt.duration(found['duration_s'])}"
+    )
+    return Facts(title="Autoscaling", lines=(("Hours", text),))
+
+
+def _sensitivity(answer: dict[str, Any]) -> Facts:
+    names = {
+        "input_len": ("Input length", "requests/s at the limits"),
+        "output_len": ("Output length", "requests/s at the limits"),
+        "request_rate": ("Rate", "replicas needed"),
+    }
+    lines = []
+    for name, (label, unit) in names.items():
+        if name in answer["sensitivity"]:
+            changes = answer["sensitivity"][name]
+            told = ", ".join(f"{change}: {fmt.per_second(value)}" for change, value in changes.items())
+            lines.append((label, f"{told} {unit}"))
+    return Facts(title="Sensitivity of the winner", lines=tuple(lines))
+
+
+def _sources(answer: dict[str, Any]) -> Facts:
+    best = answer["best"]
+    lines = [
+        (
+            "Searched",
+            f"{fmt.whole(answer['searched'])} points of {fmt.whole(answer['structures'])} structures in the steady "
+            f"state; {fmt.whole(answer['simulated'])} simulated",
+        )
+    ]
+    if best is not None:
+        if best["price"] is not None:
+            when = f" ({best['price']['date']})" if best["price"]["date"] else ""
+            lines.append(("Price", f"{answer['request']['price_kind']}: {best['price']['source']}{when}"))
+        lines.append(("Check", best["command"]))
+    return Facts(title="Sources", lines=tuple(lines), emphasis=Emphasis.FAINT)
+
+
+def _notes(answer: dict[str, Any]) -> tuple[Facts, ...]:
+    lines = tuple(("Warning", text) for text in answer["notes"])
+    return (Facts(lines=lines, emphasis=Emphasis.WARNING),) if lines else ()
