@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
 
 #: Option -> its short name in a table.
 SHORT = {
@@ -123,13 +124,13 @@ def _configurations(answer: dict[str, Any]) -> Table:
     ttft, tpot = (f"{name}" for name, _ in _limited(answer["request"]))
     priced = any(one["usd_per_hour"] is not None for one in answer["configurations"])
     powered = any(one["watts"] is not None for one in answer["configurations"])
-    columns = [
+    columns: list[tuple[Column, Callable[[dict[str, Any]], str]]] = [
         (left("Hardware"), lambda one: one["hardware"]),
         (right("GPUs"), lambda one: fmt.whole(one["devices"])),
         (left("Options", 1), options_text),
         (right("$/h"), lambda one: _usd(one["usd_per_hour"])),
-        (right(ttft), lambda one: fmt.duration(one["ttft_s"])),
-        (right(tpot), lambda one: fmt.duration(one["tpot_s"])),
+        (right(ttft), lambda one: _latency(one, "ttft_s")),
+        (right(tpot), lambda one: _latency(one, "tpot_s")),
         (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
         (right("$/Mtok in", 4), lambda one: _split(one, "input")),
         (right("out", 4), lambda one: _split(one, "output")),
@@ -142,10 +143,13 @@ def _configurations(answer: dict[str, Any]) -> Table:
     hidden = ({"$/h", "$/Mtok in", "out"} if not priced else set()) | ({"W", "J/token"} if not powered else set())
     shown = [(column, cell) for column, cell in columns if column.title not in hidden]
     rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
-    note = (
-        "simulated; $/Mtok divides the cost between prompts and answers by time; head-room: of the rate, at the limits"
-    )
+    note = "simulated; $/Mtok divides the cost between prompts and answers by their time; head-room: further rate within the limits"
     return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
+
+
+def _latency(one: dict[str, Any], name: str) -> str:
+    """Returns a latency, marked where it is that of the steady state."""
+    return f"{'' if one['simulated'] else '≈ '}{fmt.duration(one[name])}"
 
 
 def _usd(value: float | None) -> str:

@@ -15,7 +15,7 @@ from llmviewer.planning import options as declared
 from llmviewer.planning.autoscaling import gpu_hours
 from llmviewer.planning.choices import Choice, order_of
 from llmviewer.planning.first_floor import ChipScreen, screen_chip
-from llmviewer.planning.fronts import front_of
+from llmviewer.planning.fronts import front_of, steady_choices
 from llmviewer.planning.gates import farthest
 from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE, Question
 from llmviewer.planning.second_floor import Tried, best_of_chip, mixed_pools
@@ -48,6 +48,7 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
     tried = _tried(asked, screens)
     choices = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
     best = _best_of_each_chip(choices)
+    best += steady_choices(asked, screens, {each.hardware for each in tried})
     held = {one.hardware for one in best}
     rejected = [_rejection(one, tried) for one in screens if one.hardware not in held]
     return Sizing(
@@ -116,9 +117,8 @@ def _best_of_each_chip(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _rejection(one: ChipScreen, tried: Sequence[Tried]) -> Rejection | None:
-    """Why a chip has no configuration; None for one that was too dear to simulate."""
-    broken = [gate for each in tried if each.hardware == one.hardware for gate in each.gates]
-    gates = [*one.gates, *broken] if broken or not one.ordered else []
+    """Why a chip has no configuration; None where no layout was within the bound on devices."""
+    gates = [*one.gates, *(gate for each in tried if each.hardware == one.hardware for gate in each.gates)]
     return Rejection(hardware=one.hardware, gate=farthest(gates)) if gates else None
 
 

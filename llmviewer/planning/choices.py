@@ -207,6 +207,6 @@ def _price(asked: Question, parts: tuple[Part, ...]) -> dict[str, Any] | None:
         return known[0].to_dict()
     return {
         "usd_per_hour": None,
-        "date": min((one.date or "" for one in known)) or None,
+        "date": min(one.date or "" for one in known) or None,
         "source": "; ".join(one.source for one in known),
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.core.workload import Group
 from llmviewer.planning.space import Structure
 from llmviewer.planning.steady_state import Curves
 from llmviewer.planning.workload import Workload
@@ -26,15 +27,15 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
     one = structure.configuration
     check(one)
     room = cache_capacity(one, workload.input_len + workload.output_len)
-    targets = list(_passes(structure, room))
-    context = np.full(len(SEQUENCES), workload.input_len + 0.5 * workload.output_len)
     generation = one.system.generation
-    round_s = sum(times * each.times(each.decoding(SEQUENCES, context))[ALL] for times, each, _ in targets)
-    outside_s = float(np.max(one.system.outside_kernels_s))
-    prompting = [each for _, each, caches in targets if caches]
-    alone_s = sum(_alone(each, workload.input_len, budgets) for each in prompting)
     packed = np.maximum(np.floor(budgets / workload.input_len), 1.0)
-    full_s = sum(_packed(each, workload.input_len, packed) for each in prompting)
+    round_s, alone_s, full_s = np.zeros(len(SEQUENCES)), np.zeros(len(budgets)), np.zeros(len(budgets))
+    for times, passes, caches in _passes(structure, room):
+        decode_s, single_s, several_s = _priced(passes, workload, budgets, packed)
+        round_s += times * decode_s
+        alone_s += caches * single_s
+        full_s += caches * several_s
+    outside_s = float(np.max(one.system.outside_kernels_s))
     together_s = np.where(packed > 1.0, (full_s - alone_s) / np.maximum(packed - 1.0, 1.0), 0.0)
     columns = {
         "alone_s": alone_s,
@@ -45,7 +46,7 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
     }
     return Curves(
         sequences=SEQUENCES,
-        step_s=(np.asarray(round_s) + outside_s) / float(np.max(generation.tokens)),
+        step_s=(round_s + outside_s) / float(np.max(generation.tokens)),
         request_s=one.system.engine.request_s,
         **{name: np.asarray(values)[:, None, None] for name, values in columns.items()},
     )
@@ -64,21 +65,45 @@ def _passes(structure: Structure, room: CacheCapacity) -> Iterator[tuple[float, 
         yield float(np.max(draft.passes)), passes, draft.caches
 
 
-def _alone(passes: Passes, length: float, budgets: Array) -> Array:
-    """Time of the passes of one prompt [s], one per token budget."""
+def _priced(passes: Passes, workload: Workload, budgets: Array, packed: Array) -> tuple[Array, Array, Array]:
+    """Times [s] of decode steps over SEQUENCES, and per token budget of one prompt and of a pass of `packed` prompts.
+
+    All passes are evaluated at once.
+    """
+    length, count = workload.input_len, len(SEQUENCES)
     starts = [np.arange(0.0, length, budget) for budget in budgets]
     cached = np.concatenate(starts)
     new = np.concatenate([np.minimum(length - start, budget) for start, budget in zip(starts, budgets, strict=True)])
-    last = (cached + new >= length).astype(float)
-    seconds = passes.times(prompts(1.0, new, cached, last))[ALL]
-    firsts = np.cumsum([0, *(len(start) for start in starts[:-1])])
-    return np.asarray(np.add.reduceat(np.broadcast_to(seconds, cached.shape), firsts))
+    context = np.full(count, length + 0.5 * workload.output_len)
+    parts = (
+        passes.decoding(SEQUENCES, context),
+        prompts(1.0, new, cached, cached + new >= length),
+        prompts(packed, np.full(len(budgets), length), 0.0, packed),
+    )
+    seconds = passes.times(_joined(parts))[ALL]
+    firsts = np.cumsum([count, *(len(start) for start in starts)])
+    return seconds[:count], np.add.reduceat(seconds[: firsts[-1]], firsts[:-1]), seconds[firsts[-1] :]
 
 
-def _packed(passes: Passes, length: float, packed: Array) -> Array:
-    """Time of a pass of so many whole prompts [s]."""
-    ones = np.ones(len(packed))
-    return passes.times(prompts(packed, length * ones, 0.0, packed))[ALL] * ones
+def _joined(parts: Sequence[Group]) -> Group:
+    """Passes of several groups side by side, as one group of arrays; the first ones may attend to a tree of drafts."""
+    sizes = [int(np.size(part.cached_tokens)) for part in parts]
+
+    def column(name: str) -> Array:
+        values = (np.broadcast_to(getattr(part, name), size) for part, size in zip(parts, sizes, strict=True))
+        return np.concatenate(list(values)).astype(float)
+
+    new, tree = column("new_tokens"), parts[0].attended_new_pairs
+    pairs = new * (new + 1.0) / 2.0
+    if tree is not None:
+        pairs[: sizes[0]] = tree
+    return Group(
+        batch_size=column("batch_size"),
+        new_tokens=new,
+        cached_tokens=column("cached_tokens"),
+        logit_positions=column("logit_positions"),
+        attended_new_pairs=None if tree is None else pairs,
+    )
 
 
 def _slots(room: CacheCapacity, workload: Workload) -> float:

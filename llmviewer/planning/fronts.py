@@ -1,10 +1,11 @@
-"""The Pareto front of all screened configurations: tokens per second of a user against those of a device, or dollars."""
+"""The Pareto front of all screened configurations: tokens per second of a user against devices or dollars."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from llmviewer.planning.choices import Choice, capacity_of
+from llmviewer.planning.choices import Choice, capacity_of, order_of
+from llmviewer.planning.first_floor import ChipScreen
 from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate
 from llmviewer.planning.workload import Workload
@@ -27,6 +28,17 @@ def front_of(asked: Question, points: Sequence[Candidate]) -> tuple[Choice, ...]
     return tuple(_choice(asked, one, workload) for one in found)
 
 
+def steady_choices(asked: Question, screens: Sequence[ChipScreen], simulated: Collection[str]) -> list[Choice]:
+    """The best point of each chip that was too dear to simulate, in the steady state."""
+    points = (
+        next((point for point in one.ordered if isinstance(point, Candidate)), None)
+        for one in screens
+        if one.hardware not in simulated
+    )
+    found = [_choice(asked, point, asked.workload) for point in points if point is not None]
+    return sorted(found, key=order_of(asked.objective))
+
+
 def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
     """A point in the steady state as a configuration."""
     usd, price = one.usd_per_hour, asked.prices.of(one.screened.chip)
@@ -37,8 +49,8 @@ def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
         replicas=one.replicas + one.spare,
         options=one.words,
         rate=workload.rate / one.replicas,
-        ttft_s=one.mean_ttft_s,
-        tpot_s=one.mean_tpot_s,
+        ttft_s=one.ttft_s,
+        tpot_s=one.tpot_s,
         tokens_per_s=workload.rate * workload.output_len,
         capacity=capacity_of(((one, one.replicas),), workload),
         prompt_share=one.prompt_share,
@@ -48,6 +60,7 @@ def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
         usd_per_hour=usd if usd < float("inf") else None,
         price=None if price is None else price.to_dict(),
         mean_tpot_s=one.mean_tpot_s,
+        mean_e2e_s=one.mean_ttft_s + workload.steps * one.mean_tpot_s,
         simulated=False,
         parts=((one, one.replicas),),
     )

@@ -1,4 +1,4 @@
-"""Two pools, one for prompts and one for answers: each is sized alone, so that the best pair is the pair of the best."""
+"""Two pools, one for prompts and one for answers: each is sized alone, so the best pools make the best pair."""
 
 from __future__ import annotations
 

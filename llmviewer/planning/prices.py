@@ -115,13 +115,18 @@ class PriceList:
         return Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
 
     def notes(self, chips: Iterable[str], today: date) -> list[str]:
-        """One line for each used price that is older than 180 days, and one if their terms differ."""
+        """One line for each source of used prices older than 180 days, and one if their terms differ."""
         used = [price for price in map(self.of, dict.fromkeys(chips)) if price is not None]
-        lines = []
+        old: dict[tuple[str, int, str], list[str]] = {}
         for price in used:
             age = (today - date.fromisoformat(price.date)).days if price.date else 0
             if age > MAX_AGE_DAYS:
-                lines.append(f"the price of {price.chip} is of {price.date}, {age} days ago: {price.source}")
+                old.setdefault((str(price.date), age, price.source), []).append(price.chip)
+        lines = [
+            f"the price{'s' if len(names) > 1 else ''} of {', '.join(names)} {'are' if len(names) > 1 else 'is'} of"
+            f" {day}, {age} days ago: {source}"
+            for (day, age, source), names in old.items()
+        ]
         terms: dict[str, list[str]] = {}
         for price in used:
             terms.setdefault(price.term, []).append(price.chip)
@@ -183,5 +188,5 @@ def _rows(stem: str) -> Iterable[Price]:
     for row in spec["rows"]:
         merged = {**shared, **row}
         data.check_keys(merged, KEYS, REQUIRED, stem)
-        known = {entry.name: merged.get(entry.name) for entry in fields(Price)}
+        known: dict[str, Any] = {entry.name: merged.get(entry.name) for entry in fields(Price)}
         yield Price(**{**known, "usd_per_hour": float(merged["usd_per_gpu_hour"])})

@@ -52,9 +52,9 @@ class Bounds:
 class Screened:
     """A structure with the curves that price its points; it holds no model and passes between processes.
 
-    hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and max_num_seqs, the engine's own first.  usd: of one device
-    per hour; None where no price is known.  watts: its board power; infinite where it is not published.
-    pool: of POOLS; empty for a server that does both.
+    hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and
+    max_num_seqs, the engine's own first.  usd: of one device per hour; None where no price is known.  watts: its board
+    power; infinite where it is not published.  pool: of POOLS; empty for a server that does both.
     """
 
     hardware: str
@@ -118,6 +118,7 @@ class Candidate:
     """A point of a structure that meets all limits in the steady state, before it is simulated.
 
     replicas: as few as meet them; spare: beyond those.  words: options of the point.
+    ttft_s, tpot_s: at the limited statistics [s].
     prompt_share: of the time of its devices.
     """
 
@@ -127,6 +128,8 @@ class Candidate:
     spare: int
     mean_ttft_s: float
     mean_tpot_s: float
+    ttft_s: float
+    tpot_s: float
     prompt_share: float
 
     @property
@@ -236,6 +239,8 @@ def _candidate(one: Screened, found: Steady, at: tuple[int, ...], bounds: Bounds
         spare=bounds.spare,
         mean_ttft_s=float(found.mean_ttft_s[at]),
         mean_tpot_s=float(found.mean_tpot_s[at]),
+        ttft_s=float(found.ttft_s[at]),
+        tpot_s=float(found.tpot_s[at]),
         prompt_share=float(found.prompt_share[at]),
     )
 

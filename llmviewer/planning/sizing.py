@@ -43,8 +43,9 @@ class Sizing:
     """The answer to a question.
 
     choices: the best configuration of each chip that has one, best first.  front: configurations none of which is worse
-    in both figures.  searched: points that were priced.  sensitivity: what varies -> change -> highest rate or
-    replicas.  simulated: configurations that were simulated.  runner_up: the configuration that came second, of any chip.  scaling: GPU hours of an autoscaler.
+    in both figures.  searched: points that were priced; simulated: configurations that were simulated.  sensitivity:
+    what varies -> change -> highest rate or replicas.  runner_up: the configuration that came second, of any chip.
+    scaling: GPU hours of an autoscaler.
     """
 
     question: Question
@@ -113,7 +114,7 @@ class Sizing:
             "objective": asked.objective,
             "price_kind": asked.prices.kind,
             "spare": asked.words["spare"],
-            "load": {name: value for name, value in asked.load.words.items()},
+            "load": dict(asked.load.words),
         }
 
     def to_frame(self) -> pd.DataFrame:

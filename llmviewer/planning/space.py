@@ -86,7 +86,7 @@ def structures(
     for layout in _layouts(loaded, chip, allowed, most_devices):
         for values in product(*lists.values()):
             words = dict(zip(lists, values, strict=True)) | layout
-            yield _structure(model, hardware, words)
+            yield _structure(loaded, chip, hardware, words)
 
 
 def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {name: allowed[name] if name == "ignore_fields" else allowed[name][0] for name in names if name in allowed}
 
 
-def _structure(model: Any, hardware: str, words: Words) -> Structure | Refusal:
+def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structure | Refusal:
     options = {name: value for name, value in words.items() if str(value) != str(DEFAULTS.get(name, ""))}
     try:
-        made = configuration(model, hardware, **{"engine": ENGINE, "batching": BATCHING, **options})
+        made = configuration(model, chip, **{"engine": ENGINE, "batching": BATCHING, **options})
     except UserError as error:
         return Refusal(hardware=hardware, options=options, reason=str(error))
     return Structure(hardware=hardware, options=options, configuration=made)

@@ -131,7 +131,7 @@ def _restoring(curves: Curves, running: Array) -> Array:
     """
     least = np.maximum(np.where(np.isfinite(running), running, 1.0), 1.0)
     slope = np.log(curves.step(1.1 * least) / curves.step(least)) / np.log(1.1)
-    return np.clip(1.0 - slope, 0.05, 1.0)
+    return np.asarray(np.clip(1.0 - slope, 0.05, 1.0))
 
 
 def _prompts(curves: Curves, rate: Array) -> tuple[Array, Array]:

@@ -1,31 +1,34 @@
-"""Second floor of `size`: the best candidates are simulated, and replicas are added or removed until the limits hold."""
+"""The best candidates of `size` are simulated, and replicas are added or removed until the limits hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmviewer.planning.pools import Pair
 from llmviewer.planning.screen import Bounds, Candidate
 from llmviewer.planning.workload import Workload
-from llmviewer.simulation.call import Prepared, prepared
+from llmviewer.simulation.call import Prepared, prepared, run_all
 from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.result import Simulation
+from llmviewer.simulation.traffic import LEAST_S, Traffic
 
-#: Simulations of one candidate at most.
-MOST_RUNS = 12
+#: Simulations of one candidate at most, and requests of those that only look for its number of replicas.
+MOST_RUNS, PROBED = 12, 4000
+#: Replicas of each pool.
+Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A configuration that was simulated under its load.
 
-    words: options of `simulate`.  replicas: of it, spare ones left out.  rate: of one replica [1/s].  latencies: metric
-    -> statistic -> seconds.  ratios: metric -> bounds over value by level, from the calibration.  running: sequences of a replica in the mean.
-    counts: replicas of each pool.  holds: whether the
-    load is sustained within all limits.  broken: limits that are exceeded.
+    words: options of `simulate`.  replicas: of it, spare ones left out.  rate: of one replica [1/s].
+    latencies: metric -> statistic -> seconds.  ratios: metric -> bounds over value by level, from the calibration.
+    running: sequences of a replica in the mean.  counts: replicas of each pool.  holds: whether the load is sustained
+    within all limits.  broken: limits that are exceeded.
     """
 
     hardware: str
@@ -55,32 +58,65 @@ class Load:
     rate: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Simulations of a server with different numbers of replicas in its pools, each made once.
+
+    at: replicas of each pool -> the simulation before any request.
+    """
+
+    server: Prepared
+    at: Callable[[Counts], Simulation]
+    probes: dict[Counts, Simulation] = field(default_factory=dict)
+    wholes: dict[Counts, Simulation] = field(default_factory=dict)
+
+    def probe(self, counts: Counts) -> Simulation:
+        """A shorter simulation, which finds the numbers that are worth a whole one."""
+        if counts not in self.probes:
+            made = self.at(counts)
+            outcomes = tuple(run_all(made.fleet, _shorter(made.traffic), 1))
+            self.probes[counts] = replace(made, outcomes=outcomes)
+        return self.probes[counts]
+
+    def whole(self, counts: Counts) -> Simulation:
+        """The simulation that `llmviewer simulate` makes."""
+        if counts not in self.wholes:
+            self.wholes[counts] = self.server.run(self.at(counts))
+        return self.wholes[counts]
+
+
+def _shorter(traffic: Traffic) -> Traffic:
+    """The first PROBED requests, where a rate and no other option says how many there are."""
+    fixed = traffic.trace is not None or traffic.count or traffic.duration_s is not None
+    return traffic if fixed or (traffic.rate or 0.0) * LEAST_S < 2 * PROBED else replace(traffic, count=PROBED)
+
+
 def verified(model: Any, candidate: Candidate, load: Load, bounds: Bounds) -> Answer:
     """The candidate with the fewest replicas that hold in simulation; if none do, as it broke.  Raises UserError."""
-    one, most = candidate.screened, candidate.screened.most(bounds)
-    per_replica = load.rate is not None
-    words = dict(load.words) | ({"request_rate": load.rate} if per_replica else {})
-    server = prepared(model, one.hardware, **candidate.words, **words)
-    runs: dict[int, Simulation] = {}
-
-    def holds(replicas: int) -> bool:
-        if replicas not in runs:
-            runs[replicas] = _run(server, load.rate, replicas)
-        return runs[replicas].holds
-
-    replicas = _least(holds, min(candidate.replicas, most), most)
-    return _answer(candidate, runs[replicas], replicas, load)
-
-
-def _run(server: Prepared, rate: float | None, replicas: int) -> Simulation:
-    """One replica under its share of the load; of a trace, all replicas behind a router."""
+    one, most, rate = candidate.screened, candidate.screened.most(bounds), load.rate
+    server = prepared(model, one.hardware, **candidate.words, **_load_words(load))
     made = server.made
-    if rate is None:
-        return server.run(replace(made, fleet=made.fleet.times(replicas)))
-    return server.run(replace(made, traffic=made.traffic.at_rate(rate / replicas)))
+
+    def at(counts: Counts) -> Simulation:
+        if rate is None:  # a trace cannot be divided: all replicas behind a router
+            return replace(made, fleet=made.fleet.times(counts[0]))
+        return replace(made, traffic=made.traffic.at_rate(rate / counts[0]))
+
+    trial = Trial(server=server, at=at)
+    replicas = _least(lambda count: trial.probe((count,)).holds, min(candidate.replicas, most), most)
+    found = trial.whole((replicas,))
+    while not found.holds and replicas < most and trial.probe((replicas,)).holds:
+        replicas += 1
+        found = trial.whole((replicas,))
+    return _answer(candidate, found, replicas, load)
 
 
-def _least(holds: Any, guess: int, most: int) -> int:
+def _load_words(load: Load) -> dict[str, Any]:
+    """The load as options of `simulate`, at the rate of all replicas."""
+    return dict(load.words) | ({} if load.rate is None else {"request_rate": load.rate})
+
+
+def _least(holds: Callable[[int], bool], guess: int, most: int) -> int:
     """The least number for which `holds`, near a guess; the largest that was tried if it holds for none."""
     low, high, step = 0, guess, 1
     for _ in range(MOST_RUNS):
@@ -107,24 +143,16 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
     Raises UserError.
     """
     counts = tuple(part.replicas for part in pair.parts)
-    words = dict(load.words) | ({"request_rate": load.rate} if load.rate is not None else {})
-    server = prepared(model, pair.parts[0].screened.hardware, **pair.words((1, 1)), **words)
-    runs: dict[tuple[int, ...], Simulation] = {}
-
-    def run(tried: tuple[int, ...]) -> Simulation:
-        if tried not in runs:
-            runs[tried] = server.run(replace(server.made, fleet=_with_instances(server.made.fleet, tried)))
-        return runs[tried]
-
-    while not run(counts).holds and len(runs) < MOST_RUNS:
-        more = tuple(count + added for count, added in zip(counts, _lacking(run(counts)), strict=True))
-        if not _within(pair, more, bounds):
-            break
-        counts = more
+    server = prepared(model, pair.parts[0].screened.hardware, **pair.words((1, 1)), **_load_words(load))
+    made = server.made
+    trial = Trial(server=server, at=lambda counts: replace(made, fleet=_with_instances(made.fleet, counts)))
+    counts = _enough(trial.probe, counts, pair, bounds)
     for fewer in ((counts[0] - 1, counts[1]), (counts[0], counts[1] - 1)):
-        if run(counts).holds and min(fewer) and run(fewer).holds:
+        if trial.probe(counts).holds and min(fewer) and trial.probe(fewer).holds:
             counts = fewer
-    made = run(counts)
+    if trial.probe(counts).holds:
+        counts = _enough(trial.whole, counts, pair, bounds)
+    made = trial.whole(counts)
     return Answer(
         hardware=pair.hardware,
         words=pair.words(counts),
@@ -134,6 +162,17 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
         counts=counts,
         **_measured(made),
     )
+
+
+def _enough(run: Callable[[Counts], Simulation], counts: Counts, pair: Pair, bounds: Bounds) -> Counts:
+    """Instances from these on that hold, or the last ones that were tried within the bounds."""
+    for _ in range(MOST_RUNS):
+        found = run(counts)
+        more = tuple(count + added for count, added in zip(counts, _lacking(found), strict=True))
+        if found.holds or not _within(pair, more, bounds):
+            break
+        counts = more
+    return counts
 
 
 def _with_instances(fleet: Fleet, counts: tuple[int, ...]) -> Fleet:

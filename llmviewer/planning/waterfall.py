@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from llmviewer.planning.sizing import Choice
+from llmviewer.planning.choices import Choice
 
 
 def waterfall(best: Choice, other: Choice) -> dict[str, Any]:
