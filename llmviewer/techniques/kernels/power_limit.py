@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
-from llmviewer.hardware.figures import Figure
 from llmviewer.techniques.technique import Change, Technique, add_pass
 
 #: Least part of the board power that a driver accepts as a limit: 100 of an A100's 400 W, 200 of an H100's 700 W.
@@ -26,8 +24,7 @@ def limited(chip: Chip, watts: float) -> Chip:
     least, most = LEAST_SHARE * float(np.max(chip.tdp_w)), float(np.min(chip.tdp_w))
     if not least <= watts <= most:
         raise UserError(f"--power-limit is {watts:g} W; allowed for {chip.name}: {least:g} to {most:g} W")
-    figure = Figure(value=watts, source="given by the user", note="--power-limit")
-    return replace(chip, tdp_w=watts, figures=MappingProxyType({**chip.figures, "tdp_w": figure}))
+    return replace(chip, power_limit_w=watts)
 
 
 def _make(text: str) -> Change:
