@@ -1,7 +1,8 @@
 """Fit the shares of board power that chips draw to published power, and print scores.
 
 `python -m llmviewer.calibrate.fit_power published.csv` rewrites calibrate/power.yaml and prints the tables of
-docs/energy.md; the rows are not stored.  Shares are fitted on measured times, scored on those and on predicted ones.
+docs/energy.md; with `--score` it only scores the shipped constants.  The rows are not stored.  Shares are fitted on
+measured times, and scored on those and on predicted ones.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ from llmviewer.calibrate import table_file
 from llmviewer.calibrate.power_rows import GpuRun, WallRun, gpu_runs, wall_runs
 from llmviewer.core import data
 from llmviewer.core.counts import Array
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.planning.power import energy_of
-from llmviewer.planning.power_shares import FILE, PowerShares
+from llmviewer.planning.power_shares import FILE, PowerShares, shares_of
 
 #: Share of a link at its full rate, which no row tells apart: GenZ's (https://arxiv.org/abs/2406.01698).
 LINK_SHARE = 0.1
+#: Option that scores the shipped constants and writes nothing.
+SCORE = "--score"
+GPU_HEAD = """\
+| runs on GPUs | at | mean error of power | largest | within 20 % |
+|---:|---|---:|---:|---:|"""
+WALL_HEAD = """
+| MLPerf | GPU limit | wall, measured | predicted | error | J per output token, measured | predicted |
+|---|---:|---:|---:|---:|---:|---:|"""
 START = (0.3, 0.4, 0.2)
 #: Log error beyond which a row counts less than its square.
 OUTLIER = 0.03
@@ -81,18 +90,24 @@ def _gpu_watts(run: WallRun, own: PowerShares) -> float:
     return float(energy.watts[0])
 
 
-def main(path: Path) -> None:
-    """Fit, write the constants and print the scores."""
+def main(path: Path, mode: str = "") -> None:
+    """Fit, write the constants and print the scores; in mode `--score`, print those of the shipped constants."""
+    if mode not in ("", SCORE):
+        raise UserError(f"unknown option {quoted(mode)}; allowed: {SCORE}")
     rows = table_file.read(path).to_dict("records")
     gpus, without_gpu = gpu_runs(rows)
     walls, without_wall = wall_runs(rows)
-    if not gpus or not walls:
-        raise UserError(f"'{path}' has no rows of power that can be predicted")
-    own = fit(gpus)
-    own = replace(own, server=server_share(walls, own))
-    errors = held_out(gpus)
-    (data.folder("calibrate") / FILE).write_text(_text(own, path, gpus, errors), encoding="utf-8")
-    sys.stdout.write(report(own, gpus, walls, errors))
+    if not (gpus or walls if mode else gpus and walls):
+        raise UserError(f"'{printable(path)}' has no rows of power that can be predicted")
+    if mode:
+        own = shares_of((gpus or walls)[0].analysis.system.chip)
+        assert own is not None  # runs whose chip has no board power are left out
+        sys.stdout.write(report(own, gpus, walls))
+    else:
+        fitted = fit(gpus)
+        own, errors = replace(fitted, server=server_share(walls, fitted)), held_out(gpus)
+        (data.folder("calibrate") / FILE).write_text(_text(own, path, gpus, errors), encoding="utf-8")
+        sys.stdout.write(report(own, gpus, walls, errors))
     for reason in (*without_gpu, *without_wall):
         sys.stdout.write(f"left out: {reason}\n")
 
@@ -126,32 +141,34 @@ def _rounded(value: float) -> float:
     return round(float(value), 4)
 
 
-def report(own: PowerShares, gpus: Sequence[GpuRun], walls: Sequence[WallRun], errors: Array) -> str:
+def report(
+    own: PowerShares, gpus: Sequence[GpuRun], walls: Sequence[WallRun], held_out_errors: Array | None = None
+) -> str:
     """Tables of scores in Markdown."""
-    measured = np.array([gpu_share(run, own, (run.ttft_s, run.tpot_s)) / run.share - 1.0 for run in gpus])
-    predicted = np.array([gpu_share(run, own, run.predicted_s) / run.share - 1.0 for run in gpus])
-    lines = ["| rows | at | mean error | largest | within 20 % |", "|---|---|---:|---:|---:|"]
-    for name, found in (("measured times", measured), ("measured times, held out", errors), ("own times", predicted)):
-        size = np.abs(found)
+    found = {"measured times": [gpu_share(run, own, (run.ttft_s, run.tpot_s)) / run.share - 1.0 for run in gpus]}
+    if held_out_errors is not None:
+        found["measured times, held out"] = list(held_out_errors)
+    found["own times"] = [gpu_share(run, own, run.predicted_s) / run.share - 1.0 for run in gpus]
+    lines = [GPU_HEAD]
+    for name, errors in found.items() if gpus else ():
+        size = np.abs(errors)
         lines.append(
-            f"| {len(gpus)} of Splitwise, A100 | {name} | {np.mean(size):.1%} | {np.max(size):.1%} "
-            f"| {np.mean(size <= 0.2):.0%} |"
+            f"| {len(gpus)} | {name} | {np.mean(size):.1%} | {np.max(size):.1%} | {np.mean(size <= 0.2):.0%} |"
         )
-    lines += [
-        "",
-        "| MLPerf | GPU limit | wall, measured | predicted | error | tokens/s error |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for run in walls:
-        energy = energy_of(run.analysis, own)
-        assert energy is not None
-        wall, rate = float(energy.wall_watts[0]), float(run.analysis.output_tokens_per_s[0])
-        lines.append(
-            f"| {run.name} | {run.limit_w:.0f} W | {run.watts:,.0f} W | {wall:,.0f} W | {wall / run.watts - 1.0:+.1%} "
-            f"| {rate / run.tokens_per_s - 1.0:+.0%} |"
-        )
-    return "\n".join(lines) + "\n"
+    return "\n".join((*lines, WALL_HEAD, *(_wall_line(run, own) for run in walls))) + "\n"
+
+
+def _wall_line(run: WallRun, own: PowerShares) -> str:
+    """Row of a server in the table."""
+    energy, known = energy_of(run.analysis, own), run.tokens_per_s
+    assert energy is not None
+    wall, rate = float(energy.wall_watts[0]), float(run.analysis.output_tokens_per_s[0])
+    joules = ("", "") if known is None else (f"{run.watts / known:.3f}", f"{wall / rate:.3f}")
+    return (
+        f"| {run.name} | {run.limit_w:.0f} W | {run.watts:,.0f} W | {wall:,.0f} W | {wall / run.watts - 1.0:+.1%} "
+        f"| {joules[0]} | {joules[1]} |"
+    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -58,16 +58,16 @@ class GpuRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WallRun:
-    """A server whose power was measured at the wall [W].  full: the same submission without the limit; None if unknown.
+    """A server whose power was measured at the wall [W].
 
-    limit_w: of each GPU.  tokens_per_s: its output rate.
+    limit_w: of each GPU.  tokens_per_s: its output rate; None where the prompts' lengths are assumed.
     """
 
     analysis: Analysis
     watts: float
     chips: int
     limit_w: float
-    tokens_per_s: float
+    tokens_per_s: float | None
     name: str
 
 
@@ -85,7 +85,7 @@ def gpu_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[list[GpuRun], list[str]
             left_out.append(f"{row['id']}: {error}")
             continue
         request, model = analysis.request, analysis.model
-        if float(request.input_len + request.output_len) > model.max_context:
+        if np.any(request.input_len + request.output_len > model.max_context):
             left_out.append(f"{row['id']}: longer than the model's context, so it cannot have run as stated")
             continue
         runs.append(
@@ -94,7 +94,7 @@ def gpu_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[list[GpuRun], list[str]
                 share=float(row["value"]),
                 ttft_s=times[_run(row), "ttft_s"],
                 tpot_s=times[_run(row), "tpot_s"],
-                steps=float(request.output_len) - 1.0,
+                steps=float(np.max(request.output_len)) - 1.0,
                 group=f"{row['model']} {row['tp']}",
             )
         )
@@ -102,15 +102,19 @@ def gpu_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[list[GpuRun], list[str]
 
 
 def wall_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[list[WallRun], list[str]]:
-    """Servers with power at the wall, each with the rate of its submission, and why others were left out."""
+    """Servers with power at the wall, each with a row of its submission that has its lengths, and why others were left
+    out."""
     listed = list(rows)
-    rates = {_submission(row): row for row in listed if row["metric"] == "output_tokens_per_s"}
+    rates: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for row in (row for row in listed if row["metric"] == "output_tokens_per_s"):
+        rates[_submission(row)] = row
+        rates.setdefault(_submission(row)[:-1], row)  # another scenario has the same data set
     runs, left_out = [], []
     for row in (row for row in listed if row["metric"] == WALL_METRIC):
-        rate = rates.get(_submission(row))
+        rate = rates.get(_submission(row), rates.get(_submission(row)[:-1]))
         try:
             if rate is None:
-                raise UserError("no row has the rate of this submission")
+                raise UserError("no row has the lengths of this submission")
             runs.append(_wall_run(row, rate))
         except UserError as error:
             left_out.append(f"{row['id']}: {error}")
@@ -130,7 +134,7 @@ def _wall_run(row: Mapping[str, Any], rate: Mapping[str, Any]) -> WallRun:
         watts=float(row["value"]),
         chips=int(row["chips"]),
         limit_w=float(limit or np.max(analysis.system.chip.tdp_w or np.nan)),
-        tokens_per_s=float(rate["value"]),
+        tokens_per_s=float(rate["value"]) if _submission(rate) == _submission(row) and not known else None,
         name=":".join(str(row["id"]).split(":")[2:5]),
     )
 

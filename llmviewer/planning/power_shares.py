@@ -77,8 +77,8 @@ def all_in_w(chip: str) -> float | None:
 
 def board_watts(chip: Chip) -> tuple[Count, Count]:
     """Board power of a chip, and the limit set on it [W]."""
-    assert chip.tdp_w is not None  # checked by shares_of
-    return chip.tdp_w, chip.tdp_w if chip.power_limit_w is None else chip.power_limit_w
+    assert chip.tdp_w is not None and chip.power_w is not None  # checked by shares_of
+    return chip.tdp_w, chip.power_w
 
 
 @cache
