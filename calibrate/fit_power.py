@@ -21,7 +21,7 @@ from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.planning.power import energy_of
-from llmviewer.planning.power_shares import FILE, PowerShares, shares_of
+from llmviewer.planning.power_shares import FILE, PowerShares, board_watts, shares_of
 
 #: Share of a link at its full rate, which no row tells apart: GenZ's (https://arxiv.org/abs/2406.01698).
 LINK_SHARE = 0.1
@@ -38,7 +38,7 @@ START = (0.3, 0.4, 0.2)
 OUTLIER = 0.03
 
 
-def shares(values: Sequence[float], server: float = 0.0) -> PowerShares:
+def shares(values: Sequence[float] | Array, server: float = 0.0) -> PowerShares:
     """Shares of idle, compute and memory."""
     idle, compute, memory = (float(value) for value in values)
     return PowerShares(idle=idle, compute=compute, memory=memory, link=LINK_SHARE, server=server, basis="fitted")
@@ -50,7 +50,7 @@ def gpu_share(run: GpuRun, own: PowerShares, times: tuple[float, float]) -> floa
     steps_s = run.steps * times[1]
     joules = own.joules(chip, times[0], float(plan.prefill(work)[0]))
     joules = joules + own.joules(chip, steps_s, float(plan.decode_sum(work)[0]))
-    return float(joules / (times[0] + steps_s) / chip.tdp_w)
+    return float(joules / (times[0] + steps_s) / board_watts(chip)[0])
 
 
 def fit(runs: Sequence[GpuRun]) -> PowerShares:
@@ -79,7 +79,8 @@ def held_out(runs: Sequence[GpuRun]) -> Array:
 def server_share(runs: Sequence[WallRun], own: PowerShares) -> float:
     """Power of a server beside its GPUs, per GPU over its board power: the mean of what GPUs leave unexplained."""
     beside = [
-        (run.watts - _gpu_watts(run, own)) / run.chips / float(np.max(run.analysis.system.chip.tdp_w)) for run in runs
+        (run.watts - _gpu_watts(run, own)) / run.chips / float(np.max(board_watts(run.analysis.system.chip)[0]))
+        for run in runs
     ]
     return round(float(np.mean(beside)), 4)
 
@@ -94,7 +95,7 @@ def main(path: Path, mode: str = "") -> None:
     """Fit, write the constants and print the scores; in mode `--score`, print those of the shipped constants."""
     if mode not in ("", SCORE):
         raise UserError(f"unknown option {quoted(mode)}; allowed: {SCORE}")
-    rows = table_file.read(path).to_dict("records")
+    rows = [{str(name): value for name, value in row.items()} for row in table_file.read(path).to_dict("records")]
     gpus, without_gpu = gpu_runs(rows)
     walls, without_wall = wall_runs(rows)
     if not (gpus or walls if mode else gpus and walls):
@@ -119,13 +120,14 @@ def _text(own: PowerShares, path: Path, gpus: Sequence[GpuRun], errors: Array) -
         "8f99e7dc9b407f4ce2488d03dd44c0b8b946dab0 (MIT), measured on A100-80GB SXM with vLLM 0.2; link: GenZ, "
         "https://arxiv.org/abs/2406.01698"
     )
+    size = np.abs(errors)
     content = {
         "lender": "ampere",
         "generations": {
             "ampere": {
                 **{name: getattr(own, name) for name in ("idle", "compute", "memory", "link")},
                 "source": source,
-                "held_out_error": {"mean": _rounded(np.mean(np.abs(errors))), "most": _rounded(np.max(np.abs(errors)))},
+                "held_out_error": {"mean": round(float(size.mean()), 4), "most": round(float(size.max()), 4)},
             }
         },
         "server": {
@@ -135,10 +137,6 @@ def _text(own: PowerShares, path: Path, gpus: Sequence[GpuRun], errors: Array) -
     }
     head = "# Shares of board power, written by `python -m llmviewer.calibrate.fit_power TABLE`; see docs/energy.md.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=118)
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), 4)
 
 
 def report(

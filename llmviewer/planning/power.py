@@ -40,7 +40,7 @@ class Energy:
         return {**{name: float(getattr(self, name)[point]) for name in names}, "basis": self.basis}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Use:
     """Use of devices by one request in one stage: device-seconds, and dynamic energy over the board power [s]."""
 
@@ -96,12 +96,12 @@ def carbon_g(joules: Count, g_per_kwh: float, pue: float = 1.0) -> Count:
 
 def _uses(analysis: Analysis, shares: PowerShares) -> tuple[_Use, _Use]:
     """Use of devices by the prompt and by the answer of one request."""
-    caching = [own for draft, own in analysis.drafts if draft.caches]
-    prompts = total(_per_prompt(one, shares) for one in (analysis, *caching))
-    return _Use(busy_s=prompts[0], work_s=prompts[1]), _Use(
-        busy_s=analysis.per_round(lambda one: _per_answer(one, shares)[0]),
-        work_s=analysis.per_round(lambda one: _per_answer(one, shares)[1]),
-    )
+    ones = (analysis, *(own for _, own in analysis.drafts))
+    passes = {id(one): _per_pass(one, shares) for one in ones}
+    caching = (analysis, *(own for draft, own in analysis.drafts if draft.caches))
+    prompt = np.sum([_per_prompt(one, *passes[id(one)]) for one in caching], axis=0)
+    answer = analysis.per_round(lambda one: _per_answer(one, *passes[id(one)]))
+    return _Use(*prompt), _Use(*answer)
 
 
 def _riding(plan: Schedule) -> Count:
@@ -120,20 +120,18 @@ def _per_pass(analysis: Analysis, shares: PowerShares) -> tuple[Count, Count, fl
     return passes.time_s / len(stages), work, devices
 
 
-def _per_prompt(analysis: Analysis, shares: PowerShares) -> Array:
+def _per_prompt(analysis: Analysis, time_s: Count, work: Count, devices: float) -> Array:
     """Device-seconds and work of the prefill of one prompt, as rows of an array [s]."""
     plan, length = analysis.schedule, analysis.request.input_len
-    time_s, work, devices = _per_pass(analysis, shares)
     batch, new = plan.step.groups[0].batch_size, plan.step.groups[0].new_tokens
     own = length - analysis.system.kv_cache.prefix_hit(length)
     prompts = plan.prefill(batch) if analysis.model.encoder is not None else plan.prefill(batch * new) / own
     return np.stack((plan.prefill(time_s), plan.prefill(work))) * devices / prompts
 
 
-def _per_answer(analysis: Analysis, shares: PowerShares) -> Array:
+def _per_answer(analysis: Analysis, time_s: Count, work: Count, devices: float) -> Array:
     """Device-seconds and work of all decode steps of one sequence, as rows of an array [s]."""
     plan = analysis.schedule
-    time_s, work, devices = _per_pass(analysis, shares)
     whole = analysis.passes.is_whole
     pair = [plan.decode_sum(each) if whole else plan.decode(each) * plan.tokens for each in (time_s, work)]
     return np.stack(pair) * devices / plan.decode(plan.step.groups[0].batch_size)
