@@ -1,4 +1,4 @@
-"""Spec sheets: one YAML per chip; around it hosts/ and networks/, and what it costs in prices/.  Data, no code.
+"""Spec sheets: one YAML per chip; around it hosts/, networks/, prices/ and power/.  Data, no code.
 
 Every figure is a mapping ``{value, source, note}``: `source` is a page a reader can open, `note` says how the figure
 was derived when the page does not print it as it stands here.  A figure without a source is left out (it is then
@@ -39,4 +39,6 @@ provider, product   who offers it, and under which name
 region              where, if the price is of one region
 date                day on which the price was read or published (ISO 8601)
 source              page a reader can open; prices of clouds were collected by tgarg01/silybench-data (CC BY 4.0)
+
+power/all-in.yaml holds all_in_kw_per_gpu: power that a data centre provides for one GPU with its server and cooling.
 """

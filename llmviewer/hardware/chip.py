@@ -81,7 +81,7 @@ class Host:
 class Chip:
     """One device.  Rates are dense data-sheet peaks; figures may be arrays of `points` hypothetical chips.
 
-    None means unknown: the maker does not publish the figure.
+    None means unknown: the maker does not publish the figure.  power_limit_w: board power that an operator set, if any.
     """
 
     name: str
@@ -116,6 +116,7 @@ class Chip:
     sparse_speedup: Count = field(default=1.0, metadata=figure("2:4 sparsity", "x", "sparse_speedup"))
     special_ops_per_s: Count | None = field(default=None, metadata=figure("special functions", "op/s"))
     tdp_w: Count | None = field(default=None, metadata=figure("board power", "W", "tdp_w"))
+    power_limit_w: float | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     default_link: str = ""
     host: Host | None = None
@@ -140,6 +141,11 @@ class Chip:
         name = self.compute_dtype(wanted)
         rates = self.matrix_flops_per_s
         return rates[name] if name in rates else self.vector_flops_per_s[name]
+
+    @property
+    def power_w(self) -> Count | None:
+        """Most power that the board draws [W]: its limit, else what the data sheet says."""
+        return self.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     @property
     def link_rate(self) -> Count | None:

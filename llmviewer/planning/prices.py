@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from typing import Any
@@ -188,5 +188,6 @@ def _rows(stem: str) -> Iterable[Price]:
     for row in spec["rows"]:
         merged = {**shared, **row}
         data.check_keys(merged, KEYS, REQUIRED, stem)
-        known: dict[str, Any] = {entry.name: merged.get(entry.name) for entry in fields(Price)}
-        yield Price(**{**known, "usd_per_hour": float(merged["usd_per_gpu_hour"])})
+        usd, region = float(merged["usd_per_gpu_hour"]), merged.get("region")
+        chip, kind, term, read, source = (str(merged[key]) for key in ("chip", "kind", "term", "date", "source"))
+        yield Price(chip, usd, kind, term, region, read, source)

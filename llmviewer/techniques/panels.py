@@ -34,6 +34,7 @@ PANELS = {
     "sparsity": Panel.PRECISION,
     "kv_cache": Panel.MEMORY,
     "offload": Panel.MEMORY,
+    "kernels.power_limit": Panel.HARDWARE,
     "kernels": Panel.KERNELS,
     "parallel": Panel.HARDWARE,
     "speculation": Panel.GENERATION,

@@ -1,7 +1,7 @@
 """The registry of techniques, in the order in which they are applied.
 
-Order: the model's shapes, number formats (kernels read stored bytes), contents and allocation of the KV cache, kernels,
-the share of one device, fusion, and last the techniques that concern the whole replica.
+Order: the chip, the model's shapes, number formats (kernels read stored bytes), contents and allocation of the KV
+cache, kernels, the share of one device, fusion, and last the techniques that concern the whole replica.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from llmviewer.techniques.technique import Change, SharedBy, Technique, Techniqu
 
 #: Option name -> command-line option; the order is the order of application.
 TECHNIQUES: dict[str, TechniqueOption] = {
+    # the chip itself, before whatever is chosen for it
+    "power_limit": TechniqueOption(
+        "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
+    ),
     "expert_skew": TechniqueOption(
         "sparsity.expert_skew", SharedBy.WEIGHTS, "Exponent of expert popularity i^-alpha; 0 is uniform.", "0", "0"
     ),

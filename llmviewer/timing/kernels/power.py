@@ -54,9 +54,9 @@ ECC_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
 def sustained_share(chip: Chip) -> Count:
     """Fraction of the dense peak that large products sustain within the chip's power limit."""
     share, reference, most = SUSTAINED.get(chip.generation, (DEFAULT_SUSTAINED, 0.0, DEFAULT_SUSTAINED))
-    if chip.tdp_w is None or not reference:
+    if chip.power_w is None or not reference:
         return share
-    watts = chip.tdp_w / (chip.matrix_rate("bf16") * 1e-12)
+    watts = chip.power_w / (chip.matrix_rate("bf16") * 1e-12)
     return np.minimum(share * (watts / reference) ** EXPONENT, most)
 
 

@@ -1,0 +1,137 @@
+"""Energy of requests at full load: joules per token, and watts of a configuration.
+
+Idle power x time, and a share of the board power for each resource while it works; docs/energy.md has the formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.core.counts import Array, Count, total
+from llmviewer.hardware.chip import Chip
+from llmviewer.planning.power_shares import PowerShares, board_watts, shares_of
+from llmviewer.result.result import Result
+from llmviewer.serving.schedule import Schedule
+
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Energy:
+    """Energy of a configuration at full load; arrays have one entry per point.
+
+    watts: mean power of all devices; wall_watts: with servers, without the cooling that PUE counts.  Joules are those
+    of devices; time in which devices wait for each other counts with the output.  basis: of the constants.
+    """
+
+    joules_per_input_token: Array
+    joules_per_output_token: Array
+    watts: Array
+    wall_watts: Array
+    basis: str
+
+    def to_dict(self, point: int = 0) -> dict[str, Any]:
+        """The figures of one point."""
+        names = ("joules_per_input_token", "joules_per_output_token", "watts", "wall_watts")
+        return {**{name: float(getattr(self, name)[point]) for name in names}, "basis": self.basis}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Use:
+    """Use of devices by one request in one stage: device-seconds, and dynamic energy over the board power [s]."""
+
+    busy_s: Array
+    work_s: Array
+
+    def within(self, slot_s: Array) -> tuple[Array, Array]:
+        """Time that it takes of a slot [s], and the share of the stage in it; steps may share passes with prompts."""
+        taken = np.minimum(self.busy_s, np.maximum(slot_s, 0.0))
+        return taken, np.divide(taken, self.busy_s, out=np.zeros_like(taken), where=self.busy_s > 0.0)
+
+
+def request_power(result: Result, chip: Chip | None = None) -> Energy | None:
+    """Energy of a configuration at full load; None where the board power is unknown.
+
+    result: of `analyze`, with the batch of concurrent sequences.  chip: the result's own unless given.
+    """
+    return energy_of(result.analysis, shares_of(result.analysis.system.chip if chip is None else chip))
+
+
+def energy_of(analysis: Analysis, shares: PowerShares | None) -> Energy | None:
+    """Energy of an analysis with these power shares; None without them.
+
+    Prompts and answers take their device-seconds of the slot of a request (devices / requests per second); what is
+    left of it is idle.  Of a pass with prompts and decode steps, each takes the share of its tokens.
+    """
+    if shares is None:
+        return None
+    chip, request, devices = analysis.system.chip, analysis.request, float(analysis.system.parallelism.devices)
+    per_second = np.asarray(analysis.output_tokens_per_s / request.output_len)
+    prompt, answer = _uses(analysis, shares)
+    slot_s = devices / per_second
+    taken, prompt_share = prompt.within(slot_s)
+    busy, answer_share = answer.within(slot_s - taken)
+    prompt_j = shares.joules(chip, prompt.busy_s, prompt.work_s) * prompt_share
+    answer_j = shares.joules(chip, answer.busy_s, answer.work_s) * answer_share
+    answer_j = answer_j + shares.joules(chip, slot_s - taken - busy, 0.0) + prompt_j * _riding(analysis.schedule)
+    prompt_j = prompt_j * (1.0 - _riding(analysis.schedule))
+    watts = (prompt_j + answer_j) * per_second
+    return Energy(
+        joules_per_input_token=prompt_j / request.input_len,
+        joules_per_output_token=answer_j / request.output_len,
+        watts=watts,
+        wall_watts=watts + devices * shares.server * board_watts(chip)[0],
+        basis=shares.basis,
+    )
+
+
+def carbon_g(joules: Count, g_per_kwh: float, pue: float = 1.0) -> Count:
+    """Carbon dioxide of an energy [g], with the carbon intensity of the power and the data centre's PUE."""
+    return joules / JOULES_PER_KWH * pue * g_per_kwh
+
+
+def _uses(analysis: Analysis, shares: PowerShares) -> tuple[_Use, _Use]:
+    """Use of devices by the prompt and by the answer of one request."""
+    ones = (analysis, *(own for _, own in analysis.drafts))
+    passes = {id(one): _per_pass(one, shares) for one in ones}
+    caching = (analysis, *(own for draft, own in analysis.drafts if draft.caches))
+    prompt = np.sum([_per_prompt(one, *passes[id(one)]) for one in caching], axis=0)
+    answer = analysis.per_round(lambda one: _per_answer(one, *passes[id(one)]))
+    return _Use(*prompt), _Use(*answer)
+
+
+def _riding(plan: Schedule) -> Count:
+    """Share of the tokens of prefill passes that belong to sequences which decode in them."""
+    prompts, *decoding = (plan.prefill(group.batch_size * group.new_tokens) for group in plan.step.groups)
+    riding = total(decoding)
+    return riding / (prompts + riding)
+
+
+def _per_pass(analysis: Analysis, shares: PowerShares) -> tuple[Count, Count, float]:
+    """Time and work of a pass on the mean device [s], and the devices that run it."""
+    parallelism, passes = analysis.system.parallelism, analysis.passes
+    stages = passes.evaluation.stages or (passes.evaluation,)
+    work = total(shares.work_s(stage) for stage in stages) / len(stages)
+    devices = float(parallelism.devices // (parallelism.data * parallelism.instances))
+    return passes.time_s / len(stages), work, devices
+
+
+def _per_prompt(analysis: Analysis, time_s: Count, work: Count, devices: float) -> Array:
+    """Device-seconds and work of the prefill of one prompt, as rows of an array [s]."""
+    plan, length = analysis.schedule, analysis.request.input_len
+    batch, new = plan.step.groups[0].batch_size, plan.step.groups[0].new_tokens
+    own = length - analysis.system.kv_cache.prefix_hit(length)
+    prompts = plan.prefill(batch) if analysis.model.encoder is not None else plan.prefill(batch * new) / own
+    return np.stack((plan.prefill(time_s), plan.prefill(work))) * devices / prompts
+
+
+def _per_answer(analysis: Analysis, time_s: Count, work: Count, devices: float) -> Array:
+    """Device-seconds and work of all decode steps of one sequence, as rows of an array [s]."""
+    plan = analysis.schedule
+    whole = analysis.passes.is_whole
+    pair = [plan.decode_sum(each) if whole else plan.decode(each) * plan.tokens for each in (time_s, work)]
+    return np.stack(pair) * devices / plan.decode(plan.step.groups[0].batch_size)
