@@ -138,12 +138,21 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("tok/s/GPU", 3), lambda one: fmt.per_second(one["output_tokens_per_s_per_device"])),
         (right("W", 4), lambda one: fmt.DASH if one["watts"] is None else fmt.whole(round(one["watts"]))),
         (right("J/token", 4), lambda one: _number(one["joules_per_output_token"])),
+        (right("gCO2/Mtok", 4), lambda one: _number(one.get("carbon_g_per_million_output_tokens"))),
         (right("Head-room", 3), lambda one: fmt.DASH if one["head_room"] is None else fmt.percent(one["head_room"])),
     ]
-    hidden = ({"$/h", "$/Mtok in", "out"} if not priced else set()) | ({"W", "J/token"} if not powered else set())
+    carbon = any("carbon_g_per_million_output_tokens" in one for one in answer["configurations"])
+    hidden = (
+        (set() if carbon else {"gCO2/Mtok"})
+        | ({"$/h", "$/Mtok in", "out"} if not priced else set())
+        | ({"W", "J/token"} if not powered else set())
+    )
     shown = [(column, cell) for column, cell in columns if column.title not in hidden]
     rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
-    note = "simulated; $/Mtok divides the cost between prompts and answers by their time; head-room: further rate within the limits"
+    note = (
+        "simulated, ≈: in the steady state; $/Mtok divides the cost between prompts and answers by their time; "
+        "head-room: further rate within the limits"
+    )
     return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.planning.chance import probability_within
+from llmviewer.planning.choice_power import Part, watts_of
 from llmviewer.planning.options import Question
 from llmviewer.planning.pools import Pair, of_answers, of_prompts
+from llmviewer.planning.power import carbon_g
 from llmviewer.planning.screen import Candidate, Order, capacity
 from llmviewer.planning.verification import Answer
 from llmviewer.planning.workload import Workload
-
-#: A pool: its point, and replicas.
-Part = tuple[Candidate, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,7 @@ class Choice:
     price: Mapping[str, Any] | None = None
     watts: float | None = None
     joules_per_output_token: float | None = None
+    carbon_g_per_kwh: float | None = None
     simulated: bool = True
     mean_tpot_s: float | None = None
     mean_e2e_s: float | None = None
@@ -101,9 +101,18 @@ class Choice:
             "usd_per_million_tokens": self.split_cost(),
             "watts": self.watts,
             "joules_per_output_token": self.joules_per_output_token,
+            **self._carbon(),
             "price": None if self.price is None else dict(self.price),
             "head_room": self.head_room,
             "simulated": self.simulated,
+        }
+
+    def _carbon(self) -> dict[str, float]:
+        """Grams of carbon dioxide per million output tokens, where the user gives g/kWh and power is known."""
+        if self.carbon_g_per_kwh is None or self.joules_per_output_token is None:
+            return {}
+        return {
+            "carbon_g_per_million_output_tokens": carbon_g(1e6 * self.joules_per_output_token, self.carbon_g_per_kwh)
         }
 
     def split_cost(self) -> dict[str, float] | None:
@@ -142,6 +151,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
     devices = sum((count + spare) * part.screened.devices for part, count in parts)
     usd = sum(part.screened.usd_per_hour(count + spare) for part, count in parts)
     rate = workload.rate
+    watts = watts_of(asked, parts, answer)
     found: dict[str, Any] = {name: answer.limited(asked.workload, name) for name in ("ttft_s", "tpot_s")}
     return Choice(
         model=asked.model_name,
@@ -159,6 +169,9 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         probability=_probability(asked, answer),
         usd_per_hour=usd if usd < float("inf") else None,
         price=_price(asked, parts),
+        watts=watts,
+        joules_per_output_token=None if watts is None else watts / (rate * workload.output_len),
+        carbon_g_per_kwh=asked.words["carbon"],
         mean_tpot_s=answer.latencies["tpot_s"]["mean"],
         mean_e2e_s=answer.latencies["e2e_s"]["mean"],
         parts=parts,
