@@ -23,6 +23,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], int]] = {
     "dp 16, ep 16: two computers": ({"data_parallel_size": "16", "expert_parallel_size": "16"}, 32),
     "two pools": ({"pools": "prefill=2xtp2,decode=1xtp8"}, 12),
     "two pools over computers": ({"pools": "prefill=1xtp8+pp2,decode=2xdp16+ep16"}, 48),
+    "mtp": ({"tensor_parallel_size": "8", "speculative": "mtp,tokens=2,acceptance=0.8"}, 16),
     "disaggregated": ({"batching": "disaggregated,prefill=2,decode=1", "tensor_parallel_size": "2"}, 6),
 }
 LIMITS = {

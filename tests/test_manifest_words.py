@@ -90,6 +90,19 @@ def test_options_of_the_llm_api_are_those_of_the_version() -> None:
     assert extra["enable_attention_dp"] is True
 
 
+def test_drafters_draft_as_many_tokens_as_the_configuration() -> None:
+    """Three draft tokens are verified in a pass of four."""
+    options = {"speculative": "draft=llama-3.2-1b,tokens=3,acceptance=0.8"}
+    words = next(commands(emit("vllm", configuration(options, 2))))
+    drafter = json.loads(words[words.index("--speculative-config") + 1])
+    assert drafter == {"method": "draft_model", "model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 3}
+    words = next(commands(emit("sglang", configuration(options, 2, "sglang"))))
+    found = {flag: words[words.index(f"--speculative-{flag}") + 1] for flag in ("num-steps", "num-draft-tokens")}
+    assert found == {"num-steps": "3", "num-draft-tokens": "4"}
+    extra = emit("trtllm", configuration({"speculative": "mtp,tokens=3"}, 2, "trtllm"))
+    assert "num_nextn_predict_layers: 3" in extra
+
+
 def test_a_model_of_ours_is_served_by_its_hub_id() -> None:
     assert serving_of(configuration({}, 2, model="llama-3.1-8b")).model == "meta-llama/Llama-3.1-8B"
     assert serving_of(configuration({}, 2, model="Qwen/Qwen3-32B")).model == "Qwen/Qwen3-32B"
@@ -99,6 +112,11 @@ def test_pools_of_two_chips_keep_their_chips() -> None:
     wanted = configuration({"pools": "prefill=2xtp2,decode=1xtp8"}, 12, hardware="h100-sxm+h200")
     assert [pool.hardware for pool in serving_of(wanted).pools] == ["h100-sxm", "h200"]
     assert "nodeSelector" in emit("k8s", wanted)
+
+
+def test_a_command_for_a_chip_without_an_image_says_so() -> None:
+    assert "# no image is published for chips of Google" in emit("vllm", configuration({}, 2, hardware="tpu-v6e"))
+    assert "no image" not in emit("vllm", configuration({}, 2))
 
 
 def test_chips_of_amd_have_their_own_resource_and_image() -> None:
@@ -128,6 +146,14 @@ def test_chips_of_amd_have_their_own_resource_and_image() -> None:
             {"options": {"tensor_parallel_size": "two"}},
             "tensor_parallel_size is 'two'; expected a whole number",
         ),
+        ("vllm", {"options": {"tensor_parallel_size": "0"}}, "is '0'; expected a whole number of at least 1"),
+        ("vllm", {"options": {"gpu_memory_utilization": "nan"}}, "is 'nan'; expected a number above 0, up to 1"),
+        (
+            "vllm",
+            {"options": {"speculative": "eagle3,tokens=3"}},
+            "'eagle3': a launch needs the checkpoint of its heads",
+        ),
+        ("vllm", {"options": {"speculative": "ngram"}}, "needs the number of draft tokens"),
         ("vllm", {"options": {"batching": "static"}}, "unknown batching of a manifest 'static'"),
         ("vllm", {"devices": 3, "options": {"tensor_parallel_size": "2"}}, "has 3 devices, but its options need 2"),
         ("vllm", {"options": {"tensor_parallel_size": "12"}, "devices": 12, "hardware": "gb200"}, ""),

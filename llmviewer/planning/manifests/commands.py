@@ -41,6 +41,8 @@ def _pool(engine: ModuleType, pool: Serving) -> str:
     notes = text.heading(pool, launch, title)
     if pool.replicas > 1:
         notes.append("run this once per replica, behind a load balancer")
+    if pool.maker not in engine.IMAGES:
+        notes.append(f"no image is published for chips of {pool.maker}; a plugin for them may lack some of these flags")
     if pool.role and engine is vllm:
         notes.append(f"{vllm.IN_IMAGE}; set {vllm.SIDE_CHANNEL} to the server's address")
     files = [text.file(name, body) for name, body in launch.files.items()]

@@ -23,7 +23,7 @@ def emit(serving: Serving) -> str:
 
 
 def _needs(serving: Serving) -> list[str]:
-    """What the cluster must have beside these objects."""
+    """Comments on what the cluster must have beside these objects."""
     found = []
     if any(pool.nodes > 1 for pool in serving.pools):
         found.append("LeaderWorkerSet must be installed: https://lws.sigs.k8s.io/docs/installation/")

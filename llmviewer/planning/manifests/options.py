@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.planning.manifests import speculation
+from llmviewer.planning.manifests.speculation import Draft
 
 ENGINES = ("vllm", "sglang", "trtllm")
 #: Options of the load, of the prediction and of the wires; the engine is launched alike whatever they are.
@@ -31,36 +35,51 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "kv_cache_free_gpu_memory_fraction": ("kv_fraction", float),
     "kv_block_size": ("kv_block_size", int),
 }
+#: Options of which 0 means that there is no limit.
+NO_LIMIT = {"max_num_batched_tokens": 0}
 #: Engines of older generations, whose flags differ -> their name.
 OLDER = {"vllm-v0": "vLLM before 0.8", "trtllm-cpp": "TensorRT-LLM before 1.0"}
 
 
 def fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of Serving that the options set.  Raises UserError for an option that cannot be launched."""
-    found = dict(_engine(str(options.get("engine") or "vllm")))
+    found: dict[str, Any] = dict(_engine(str(options.get("engine") or "vllm")))
     for name, value in options.items():
         if name in FIELDS:
             field, kind = FIELDS[name]
             found[field] = _value(name, value, kind)
         elif name == "enforce_eager":
             found["enforce_eager"] = True
+        elif name == "speculative":
+            found["draft"] = _draft(str(value))
         elif name not in NOT_LAUNCHED and name != "engine":
-            allowed = sorted((*FIELDS, "enforce_eager", "engine", "pools", "batching"))
+            allowed = sorted((*FIELDS, "enforce_eager", "speculative", "engine", "pools", "batching"))
             raise unknown(
                 "launch option", name, allowed, hint="it changes the prediction, but no engine has it as a flag"
             )
     return found | _batching(str(options.get("batching") or "continuous"))
 
 
+def _draft(text: str) -> Draft | None:
+    found = speculation.parse(text)
+    return replace(found, model=hub_id(found.model)) if found and found.model else found
+
+
 def _value(name: str, value: Any, kind: Callable[[str], Any]) -> Any:
     text = str(value).strip()
     if name == "pipeline_parallel_size":  # engines choose the number of micro-batches
         text = text.partition(",")[0]
+    if kind is str:
+        return text
     try:
-        return kind(text)
+        number = kind(text)
     except ValueError:
-        noun = "a whole number" if kind is int else "a number"
-        raise UserError(f"{name} is {quoted(text)}; expected {noun}") from None
+        number = math.nan
+    low, high, noun = (NO_LIMIT.get(name, 1), math.inf, "a whole number") if kind is int else (1e-9, 1, "a number")
+    if not low <= number <= high:
+        bounds = f"of at least {low}" if kind is int else "above 0, up to 1"
+        raise UserError(f"{name} is {quoted(text)}; expected {noun} {bounds}")
+    return number
 
 
 def _engine(text: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.planning.manifests import options as choices
+from llmviewer.planning.manifests.speculation import Draft
 
 #: Devices of one computer where it is not the 8 of a usual server.  GB200, GB300: a compute tray of NVL72, four GPUs,
 #: https://docs.nvidia.com/multi-node-nvlink-systems/multi-node-tuning-guide/overview.html; GH200: one superchip.
@@ -24,7 +25,7 @@ class Serving:
     or trtllm.  engine_version: as the user asked for it, may be empty.  tensor, pipeline, data, expert: group sizes of
     one replica; expert is 1 or tensor x data.  quantization: a name of `--quantization`.  None: the engine's default.
     kv_fraction: share of the free memory for the KV cache.  mixed: chunks of prompts share a step with decoding.
-    role: prefill or decode, of disaggregated pools.  prefill: the pool before this one.
+    draft: of speculative decoding.  role: prefill or decode, in disaggregated pools.  prefill: the pool before it.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Serving:
     kv_block_size: int | None = None
     enforce_eager: bool = False
     mixed: bool = False
+    draft: Draft | None = None
     role: str = ""
     prefill: Serving | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmviewer.planning.manifests import speculation
 from llmviewer.planning.manifests.flags import Cluster, Expression, Launch, Tables
 from llmviewer.planning.manifests.serving import Serving
 
@@ -55,6 +56,7 @@ def launch(serving: Serving) -> Launch:
     flags = TABLES.flags(serving, changed) + (["--enable-dp-attention"] if shared else []) + flags
     cache = TABLES.cache(serving)
     flags += ["--kv-cache-dtype", cache] if cache else []
+    flags += speculation.sglang(serving.draft) if serving.draft else []
     if serving.role:
         flags += ["--disaggregation-mode", serving.role, "--disaggregation-transfer-backend", "nixl"]
     if serving.gpu_memory_utilization is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from llmviewer.core.errors import UserError
+from llmviewer.planning.manifests import speculation
 from llmviewer.planning.manifests.flags import DTYPES, Cluster, Launch, Tables
 from llmviewer.planning.manifests.serving import Serving
 
@@ -74,6 +75,8 @@ def options(serving: Serving) -> dict[str, Any]:
         found["cuda_graph_config"] = None
     if kv:
         found["kv_cache_config"] = kv
+    if serving.draft:
+        found["speculative_config"] = speculation.trtllm(serving.draft)
     if serving.role:
         found["cache_transceiver_config"] = {"backend": "DEFAULT"}
     if serving.role == "prefill":

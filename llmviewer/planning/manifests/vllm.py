@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmviewer.core.errors import UserError
+from llmviewer.planning.manifests import speculation
 from llmviewer.planning.manifests.flags import Cluster, Expression, Launch, Tables
 from llmviewer.planning.manifests.serving import Serving
 
@@ -55,6 +56,7 @@ def launch(serving: Serving) -> Launch:
     flags = TABLES.flags(serving, {"expert": 1}) + (["--enable-expert-parallel"] if serving.expert > 1 else []) + flags
     cache = TABLES.cache(serving)
     flags += ["--kv-cache-dtype", cache] if cache else []
+    flags += speculation.vllm(serving.draft) if serving.draft else []
     if serving.role:
         flags += TRANSFER
     return Launch(program=("vllm", "serve", serving.model), flags=tuple(flags), notes=tuple(notes))
