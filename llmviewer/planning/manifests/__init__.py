@@ -1,0 +1,31 @@
+"""Launch manifests of a configuration: engine commands, Kubernetes objects, and graphs and values built on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from llmviewer.core.errors import unknown
+from llmviewer.planning.manifests import commands, dynamo, kubernetes, llm_d
+from llmviewer.planning.manifests.serving import Serving, serving_of
+
+#: Values of --emit -> the text of a Serving.
+EMITTERS: dict[str, Callable[[Serving], str]] = {
+    "vllm": partial(commands.emit, "vllm"),
+    "sglang": partial(commands.emit, "sglang"),
+    "trtllm": partial(commands.emit, "trtllm"),
+    "k8s": kubernetes.emit,
+    "dynamo": dynamo.emit,
+    "llm-d": llm_d.emit,
+}
+
+
+def emit(target: str, configuration: Mapping[str, Any]) -> str:
+    """The manifest of a CONFIGURATION of `size` for a target of EMITTERS.
+
+    Raises UserError for an unknown target, and for a configuration that the target cannot run.
+    """
+    if target not in EMITTERS:
+        raise unknown("target of a manifest", target, EMITTERS)
+    return EMITTERS[target](serving_of(configuration))
