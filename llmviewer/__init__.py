@@ -13,6 +13,7 @@ __all__ = [
     "Crossover",
     "Result",
     "Simulation",
+    "Sizing",
     "Sweep",
     "UserError",
     "__version__",
@@ -25,6 +26,7 @@ __all__ = [
     "list_techniques",
     "plot",
     "simulate",
+    "size",
     "sweep",
 ]
 
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
         sweep,
     )
     from llmviewer.core.errors import UserError
+    from llmviewer.planning.call import size
+    from llmviewer.planning.sizing import Sizing
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
@@ -57,10 +61,12 @@ _HOME = {
     "Crossover": "llmviewer.result.crossover",
     "Result": "llmviewer.result.result",
     "Simulation": "llmviewer.simulation.result",
+    "Sizing": "llmviewer.planning.sizing",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
     "plot": "llmviewer.reports.plots.plot",
     "simulate": "llmviewer.simulation.call",
+    "size": "llmviewer.planning.call",
 }
 
 

@@ -122,8 +122,6 @@ def _header(answer: dict[str, Any]) -> Facts:
 
 def _configurations(answer: dict[str, Any]) -> Table:
     ttft, tpot = (f"{name}" for name, _ in _limited(answer["request"]))
-    priced = any(one["usd_per_hour"] is not None for one in answer["configurations"])
-    powered = any(one["watts"] is not None for one in answer["configurations"])
     columns: list[tuple[Column, Callable[[dict[str, Any]], str]]] = [
         (left("Hardware"), lambda one: one["hardware"]),
         (right("GPUs"), lambda one: fmt.whole(one["devices"])),
@@ -141,12 +139,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("gCO2/Mtok", 4), lambda one: _number(one.get("carbon_g_per_million_output_tokens"))),
         (right("Head-room", 3), lambda one: fmt.DASH if one["head_room"] is None else fmt.percent(one["head_room"])),
     ]
-    carbon = any("carbon_g_per_million_output_tokens" in one for one in answer["configurations"])
-    hidden = (
-        (set() if carbon else {"gCO2/Mtok"})
-        | ({"$/h", "$/Mtok in", "out"} if not priced else set())
-        | ({"W", "J/token"} if not powered else set())
-    )
+    hidden = _hidden(answer["configurations"])
     shown = [(column, cell) for column, cell in columns if column.title not in hidden]
     rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
     note = (
@@ -154,6 +147,17 @@ def _configurations(answer: dict[str, Any]) -> Table:
         "head-room: further rate within the limits"
     )
     return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
+
+
+def _hidden(configurations: list[dict[str, Any]]) -> set[str]:
+    """Returns the columns without any figure."""
+    columns = {
+        "usd_per_hour": {"$/h", "$/Mtok in", "out"},
+        "watts": {"W", "J/token"},
+        "carbon_g_per_million_output_tokens": {"gCO2/Mtok"},
+    }
+    unknown = [titles for name, titles in columns.items() if all(one.get(name) is None for one in configurations)]
+    return set().union(*unknown)
 
 
 def _latency(one: dict[str, Any], name: str) -> str:

@@ -10,8 +10,11 @@ import typer
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.load_options import with_declared
+from llmviewer.cli.output import write
 from llmviewer.cli.sweep import progress
 from llmviewer.planning.call import chips_of, size
+from llmviewer.planning.manifests import ENGINES, check_target
+from llmviewer.planning.manifests import emit as manifest
 from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE
 from llmviewer.planning.sizing import Sizing
 from llmviewer.simulation.options import LOAD
@@ -72,7 +75,7 @@ def command(
     names = [name.strip() for name in hardware.split(",")]
     kind = views.check_output(format, output, (model, *names))
     own = {
-        "engine": engine,
+        "engine": engine or (emit if emit in ENGINES else ""),
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
         "tensor_parallel_size": tensor_parallel_size,
@@ -82,10 +85,13 @@ def command(
         "max_num_seqs": max_num_seqs,
         "batching": batching,
     }
+    if emit:
+        check_target(emit)
     with progress(len(chips_of(hardware))) as advance:
         made = size(model, hardware, advance=advance, price=price, **own, **options)
-    if emit:
-        return 1
+    if emit and made.best is not None:
+        write(manifest(emit, made.best.to_dict()), output)
+        return 0
     views.show(_views(made, explain=explain), kind, output)
     return 0 if made.best else 1
 

@@ -111,9 +111,8 @@ class Choice:
         """Grams of carbon dioxide per million output tokens, where the user gives g/kWh and power is known."""
         if self.carbon_g_per_kwh is None or self.joules_per_output_token is None:
             return {}
-        return {
-            "carbon_g_per_million_output_tokens": carbon_g(1e6 * self.joules_per_output_token, self.carbon_g_per_kwh)
-        }
+        grams = float(carbon_g(1e6 * self.joules_per_output_token, self.carbon_g_per_kwh))
+        return {"carbon_g_per_million_output_tokens": grams}
 
     def split_cost(self) -> dict[str, float] | None:
         """Dollars per million tokens of prompts and of answers, divided by the time that each takes."""

@@ -19,6 +19,8 @@ EMITTERS: dict[str, Callable[[Serving], str]] = {
     "dynamo": dynamo.emit,
     "llm-d": llm_d.emit,
 }
+#: Targets that are engines, for which a configuration of that engine is needed.
+ENGINES = ("vllm", "sglang", "trtllm")
 
 
 def emit(target: str, configuration: Mapping[str, Any]) -> str:
@@ -26,6 +28,11 @@ def emit(target: str, configuration: Mapping[str, Any]) -> str:
 
     Raises UserError for an unknown target, and for a configuration that the target cannot run.
     """
+    check_target(target)
+    return EMITTERS[target](serving_of(configuration))
+
+
+def check_target(target: str) -> None:
+    """Raise UserError for an unknown target."""
     if target not in EMITTERS:
         raise unknown("target of a manifest", target, EMITTERS)
-    return EMITTERS[target](serving_of(configuration))

@@ -1,0 +1,223 @@
+"""Sizing: answers hold when they are simulated again, bounds and limits are monotone, nothing better is missed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.planning.sizing import Sizing
+
+MODEL = "llama-3.2-1b"
+LOAD: dict[str, Any] = {
+    "request_rate": 60,
+    "input_len": 1000,
+    "output_len": 200,
+    "requests": 600,
+    "ttft": "p99:300ms",
+    "tpot": "p99:15ms",
+}
+
+
+@cache
+def sized(hardware: str, **options: Any) -> Sizing:
+    return lv.size(MODEL, hardware, **{**LOAD, **options})
+
+
+def usd(made: Sizing) -> float:
+    assert made.best is not None and made.best.usd_per_hour is not None
+    return made.best.usd_per_hour
+
+
+def test_the_json_object_has_the_nouns_of_the_schema() -> None:
+    found = sized("h100,l40s").to_dict()
+    assert found["schema"] == "llmviewer.size/1"
+    top = {"request", "feasible", "best", "configurations", "frontier", "rejected", "searched"}
+    assert top <= set(found)
+    nouns = (
+        "model hardware devices replicas options request_rate_per_replica ttft_s tpot_s probability "
+        "output_tokens_per_s_per_device usd_per_hour usd_per_million_output_tokens watts joules_per_output_token price"
+    )
+    assert set(nouns.split()) <= set(found["best"])
+    assert set(found["best"]["price"]) == {"usd_per_hour", "date", "source"}
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("batching", ["continuous", "disaggregated"])
+def test_each_answer_agrees_when_its_command_simulates_it_again(
+    batching: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for one in sized("h100,l40s", batching=batching).to_dict()["configurations"]:
+        words = shlex.split(one["command"])[1:]
+        assert main([*words, "--format", "json"]) == 0  # the limits hold
+        again = json.loads(capsys.readouterr().out)
+        assert again["ttft_s"]["p99"] == one["ttft_s"]
+        assert again["tpot_s"]["p99"] == one["tpot_s"]
+        # devices of the answer = those of one simulated server x its replicas
+        assert again["devices"] * one["replicas"] == one["devices"]
+
+
+def test_figures_of_cost_follow_from_the_price() -> None:
+    one = sized("h100").to_dict()["best"]
+    tokens = 60 * 200  # a second
+    assert one["usd_per_hour"] == pytest.approx(one["devices"] * one["price"]["usd_per_hour"])
+    assert one["usd_per_million_output_tokens"] == pytest.approx(1e6 * one["usd_per_hour"] / 3600 / tokens)
+    split = one["usd_per_million_tokens"]  # both together are the cost of a request
+    request = one["usd_per_hour"] / 3600 / 60
+    assert split["input"] * 1000 + split["output"] * 200 == pytest.approx(1e6 * request)
+    assert one["output_tokens_per_s_per_device"] == pytest.approx(tokens / one["devices"])
+    assert one["joules_per_output_token"] == pytest.approx(one["watts"] / tokens)
+    assert one["watts"] <= one["devices"] * 700  # the board power of an H100 SXM
+
+
+@pytest.mark.parametrize(("option", "tight", "loose"), [("ttft", "p99:80ms", "p99:2s"), ("tpot", "p99:8ms", "mean:50ms")])
+def test_a_looser_limit_never_costs_more(option: str, tight: str, loose: str) -> None:
+    middle = usd(sized("l40s"))
+    assert usd(sized("l40s", **{option: loose})) <= middle
+    narrow = sized("l40s", **{option: tight})
+    assert narrow.best is None or middle <= usd(narrow)
+
+
+def test_more_chips_allowed_never_cost_more() -> None:
+    assert usd(sized("h100,l40s")) <= min(usd(sized("h100")), usd(sized("l40s")))
+
+
+def test_a_lower_rate_never_costs_more() -> None:
+    assert usd(sized("l40s", request_rate=20)) <= usd(sized("l40s"))
+
+
+def test_brute_force_over_a_small_space_finds_nothing_better() -> None:
+    made = sized("l40s", batching="continuous", tensor_parallel_size="1,2", quantization="none,fp8", kv_cache_dtype="auto")
+    found = []
+    for tp, quantization, replicas in product((1, 2), ("none", "fp8"), range(1, 13)):
+        devices = tp * replicas
+        if devices < made.best.devices:  # type: ignore[union-attr]
+            load = {**LOAD, "request_rate": 60 / replicas}
+            again = lv.simulate(MODEL, "l40s", tensor_parallel_size=tp, quantization=quantization, **load)
+            found += [(devices, tp, quantization)] * again.holds
+    assert found == []
+
+
+@pytest.mark.parametrize("figure", ["gpus", "usd"])
+def test_no_point_of_the_front_is_dominated(figure: str) -> None:
+    front = sized("h100,l40s", front=figure, max_gpus=32).to_dict()["frontier"]
+    cost = "devices" if figure == "gpus" else "usd_per_hour"
+    points = [(one["output_tokens_per_s_per_user"], -one[cost]) for one in front]
+    assert len(points) > 3
+    for one, other in product(points, points):
+        assert one == other or not (other[0] >= one[0] and other[1] >= one[1])
+
+
+def test_a_chip_without_a_price_wins_only_where_no_other_meets_the_limits() -> None:
+    both = sized("l40s,a6000")
+    assert both.best is not None and both.best.hardware == "l40s"
+    unpriced = next(one for one in both.choices if one.hardware == "a6000")
+    assert unpriced.usd_per_hour is None and unpriced.to_dict()["price"] is None
+    alone = sized("a6000")
+    assert alone.best is not None and alone.best.usd_per_hour is None
+    priced = sized("l40s,a6000", price="a6000=0.01")
+    assert priced.best is not None and priced.best.hardware == "a6000"
+
+
+def test_spare_replicas_are_added_to_those_needed() -> None:
+    needed, spared = (sized("l40s", batching="continuous", spare=spare).best for spare in (0, 1))
+    assert needed is not None and spared is not None
+    assert spared.replicas == needed.replicas + 1
+    assert spared.rate == needed.rate  # of a replica while the spare one is down
+
+
+@pytest.mark.parametrize("objective", ["gpus", "usd-per-token", "watts", "latency"])
+def test_the_winner_has_the_least_of_the_objective(objective: str) -> None:
+    made = sized("h100,l40s", objective=objective, max_gpus=16)
+    orders = [one.order(objective)[0] for one in made.choices if one.simulated]
+    assert orders == sorted(orders) and len(orders) == 2
+
+
+def test_the_most_devices_and_dollars_are_kept() -> None:
+    free = sized("l40s")
+    bounded = sized("l40s", max_gpus=free.best.devices - 1)  # type: ignore[union-attr]
+    assert bounded.best is None
+    poor = sized("l40s", max_usd_per_hour=usd(free) - 0.01)
+    assert poor.best is None
+    assert poor.rejected[0].gate.constraint in ("usd_per_hour", "simulation")
+
+
+def test_the_margin_of_a_rejected_chip_is_the_memory_that_one_request_lacks() -> None:
+    made = lv.size("llama-3.1-70b", "l40s", **{**LOAD, "tensor_parallel_size": "2", "quantization": "none"})
+    gate = made.rejected[0].gate
+    memory = lv.analyze(
+        "llama-3.1-70b", "l40s", engine="vllm", batching="continuous", tensor_parallel_size=2, input_len=1000,
+        output_len=200,
+    ).memory  # fmt: skip
+    assert gate.constraint == "kv_cache" and gate.unit == "bytes"
+    assert gate.margin == pytest.approx(memory["total_bytes"] - memory["budget_bytes"], rel=0.02)
+
+
+def test_a_limit_below_a_single_step_is_rejected_by_its_size() -> None:
+    gate = sized("l40s", tpot="p99:1ms", tensor_parallel_size="1").rejected[0].gate
+    single = lv.analyze(MODEL, "l40s", engine="vllm", input_len=1000, output_len=200).metrics["tpot_s"]
+    assert gate.constraint == "tpot_s" and gate.margin is not None
+    assert 0.3 * single < gate.margin + 1e-3 < 1.1 * single  # fp8 weights are read in half the time
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first, second = (lv.size(MODEL, "h100", **LOAD).to_dict() for _ in range(2))
+    assert first == second
+
+
+def test_the_amounts_of_the_waterfall_add_up() -> None:
+    why = sized("h100,l40s").to_dict()["why"]
+    assert sum(one["amount"] for one in why["factors"]) == pytest.approx(why["difference"])
+    assert why["b"] - why["a"] == pytest.approx(why["difference"])
+
+
+def test_capacity_falls_with_longer_requests() -> None:
+    found = sized("l40s", batching="continuous").sensitivity
+    assert found["input_len"]["-25 %"] > found["input_len"]["+25 %"]
+    assert found["output_len"]["-25 %"] > found["output_len"]["+25 %"]
+    assert found["request_rate"]["-25 %"] <= found["request_rate"]["+25 %"]
+
+
+HOSTILE = {
+    "a limit of nothing": "--ttft 0s",
+    "an unknown unit": "--ttft p99:1parsec",
+    "an unknown statistic": "--ttft p42:1s",
+    "an unknown objective": "--ttft 1s --objective fun",
+    "an unknown kind of price": "--ttft 1s --price-kind stolen",
+    "a price without a chip": "--ttft 1s --price 2.10",
+    "a price of an unknown chip": "--ttft 1s --price h1000=2",
+    "a closed loop": "--ttft 1s --concurrency 8",
+    "no chip": "--ttft 1s --hardware ,",
+    "an unknown batching": "--ttft 1s --batching magic",
+    "an empty space": "--ttft 1s --tensor-parallel-size 3 --hardware h100",
+    "an unknown target": "--ttft 1s --emit nomad",
+    "an autoscaler without a varying load": "--ttft 1s --autoscale 5m",
+    "the least latency without a bound": "--ttft 1s --objective latency",
+    "no limit": "",
+    "a negative number of devices": "--ttft 1s --max-gpus -1",
+    "an unknown quantization": "--ttft 1s --quantization w17",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_wrong_input_is_one_line(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(HOSTILE[what])
+    hardware = [] if "--hardware" in words else ["--hardware", "h100"]
+    status = main(["size", MODEL, *hardware, "--request-rate", "5", "--requests", "200", *words])
+    told = capsys.readouterr()
+    assert status == 2
+    assert told.out == ""
+    assert told.err.startswith("error: ") and told.err.count("\n") == 1
+
+
+def test_no_configuration_exits_1_with_the_nearest_miss(capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"size {MODEL} --hardware l40s --request-rate 5 --requests 200 --ttft p99:1ms"
+    assert main(line.split()) == 1
+    told = capsys.readouterr().out
+    assert "no configuration meets the limits; nearest: l40s, TTFT" in told
