@@ -105,6 +105,7 @@ def test_drafters_draft_as_many_tokens_as_the_configuration() -> None:
 
 def test_a_model_of_ours_is_served_by_its_hub_id() -> None:
     assert serving_of(configuration({}, 2, model="llama-3.1-8b")).model == "meta-llama/Llama-3.1-8B"
+    assert serving_of(configuration({}, 2, model="/m/mine/config.json")).model == "/m/mine"
     assert serving_of(configuration({}, 2, model="Qwen/Qwen3-32B")).model == "Qwen/Qwen3-32B"
 
 

@@ -118,7 +118,7 @@ def hub_id(model: str) -> str:
     if model.startswith("-"):
         raise UserError(f"model {quoted(model)} would be read as a flag; write the path as './{model}'")
     if "/" in model:
-        return model
+        return model.removesuffix("/config.json")  # engines take the folder
     from llmviewer.models import card
 
     found = card.read(model)
