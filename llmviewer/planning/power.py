@@ -104,11 +104,11 @@ def _uses(analysis: Analysis, shares: PowerShares) -> tuple[_Use, _Use]:
     return _Use(*prompt), _Use(*answer)
 
 
-def _riding(plan: Schedule) -> Count:
+def _riding(plan: Schedule) -> Array:
     """Share of the tokens of prefill passes that belong to sequences which decode in them."""
     prompts, *decoding = (plan.prefill(group.batch_size * group.new_tokens) for group in plan.step.groups)
     riding = total(decoding)
-    return riding / (prompts + riding)
+    return np.asarray(riding / (prompts + riding))
 
 
 def _per_pass(analysis: Analysis, shares: PowerShares) -> tuple[Count, Count, float]:
