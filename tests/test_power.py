@@ -86,6 +86,42 @@ def test_a_static_batch_by_hand() -> None:
     assert found.watts == pytest.approx((prompt + answer) / (float(one.ttft_s) + 31.0 * float(one.tpot_s)))
 
 
+def test_sequences_that_start_one_by_one_by_hand() -> None:
+    # 512 tokens: floor(1024 / 512) = 2 prompts share a prefill pass, and 8 sequences each decode step
+    for options in ({}, {"tensor_parallel_size": "2"}, {"prefix_cache": "0.5"}):
+        one = result(**options)
+        devices, plan, work = (
+            one.analysis.system.parallelism.devices,
+            one.analysis.schedule,
+            BY_HAND.work_s(one.analysis.evaluation),
+        )
+        time_s = one.analysis.passes.time_s
+        prompt = devices * BY_HAND.joules(A100, plan.prefill(time_s), plan.prefill(work)) / 2.0
+        answer = devices * BY_HAND.joules(A100, plan.decode_sum(time_s), plan.decode_sum(work)) / 8.0
+        found = energy_of(one.analysis, BY_HAND)
+        assert found is not None
+        assert found.joules_per_input_token == pytest.approx(prompt / 512)
+        assert found.joules_per_output_token == pytest.approx(answer / 32, rel=0.02)  # and a little idle time
+
+
+def test_every_stage_of_a_pipeline_counts() -> None:
+    # without idle power: the work of both stages, each on its own device, for the 2 prompts of a pass
+    busy = replace(BY_HAND, idle=0.0)
+    one = result(pipeline_parallel_size="2")
+    stages, plan = one.analysis.evaluation.stages, one.analysis.schedule
+    found, work = energy_of(one.analysis, busy), [float(plan.prefill(busy.work_s(stage))[0]) for stage in stages]
+    assert found is not None
+    assert len(work) == 2
+    assert found.joules_per_input_token == pytest.approx(400.0 * sum(work) / 2.0 / 512.0)
+
+
+def test_devices_never_draw_more_than_they_may() -> None:
+    for batch, prompt, answer in ((200, 64, 1), (200, 64, 64), (16, 2048, 2), (1, 16, 8)):
+        for batching in ("static", "continuous", "chunked,tokens=128"):
+            found = energy(batch_size=batch, input_len=prompt, output_len=answer, batching=batching)
+            assert 0.28 * 400.0 < found.watts <= 400.0 * (1.0 + 1e-12), (batch, prompt, answer, batching)
+
+
 def test_larger_batches_take_less_energy_per_token_and_more_power() -> None:
     found = energy(batch_size=(1, 4, 16, 64))
     assert np.all(np.diff(found.joules_per_output_token) < 0)
@@ -94,14 +130,35 @@ def test_larger_batches_take_less_energy_per_token_and_more_power() -> None:
 
 
 def test_prompts_and_answers_in_one_pass_share_its_energy_by_their_tokens() -> None:
-    found = energy(batch_size=32, batching="chunked,tokens=256")
-    assert found.watts <= 400.0 + 1e-9
-    assert found.joules_per_output_token > 0.0
+    one = result(batch_size=32, output_len=256, batching="chunked,tokens=256")
+    plan, work, time_s = one.analysis.schedule, BY_HAND.work_s(one.analysis.evaluation), one.analysis.passes.time_s
+    own, riding = (float(plan.prefill(group.batch_size * group.new_tokens)[0]) for group in plan.step.groups)
+    prefill_s = float(plan.prefill(time_s)[0]) * 512.0 / own  # of one prompt, decode steps in its passes included
+    decode_s = float(plan.decode_sum(time_s)[0]) / 32.0
+    left_s = 256.0 / float(one.output_tokens_per_s) - prefill_s
+    assert 0.0 < left_s < decode_s  # some steps are those that ride in prefill passes
+    prompt = float(BY_HAND.joules(A100, prefill_s, plan.prefill(work) * 512.0 / own)[0])
+    answer = float(BY_HAND.joules(A100, decode_s, plan.decode_sum(work) / 32.0)[0]) * left_s / decode_s
+    found = energy_of(one.analysis, BY_HAND)
+    assert found is not None
+    assert found.joules_per_input_token == pytest.approx(prompt * own / (own + riding) / 512.0)
+    assert found.joules_per_output_token == pytest.approx((answer + prompt * riding / (own + riding)) / 256.0)
 
 
-def test_two_pools_wait_at_idle_power() -> None:
-    found = energy(batching="disaggregated,prefill=1,decode=3", batch_size=4)
-    assert 0.28 * 1600.0 < found.watts < 0.75 * 1600.0
+def test_pools_wait_at_idle_power() -> None:
+    # prompts take 1 device of 4, decode steps another; what is left of the 4 draws idle power, 100 W each
+    one = result(batching="disaggregated,prefill=1,decode=3", batch_size=6)
+    plan, work, time_s = one.analysis.schedule, BY_HAND.work_s(one.analysis.evaluation), one.analysis.passes.time_s
+    sequences, rate = float(plan.decode(plan.step.groups[0].batch_size)[0]), float(one.output_tokens_per_s) / 32.0
+    prompts = float(plan.prefill(plan.step.groups[0].batch_size)[0])
+    busy, used = (
+        np.array([plan.prefill(each)[0] / prompts, plan.decode_sum(each)[0] / sequences]) for each in (time_s, work)
+    )
+    joules = BY_HAND.joules(A100, busy, used)
+    found = energy_of(one.analysis, BY_HAND)
+    assert found is not None
+    assert sequences == 2.0  # 6 over 3 pools
+    assert found.watts == pytest.approx(rate * joules.sum() + 100.0 * (4.0 - rate * busy.sum()))
 
 
 def test_a_lower_limit_draws_less_and_takes_no_less_time() -> None:

@@ -49,7 +49,7 @@ class _Use:
 
     def within(self, slot_s: Array) -> tuple[Array, Array]:
         """Time that it takes of a slot [s], and the share of the stage in it; steps may share passes with prompts."""
-        taken = np.minimum(self.busy_s, np.maximum(slot_s, 0.0))
+        taken = np.minimum(self.busy_s, slot_s)
         return taken, np.divide(taken, self.busy_s, out=np.zeros_like(taken), where=self.busy_s > 0.0)
 
 
@@ -64,27 +64,27 @@ def request_power(result: Result, chip: Chip | None = None) -> Energy | None:
 def energy_of(analysis: Analysis, shares: PowerShares | None) -> Energy | None:
     """Energy of an analysis with these power shares; None without them.
 
-    Prompts and answers take their device-seconds of the slot of a request (devices / requests per second); what is
-    left of it is idle.  Of a pass with prompts and decode steps, each takes the share of its tokens.
+    Prompts and then answers take their device-seconds of the slot of a request (devices / requests per second); what
+    is left of it is idle.  Of a pass with prompts and decode steps, each takes the share of its tokens.
     """
     if shares is None:
         return None
     chip, request, devices = analysis.system.chip, analysis.request, float(analysis.system.parallelism.devices)
     per_second = np.asarray(analysis.output_tokens_per_s / request.output_len)
     prompt, answer = _uses(analysis, shares)
-    slot_s = devices / per_second
-    taken, prompt_share = prompt.within(slot_s)
-    busy, answer_share = answer.within(slot_s - taken)
-    prompt_j = shares.joules(chip, prompt.busy_s, prompt.work_s) * prompt_share
+    slot_s = np.maximum(devices / per_second - prompt.busy_s, 0.0)
+    taken, answer_share = answer.within(slot_s)
+    prompt_j = shares.joules(chip, prompt.busy_s, prompt.work_s)
     answer_j = shares.joules(chip, answer.busy_s, answer.work_s) * answer_share
-    answer_j = answer_j + shares.joules(chip, slot_s - taken - busy, 0.0) + prompt_j * _riding(analysis.schedule)
+    answer_j = answer_j + shares.joules(chip, slot_s - taken, 0.0) + prompt_j * _riding(analysis.schedule)
     prompt_j = prompt_j * (1.0 - _riding(analysis.schedule))
-    watts = (prompt_j + answer_j) * per_second
+    tdp, most = board_watts(chip)
+    watts = np.minimum((prompt_j + answer_j) * per_second, devices * most)
     return Energy(
         joules_per_input_token=prompt_j / request.input_len,
         joules_per_output_token=answer_j / request.output_len,
         watts=watts,
-        wall_watts=watts + devices * shares.server * board_watts(chip)[0],
+        wall_watts=watts + devices * shares.server * tdp,
         basis=shares.basis,
     )
 
@@ -104,11 +104,11 @@ def _uses(analysis: Analysis, shares: PowerShares) -> tuple[_Use, _Use]:
     return _Use(*prompt), _Use(*answer)
 
 
-def _riding(plan: Schedule) -> Count:
+def _riding(plan: Schedule) -> Array:
     """Share of the tokens of prefill passes that belong to sequences which decode in them."""
     prompts, *decoding = (plan.prefill(group.batch_size * group.new_tokens) for group in plan.step.groups)
     riding = total(decoding)
-    return riding / (prompts + riding)
+    return np.asarray(riding / (prompts + riding))
 
 
 def _per_pass(analysis: Analysis, shares: PowerShares) -> tuple[Count, Count, float]:

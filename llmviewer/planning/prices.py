@@ -64,11 +64,11 @@ class Owned:
     pue: float
     watts: float | None = None
 
-    def usd_per_hour(self, tdp_w: float | None) -> float:
-        """$ per hour of use = capex / (years x 8766 h x utilization) + kW x PUE x $/kWh.  Raises UserError."""
+    def usd_per_hour(self, tdp_w: float | None) -> float | None:
+        """$ per hour of use = capex / (years x 8766 h x utilization) + kW x PUE x $/kWh; None if watts are unknown."""
         watts = tdp_w if self.watts is None else self.watts
         if watts is None:
-            raise UserError("--owned: the chip's board power is not published; add watts=...")
+            return None
         used_hours = self.years * HOURS_PER_YEAR * self.utilization
         return self.capex_usd / used_hours + watts / 1e3 * self.pue * self.usd_per_kwh
 
@@ -112,21 +112,21 @@ class PriceList:
             return self.given.get(chip, self.rows.get(chip))
         tdp = specs.load(chip).tdp_w
         usd = self.owned.usd_per_hour(None if tdp is None else float(tdp))
-        return Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
+        return None if usd is None else Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
 
     def notes(self, chips: Iterable[str], today: date) -> list[str]:
-        """One line for each source of used prices older than 180 days, and one if their terms differ."""
-        used = [price for price in map(self.of, dict.fromkeys(chips)) if price is not None]
-        old: dict[tuple[str, int, str], list[str]] = {}
+        """One line for each source of used prices older than 180 days, one if their terms differ, and what owned lack."""
+        found = {chip: self.of(chip) for chip in chips}
+        used = [price for price in found.values() if price is not None]
+        lines = [
+            f"{chip} has no price: its board power is not published; add watts=... to --owned"
+            for chip, price in found.items()
+            if price is None and self.owned is not None
+        ]
         for price in used:
             age = (today - date.fromisoformat(price.date)).days if price.date else 0
             if age > MAX_AGE_DAYS:
-                old.setdefault((str(price.date), age, price.source), []).append(price.chip)
-        lines = [
-            f"the price{'s' if len(names) > 1 else ''} of {', '.join(names)} {'are' if len(names) > 1 else 'is'} of"
-            f" {day}, {age} days ago: {source}"
-            for (day, age, source), names in old.items()
-        ]
+                lines.append(f"the price of {price.chip} is of {price.date}, {age} days ago: {price.source}")
         terms: dict[str, list[str]] = {}
         for price in used:
             terms.setdefault(price.term, []).append(price.chip)
