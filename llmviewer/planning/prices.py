@@ -123,10 +123,16 @@ class PriceList:
             for chip, price in found.items()
             if price is None and self.owned is not None
         ]
+        old: dict[tuple[str, int, str], list[str]] = {}
         for price in used:
             age = (today - date.fromisoformat(price.date)).days if price.date else 0
             if age > MAX_AGE_DAYS:
-                lines.append(f"the price of {price.chip} is of {price.date}, {age} days ago: {price.source}")
+                old.setdefault((str(price.date), age, price.source), []).append(price.chip)
+        lines += [
+            f"the price{'s' if len(names) > 1 else ''} of {', '.join(names)} {'are' if len(names) > 1 else 'is'} of"
+            f" {day}, {age} days ago: {source}"
+            for (day, age, source), names in old.items()
+        ]
         terms: dict[str, list[str]] = {}
         for price in used:
             terms.setdefault(price.term, []).append(price.chip)
