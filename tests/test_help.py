@@ -48,7 +48,7 @@ def spelled(panel: str) -> list[str]:
 
 def test_the_ten_common_options_come_first(help_of) -> None:  # type: ignore[no-untyped-def]
     shown = panels(help_of("analyze"))
-    assert [*shown] == ["Arguments", *(panel.value for panel in Panel if panel is not Panel.LOAD)]
+    assert [*shown] == ["Arguments", *(panel.value for panel in Panel if panel not in (Panel.LOAD, Panel.SIZING))]
     assert sorted(spelled(shown["Common options"])) == sorted(TEN)
 
 
@@ -60,7 +60,9 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         assert found == [declaration.panel.value], option
 
 
-@pytest.mark.parametrize("command", ["analyze", "sweep", "compare", "crossover", "simulate", "plot", "report", "trace"])
+@pytest.mark.parametrize(
+    "command", ["analyze", "sweep", "compare", "crossover", "simulate", "size", "plot", "report", "trace"]
+)
 @pytest.mark.parametrize("columns", [80, 160])
 def test_no_line_is_wider_than_the_terminal(command: str, columns: int, help_of) -> None:  # type: ignore[no-untyped-def]
     assert max(map(len, help_of(command, columns).splitlines())) <= columns

@@ -76,7 +76,9 @@ def test_figures_of_cost_follow_from_the_price() -> None:
     assert one["watts"] <= one["devices"] * 700  # the board power of an H100 SXM
 
 
-@pytest.mark.parametrize(("option", "tight", "loose"), [("ttft", "p99:80ms", "p99:2s"), ("tpot", "p99:8ms", "mean:50ms")])
+@pytest.mark.parametrize(
+    ("option", "tight", "loose"), [("ttft", "p99:80ms", "p99:2s"), ("tpot", "p99:8ms", "mean:50ms")]
+)
 def test_a_looser_limit_never_costs_more(option: str, tight: str, loose: str) -> None:
     middle = usd(sized("l40s"))
     assert usd(sized("l40s", **{option: loose})) <= middle
@@ -93,7 +95,9 @@ def test_a_lower_rate_never_costs_more() -> None:
 
 
 def test_brute_force_over_a_small_space_finds_nothing_better() -> None:
-    made = sized("l40s", batching="continuous", tensor_parallel_size="1,2", quantization="none,fp8", kv_cache_dtype="auto")
+    made = sized(
+        "l40s", batching="continuous", tensor_parallel_size="1,2", quantization="none,fp8", kv_cache_dtype="auto"
+    )
     found = []
     for tp, quantization, replicas in product((1, 2), ("none", "fp8"), range(1, 13)):
         devices = tp * replicas

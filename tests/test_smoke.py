@@ -20,6 +20,7 @@ LINES = {
     "analyze": f"analyze {MODEL} {SIZES}",
     "sweep": f"sweep {MODEL} --batch-size 1,2 --input-len 64 --output-len 4",
     "simulate": f"simulate {MODEL} --request-rate 2 --requests 50 --input-len 64 --output-len 8",
+    "size": f"size {MODEL} --request-rate 2 --requests 50 --input-len 64 --output-len 8 --ttft 1s",
     "compare": f"compare {MODEL},h100 {SIZES}",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
     "report": f"report {MODEL} {SIZES} -o report.html",

@@ -125,7 +125,7 @@ class Choice:
         }
 
     def order(self, objective: str) -> Order:
-        """What an objective compares, less is better; configurations without a price come after those with one."""
+        """The figures that an objective compares, less is better; a configuration without a price comes last."""
         measure = {
             "usd": self.usd_per_hour,
             "gpus": float(self.devices),

@@ -82,7 +82,7 @@ class Question:
 
     @property
     def objective(self) -> str:
-        """What is least."""
+        """The figure that the answer has the least of."""
         return str(self.words["objective"])
 
     @property

@@ -26,7 +26,7 @@ class Pair:
 
     @property
     def parts(self) -> tuple[Candidate, Candidate]:
-        """Both pools."""
+        """The two pools in the order of a request."""
         return self.prefill, self.decode
 
     @property
@@ -60,7 +60,7 @@ class Pair:
         return self.words((1, 1))
 
     def order(self, objective: str, workload: Workload) -> Order:
-        """What an objective compares in the steady state, less is better."""
+        """The figures that an objective compares in the steady state, less is better."""
         seconds = self.prefill.mean_ttft_s + workload.steps * self.decode.mean_tpot_s
         devices = float(self.devices)
         measure = {

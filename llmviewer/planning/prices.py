@@ -115,7 +115,7 @@ class PriceList:
         return None if usd is None else Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
 
     def notes(self, chips: Iterable[str], today: date) -> list[str]:
-        """One line for each source of used prices older than 180 days, one if their terms differ, and what owned lack."""
+        """Lines for sources of used prices older than 180 days, for terms that differ, and for what `owned` lacks."""
         found = {chip: self.of(chip) for chip in chips}
         used = [price for price in found.values() if price is not None]
         lines = [

@@ -148,7 +148,7 @@ class Candidate:
         return self.words
 
     def order(self, objective: str, workload: Workload) -> Order:
-        """What an objective compares in the steady state, less is better."""
+        """The figures that an objective compares in the steady state, less is better."""
         seconds = self.mean_ttft_s + workload.steps * self.mean_tpot_s
         if objective == "latency":
             measure = seconds

@@ -19,7 +19,7 @@ CHANGES: Mapping[str, float] = {"-25 %": 0.75, "+25 %": 1.25}
 
 
 def sensitivity(asked: Question, best: Choice) -> dict[str, dict[str, float]]:
-    """What varies -> change -> highest rate within the limits [1/s]; of the rate, the replicas that it needs."""
+    """Highest rates within the limits [1/s] by length and its change; by change of the rate, the replicas it needs."""
     workload = asked.workload
     found: dict[str, dict[str, float]] = {
         name: {

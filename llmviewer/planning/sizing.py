@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.planning.choices import Choice
-from llmviewer.planning.commands import command
 from llmviewer.planning.gates import Gate
 from llmviewer.planning.options import Question
 
@@ -98,7 +98,7 @@ class Sizing:
         return {**one.to_dict(), "command": command(self.question, one)}
 
     def request(self) -> dict[str, Any]:
-        """What was asked, in SI units."""
+        """The question in SI units."""
         asked, workload = self.question, self.question.workload
         finite = {name: value if np.isfinite(value) else None for name, value in _bounds(asked).items()}
         return {
@@ -139,3 +139,21 @@ class Sizing:
 
 def _bounds(asked: Question) -> dict[str, float]:
     return {"max_gpus": asked.bounds.devices, "max_usd_per_hour": asked.bounds.usd_per_hour}
+
+
+def command(asked: Question, one: Choice) -> str:
+    """`llmviewer simulate ...` of one replica under its share of the load; of a trace, of all replicas."""
+    words: dict[str, Any] = {"hardware": one.hardware.split("+")[0], **one.options}
+    if asked.load.rate is not None:
+        words["request_rate"] = repr(one.rate)
+    words |= asked.load.words
+    options = [part for name, value in words.items() for part in _option(name, value)]
+    return shlex.join(["llmviewer", "simulate", asked.model_name, *options])
+
+
+def _option(name: str, value: Any) -> list[str]:
+    """An option as typed; a switch has no value."""
+    spelling = "--" + name.replace("_", "-")
+    if name == "ignore_fields":
+        return [part for field in value for part in ("--ignore-field", str(field))]
+    return [spelling] if value is True else [spelling, str(value)]
