@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmviewer.core.version import __version__
 
 __all__ = [
+    "Check",
     "Comparison",
     "Crossover",
     "Result",
@@ -17,6 +18,7 @@ __all__ = [
     "UserError",
     "__version__",
     "analyze",
+    "check",
     "compare",
     "crossover",
     "list_engines",
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         sweep,
     )
     from llmviewer.core.errors import UserError
+    from llmviewer.planning.contract import Check, check
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
@@ -53,12 +56,14 @@ if TYPE_CHECKING:
 
 #: Modules of public names that are not in `llmviewer.api`.
 _HOME = {
+    "Check": "llmviewer.planning.contract",
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
     "Result": "llmviewer.result.result",
     "Simulation": "llmviewer.simulation.result",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
+    "check": "llmviewer.planning.contract",
     "plot": "llmviewer.reports.plots.plot",
     "simulate": "llmviewer.simulation.call",
 }
