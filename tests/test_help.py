@@ -60,7 +60,9 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         assert found == [declaration.panel.value], option
 
 
-@pytest.mark.parametrize("command", ["analyze", "sweep", "compare", "crossover", "simulate", "plot", "report", "trace"])
+@pytest.mark.parametrize(
+    "command", ["analyze", "sweep", "compare", "crossover", "simulate", "check", "plot", "report", "trace"]
+)
 @pytest.mark.parametrize("columns", [80, 160])
 def test_no_line_is_wider_than_the_terminal(command: str, columns: int, help_of) -> None:  # type: ignore[no-untyped-def]
     assert max(map(len, help_of(command, columns).splitlines())) <= columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,7 @@ def command(
     if junit is not None:
         check_not_an_input(junit, (contract,))
         check_writable(junit)
-        if junit == output:
+        if output is not None and Path(junit).expanduser().resolve() == Path(output).expanduser().resolve():
             raise UserError(f"--junit and --output are both '{printable(junit)}'; write to two files")
     made = check(contract)
 

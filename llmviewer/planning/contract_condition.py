@@ -96,7 +96,7 @@ def _comparison(text: str) -> dict[str, Any]:
                 f"within is {quoted(right.strip())}; allowed: a percentage and a value: within 5 % of 12 ms"
             )
         fields["tolerance"], right = percent / 100.0, parts[2]
-    fields["limit"], fields["unit"] = amount(right)
+    fields["limit"], fields["unit"] = amount(right, names[0])
     return fields
 
 

@@ -1,10 +1,9 @@
-"""Units of contracts: amounts such as `12 ms` or `128 KiB`, and the kind of quantity that a metric's name says it is."""
+"""Units of contracts: amounts such as `12 ms` or `128 KiB`, and the kind of quantity of a metric by its name."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
@@ -55,7 +54,7 @@ class Unit:
 UNITS: dict[str, Unit] = {
     name: Unit(name=name, factor=factor, kind=kind)
     for kind, units in (
-        ("time", UNITS_OF_TIME | {"µs": 1e-6, "μs": 1e-6}),  # noqa: RUF001  the sign and the Greek letter
+        ("time", UNITS_OF_TIME | {"µs": 1e-6, "μs": 1e-6}),
         ("bytes", _BYTES),
         ("bandwidth", {f"{name}/s": factor for name, factor in _BYTES.items()}),
         ("work", _FLOP),
@@ -78,15 +77,18 @@ def kind_of(metric: str) -> str:
     return "number"
 
 
-def amount(text: str) -> tuple[float, Unit]:
-    """The value in SI units and the unit of `12 ms`; without one it is in SI units.  Raises UserError."""
+def amount(text: str, metric: str) -> tuple[float, Unit]:
+    """The value in SI units and the unit of `12 ms`; without one it is in SI units.  Raises UserError.
+
+    metric: for the units that an error advises; whether they are of its kind is checked when it is known to exist.
+    """
     found = _AMOUNT.fullmatch(text.strip())
     value = float(found[1]) if found else math.nan
     if found is None or not math.isfinite(value):
         raise UserError(f"the limit is {quoted(text.strip())}; allowed: a number and its unit, such as 12 ms")
     name = found[2] or ""
     if name and name not in UNITS:
-        raise unknown("unit", name, UNITS, hint=f"units are {_listed(UNITS)}")
+        raise unknown("unit", name, UNITS, hint=f"{printable(metric)} may be in {_of_kind(kind_of(metric))}")
     unit = UNITS.get(name, Unit(name="", factor=1.0, kind=""))
     return value * unit.factor, unit
 
@@ -98,9 +100,8 @@ def checked(unit: Unit, metric: str) -> Unit:
         return unit
     if not unit.kind:
         return Unit(name=SI[kind], factor=1.0, kind=kind)
-    allowed = [name for name, one in UNITS.items() if one.kind == kind]
-    raise UserError(f"{printable(metric)} is a {kind}, not in {unit.name}; allowed: {_listed(allowed)}, or no unit")
+    raise UserError(f"{printable(metric)} is not in {unit.name}; allowed: {_of_kind(kind)}, or a number alone")
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(name for name in names if name.isascii())
+def _of_kind(kind: str) -> str:
+    return ", ".join(name for name, one in UNITS.items() if one.kind == kind and name.isascii())

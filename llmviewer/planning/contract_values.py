@@ -13,8 +13,9 @@ from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.planning.contract_condition import ROOM, Condition
 from llmviewer.planning.contract_subject import Subject
-from llmviewer.result.describe import model_object, number
+from llmviewer.result.describe import model_object
 from llmviewer.result.result import STAGES, Result
+from llmviewer.result.stages import value_at
 from llmviewer.simulation.call import simulate
 from llmviewer.simulation.limits import STATISTICS
 from llmviewer.simulation.result import METRICS
@@ -65,7 +66,7 @@ class Answer:
     notes: tuple[str, ...] = ()
 
     def found(self, condition: Condition) -> Found:
-        """The value of a condition's metric.  Raises UserError for an unknown or ambiguous one, or one without value."""
+        """The value of a condition's metric.  Raises UserError if it is unknown, ambiguous or has no value."""
         if condition.metric == ROOM and self.room is not None:
             return Found(value=self.room(), notes=self.notes)
         group, name = self._place(condition.metric.removeprefix("stages."))
@@ -138,7 +139,7 @@ def answer(subject: Subject, sizes: Mapping[str, Any]) -> Answer:
     }
     return Answer(
         groups={name: cache(group) for name, group in groups.items()},
-        room=lambda: float(number(result.analysis.memory.room_bytes) or 0.0),
+        room=lambda: float(value_at(result.analysis.memory.room_bytes, 0)),
         notes=result.warnings,
     )
 
