@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmviewer.core.version import __version__
 
 __all__ = [
+    "Check",
     "Comparison",
     "Crossover",
     "Result",
@@ -18,6 +19,7 @@ __all__ = [
     "UserError",
     "__version__",
     "analyze",
+    "check",
     "compare",
     "crossover",
     "list_engines",
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from llmviewer.core.errors import UserError
     from llmviewer.planning.call import size
     from llmviewer.planning.sizing import Sizing
+    from llmviewer.planning.contract import Check, check
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 
 #: Modules of public names that are not in `llmviewer.api`.
 _HOME = {
+    "Check": "llmviewer.planning.contract",
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
     "Result": "llmviewer.result.result",
@@ -64,6 +68,7 @@ _HOME = {
     "Sizing": "llmviewer.planning.sizing",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
+    "check": "llmviewer.planning.contract",
     "plot": "llmviewer.reports.plots.plot",
     "simulate": "llmviewer.simulation.call",
     "size": "llmviewer.planning.call",

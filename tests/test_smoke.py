@@ -23,6 +23,7 @@ LINES = {
     "size": f"size {MODEL} --request-rate 2 --requests 50 --input-len 64 --output-len 8 --ttft 1s",
     "compare": f"compare {MODEL},h100 {SIZES}",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
+    "check": f"check {Path(__file__).parent.parent}/docs/contract.yaml",
     "report": f"report {MODEL} {SIZES} -o report.html",
     "trace": f"trace {MODEL} {SIZES} -o trace.json",
     "models": "models show llama-3.2-1b",

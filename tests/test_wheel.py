@@ -26,6 +26,7 @@ LINES = {
     "simulate": "simulate llama-3.1-8b --hardware h100 --request-rate 2 --requests 50",
     "compare": f"compare {MODEL},a100",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
+    "check": f"check {ROOT}/docs/contract.yaml",
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",

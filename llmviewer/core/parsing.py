@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
 from typing import Any
@@ -46,10 +47,47 @@ def from_yaml(text: str) -> Any:
     """The value of a YAML text, read by the C loader if present.  Raises ValueError with a one-line reason."""
     import yaml
 
+    with _one_line_reasons(text):
+        return _checked(yaml.load(text, Loader=_yaml_loader()))  # a SafeLoader
+
+
+def pairs_of_yaml(text: str) -> list[tuple[int, str, str]]:
+    """Line, key and value of each one-entry mapping in a YAML list; keys and values are the text that was written.
+
+    Raises ValueError with a one-line reason, which begins with the line.
+    """
+    import yaml
+
+    with _one_line_reasons(text):
+        root = yaml.compose(text, Loader=_yaml_loader())
+    if root is None:
+        return []
+    if not isinstance(root, yaml.SequenceNode):
+        raise ValueError(
+            f"line {root.start_mark.line + 1}: a {root.id}; expected a list, each line of which begins with -"
+        )
+    return [(item.start_mark.line + 1, *_pair(item)) for item in root.value]
+
+
+def _pair(item: Any) -> tuple[str, str]:
+    """The key and the value of a node of YAML that is a mapping of one text to another."""
+    entries = item.value if item.id == "mapping" else ()
+    if len(entries) != 1 or any(one.id != "scalar" for one in entries[0]):
+        found = f"a mapping of {len(entries)} entries" if item.id == "mapping" and len(entries) != 1 else f"a {item.id}"
+        raise ValueError(f"line {item.start_mark.line + 1}: {found}; expected one entry, TEXT: TEXT")
+    key, value = entries[0]
+    return key.value, value.value
+
+
+@contextmanager
+def _one_line_reasons(text: str) -> Iterator[None]:
+    """Turn errors of the YAML loader into a ValueError of one line, after a check of the nesting of its text."""
+    import yaml
+
     try:
         if sum(map(text.count, "[{-?")) > MAX_UNCHECKED_OPENINGS:
             _check_levels(text)
-        return _checked(yaml.load(text, Loader=_yaml_loader()))  # a SafeLoader
+        yield
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:

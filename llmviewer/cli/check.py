@@ -1,0 +1,52 @@
+"""`llmviewer check`: a contract that predictions must keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.cli.output import check_not_an_input, check_writable, print_warnings, write
+from llmviewer.core.errors import UserError, printable
+from llmviewer.planning.contract import check
+
+if TYPE_CHECKING:
+    from llmviewer.reports.page import Page
+
+
+def command(
+    contract: Annotated[str, typer.Argument(metavar="CONTRACT", help="YAML file: a list of CONFIGURATION: CONDITION.")],
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Also write the lines as JUnit XML, for CI.")
+    ] = None,
+    format: opt.Format = "",  # noqa: A002
+    output: opt.Output = None,
+) -> int:
+    """Checks each line of a contract, such as `- llama-3.1-8b on l40s, vllm: tpot_s <= 30 ms at batch 8`.
+
+    Exits 1 if a line breaks; all lines are printed, with by how much each breaks.
+    """
+    kind = views.check_output(format, output, (contract,))
+    if junit is not None:
+        check_not_an_input(junit, (contract,))
+        check_writable(junit)
+        if output is not None and Path(junit).expanduser().resolve() == Path(output).expanduser().resolve():
+            raise UserError(f"--junit and --output are both '{printable(junit)}'; write to two files")
+    made = check(contract)
+
+    def page() -> Page:
+        from llmviewer.reports import contract_page
+
+        return contract_page.page(made)
+
+    if junit is not None:
+        from llmviewer.reports import junit as xml
+
+        write(xml.text(made), junit)
+    print_warnings(f"line {line.number}: {note}" for line in made.lines for note in line.notes)
+    rows = made.to_dict()["lines"]
+    views.show(views.Views(page=page, document=made.to_dict, rows=lambda: rows), kind, output)
+    return 0 if made.holds else 1
