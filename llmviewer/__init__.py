@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     )
     from llmviewer.core.errors import UserError
     from llmviewer.planning.call import size
-    from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.contract import Check, check
+    from llmviewer.planning.sizing import Sizing
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover

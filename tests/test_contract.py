@@ -326,8 +326,8 @@ def test_a_check_in_python_has_frames_and_the_same_line_twice() -> None:
 
 
 WORDS = st.sampled_from(
-    f"{LLAMA}| on |l40s|, |tp |vllm|tpot_s|<=| within |5 %| of |12 ms| at |batch |8 requests/s|fits|2|room_bytes|decode."
-    "|\n|:|- |=|e9|p99 |quantization |model.|parameters|%|KiB".split("|")
+    f"{LLAMA}| on |l40s|, |tp |vllm|tpot_s|<=| within |5 %| of |12 ms| at |batch |8 requests/s|fits|2|room_bytes|"
+    "decode.|\n|:|- |=|e9|p99 |quantization |model.|parameters|%|KiB".split("|")
 )
 
 

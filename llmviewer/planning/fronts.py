@@ -10,6 +10,9 @@ from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate
 from llmviewer.planning.workload import Workload
 
+#: Share of its time per token by which a dearer point must be faster than the last, or replicas without work make a front.
+LEAST_GAIN = 0.01
+
 
 def front_of(asked: Question, points: Sequence[Candidate]) -> tuple[Choice, ...]:
     """Points within the limits of which no other is at least as good in both figures, the fastest first."""
@@ -20,12 +23,12 @@ def front_of(asked: Question, points: Sequence[Candidate]) -> tuple[Choice, ...]
     def cost(one: Candidate) -> float:
         return one.usd_per_hour if with_prices else float(one.devices)
 
-    best, found = float("inf"), []
-    for one in sorted(kept, key=lambda one: (one.mean_tpot_s, cost(one), len(one.words), str(one.words))):
-        if cost(one) < best:
-            best = cost(one)
+    best_s, found = float("inf"), []
+    for one in sorted(kept, key=lambda one: (cost(one), one.mean_tpot_s, len(one.words), str(one.words))):
+        if one.mean_tpot_s < best_s * (1.0 - LEAST_GAIN):
+            best_s = one.mean_tpot_s
             found.append(one)
-    return tuple(_choice(asked, one, workload) for one in found)
+    return tuple(_choice(asked, one, workload) for one in reversed(found))
 
 
 def steady_choices(asked: Question, screens: Sequence[ChipScreen], simulated: Collection[str]) -> list[Choice]:
