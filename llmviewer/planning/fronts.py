@@ -10,7 +10,7 @@ from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate
 from llmviewer.planning.workload import Workload
 
-#: Share of its time per token by which a dearer point must be faster than the last, or replicas without work make a front.
+#: Share of its time per token by which a dearer point must be faster; otherwise idle replicas would make the front.
 LEAST_GAIN = 0.01
 
 
