@@ -152,6 +152,11 @@ def test_times_of_what_does_not_fit_break_and_bytes_do_not() -> None:
     assert only("llama-3.1-70b on h100", "weights_bytes >= 141 GB").holds
 
 
+def test_names_of_metrics_are_those_of_no_other_group() -> None:
+    found = lv.analyze(LLAMA, "h100", engine="vllm").to_dict()
+    assert found["metrics"].keys().isdisjoint({*found["memory"], *found["model"]})
+
+
 def test_a_load_is_simulated() -> None:
     lengths = {"input_len": "128", "output_len": "16"}
     found = lv.simulate(LLAMA, "h100", request_rate=4, requests=40, **lengths).latencies()["ttft_s"]
