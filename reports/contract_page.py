@@ -1,6 +1,8 @@
-"""A checked contract as a page: a verdict, and a row per line with its value and by how much it breaks."""
+"""A checked contract as a page, with by how much each line breaks, and as JUnit XML."""
 
 from __future__ import annotations
+
+from xml.etree import ElementTree
 
 from llmviewer.planning.contract import Check, Checked
 from llmviewer.planning.contract_condition import ROOM
@@ -42,10 +44,29 @@ def message(line: Checked) -> str:
     """Returns value, limit and difference of a broken line in a sentence, and why else it breaks."""
     if line.difference is None:
         return plain(line.reason)
-    if line.condition.metric == ROOM:
+    if line.condition.metric == ROOM and not line.condition.limit:
         return f"memory {amount(line, abs(line.difference))} {'short' if line.difference < 0 else 'left'}"
     told = f"value {amount(line, line.value)}, limit {amount(line, line.condition.limit)}"
     if not line.condition.holds(line.value or 0.0):
-        told += f": {amount(line, abs(line.difference))} {'above' if line.difference > 0 else 'below'}"
-        told += f" ({fmt.signed(line.difference / abs(line.condition.limit))})" if line.condition.limit else ""
+        side = "above" if line.difference > 0 else "below"
+        told += f": {amount(line, abs(line.difference))} {side}" if line.difference else ": equal"
+        told += (
+            f" ({fmt.signed(line.difference / abs(line.condition.limit))})"
+            if line.condition.limit and line.difference
+            else ""
+        )
     return f"{line.reason}; {told}" if line.reason else told
+
+
+def junit(check: Check) -> str:
+    """Returns JUnit XML, which continuous integration shows as tests: a case per line, with what breaks it."""
+    counts = {"tests": str(len(check.lines)), "failures": str(len(check.broken)), "errors": "0"}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": plain(f"llmviewer check {check.source}"), **counts})
+    for line in check.lines:
+        names = {"classname": plain(line.configuration), "name": plain(line.condition.text), "line": str(line.number)}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        if not line.holds:
+            ElementTree.SubElement(case, "failure", {"type": "broken", "message": message(line)})
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)

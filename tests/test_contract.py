@@ -152,6 +152,11 @@ def test_times_of_what_does_not_fit_break_and_bytes_do_not() -> None:
     assert only("llama-3.1-70b on h100", "weights_bytes >= 141 GB").holds
 
 
+def test_names_of_metrics_are_those_of_no_other_group() -> None:
+    found = lv.analyze(LLAMA, "h100", engine="vllm").to_dict()
+    assert found["metrics"].keys().isdisjoint({*found["memory"], *found["model"]})
+
+
 def test_a_load_is_simulated() -> None:
     lengths = {"input_len": "128", "output_len": "16"}
     found = lv.simulate(LLAMA, "h100", request_rate=4, requests=40, **lengths).latencies()["ttft_s"]
@@ -231,7 +236,8 @@ def test_junit_has_a_case_per_line_and_says_by_how_much_it_fails(written: Writer
     assert kept.find("failure") is None and kept.attrib["name"] == "kv_cache_bytes_per_token <= 128 KiB"
     failure = broken.find("failure")
     assert failure is not None and failure.attrib["message"] == "value 128 KiB, limit 127 KiB: 1 KiB above (+0.8 %)"
-    assert equal.find("failure") is not None and equal.attrib["classname"] == "./a<&?.json"
+    assert equal.find("failure").attrib["message"] == "value 128 KiB, limit 128 KiB: equal"  # type: ignore[union-attr]
+    assert equal.attrib["classname"] == "./a<&?.json"
 
 
 def test_a_file_is_not_written_over_by_its_answer(written: Writer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,8 +332,8 @@ def test_a_check_in_python_has_frames_and_the_same_line_twice() -> None:
 
 
 WORDS = st.sampled_from(
-    f"{LLAMA}| on |l40s|, |tp |vllm|tpot_s|<=| within |5 %| of |12 ms| at |batch |8 requests/s|fits|2|room_bytes|"
-    "decode.|\n|:|- |=|e9|p99 |quantization |model.|parameters|%|KiB".split("|")
+    f"{LLAMA}| on |l40s|, |tp |vllm|tpot_s|<=| within |5 %| of |12 ms| at |batch |8 requests/s|fits|2|room_bytes"
+    "|decode.|\n|:|- |=|e9|p99 |quantization |model.|parameters|%|KiB".split("|")
 )
 
 

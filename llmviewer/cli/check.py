@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from llmviewer.cli import views
 from llmviewer.cli.output import check_not_an_input, check_writable, print_warnings, write
 from llmviewer.core.errors import UserError, printable
 from llmviewer.planning.contract import check
-
-if TYPE_CHECKING:
-    from llmviewer.reports.page import Page
 
 
 def command(
@@ -29,6 +26,8 @@ def command(
 
     Exits 1 if a line breaks; all lines are printed, with by how much each breaks.
     """
+    from llmviewer.reports import contract_page
+
     kind = views.check_output(format, output, (contract,))
     if junit is not None:
         check_not_an_input(junit, (contract,))
@@ -36,17 +35,11 @@ def command(
         if output is not None and Path(junit).expanduser().resolve() == Path(output).expanduser().resolve():
             raise UserError(f"--junit and --output are both '{printable(junit)}'; write to two files")
     made = check(contract)
-
-    def page() -> Page:
-        from llmviewer.reports import contract_page
-
-        return contract_page.page(made)
-
     if junit is not None:
-        from llmviewer.reports import junit as xml
-
-        write(xml.text(made), junit)
+        write(contract_page.junit(made), junit)
     print_warnings(f"line {line.number}: {note}" for line in made.lines for note in line.notes)
     rows = made.to_dict()["lines"]
-    views.show(views.Views(page=page, document=made.to_dict, rows=lambda: rows), kind, output)
+    views.show(
+        views.Views(page=lambda: contract_page.page(made), document=made.to_dict, rows=lambda: rows), kind, output
+    )
     return 0 if made.holds else 1

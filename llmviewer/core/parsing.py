@@ -59,7 +59,7 @@ def pairs_of_yaml(text: str) -> list[tuple[int, str, str]]:
     import yaml
 
     with _one_line_reasons(text):
-        root = yaml.compose(text, Loader=_yaml_loader())
+        root: Any = yaml.compose(text, Loader=_yaml_loader())
     if root is None:
         return []
     if not isinstance(root, yaml.SequenceNode):
@@ -71,7 +71,7 @@ def pairs_of_yaml(text: str) -> list[tuple[int, str, str]]:
 
 def _pair(item: Any) -> tuple[str, str]:
     """The key and the value of a node of YAML that is a mapping of one text to another."""
-    entries = item.value if item.id == "mapping" else ()
+    entries: Any = item.value if item.id == "mapping" else ()
     if len(entries) != 1 or any(one.id != "scalar" for one in entries[0]):
         found = f"a mapping of {len(entries)} entries" if item.id == "mapping" and len(entries) != 1 else f"a {item.id}"
         raise ValueError(f"line {item.start_mark.line + 1}: {found}; expected one entry, TEXT: TEXT")

@@ -84,6 +84,8 @@ class Answer:
             if name not in names:
                 raise unknown(f"metric of {group}", name, names)
             return group, name
+        if "metrics" in self.groups and metric in dict(_numbers(self.groups["metrics"]())):
+            return "metrics", metric  # names of no other group, and the largest sizes in `memory` take a search
         plain = {own: dict(_numbers(self.groups[own]())) for own in PLAIN if own in self.groups}
         homes = [own for own, names in plain.items() if metric in names]
         if len(homes) > 1:
