@@ -81,7 +81,6 @@ SHORT: dict[str, str] = {
     "llmviewer/simulation/limits.py": "the grammar of limits, which several commands share",
     "llmviewer/simulation/rate_search.py": "a search that knows nothing of simulations",
     "llmviewer/simulation/separate_passes.py": "one of two prices of a mixed step",
-    "llmviewer/planning/chance.py": "a formula that sizing and the score of decisions share",
     "llmviewer/core/version.py": "the version in one place; pyproject reads it",
     "llmviewer/layers/parallel_mixers.py": "one kind of layer",
     "llmviewer/models/rwkv.py": "one family",

@@ -143,6 +143,13 @@ def test_the_winner_has_the_least_of_the_objective(objective: str) -> None:
     assert orders == sorted(orders) and len(orders) == 2
 
 
+def test_more_confidence_costs_at_least_as_much_and_is_kept() -> None:
+    sure = sized("l40s", confidence=0.95)
+    assert sure.best is not None and sure.best.probability is not None
+    assert sure.best.probability >= 0.95
+    assert usd(sure) >= usd(sized("l40s"))
+
+
 def test_the_most_devices_and_dollars_are_kept() -> None:
     free = sized("l40s")
     bounded = sized("l40s", max_gpus=free.best.devices - 1)  # type: ignore[union-attr]
@@ -204,6 +211,7 @@ HOSTILE = {
     "an autoscaler without a varying load": "--ttft 1s --autoscale 5m",
     "the least latency without a bound": "--ttft 1s --objective latency",
     "no limit": "",
+    "a probability above one": "--ttft 1s --confidence 1.5",
     "a negative number of devices": "--ttft 1s --max-gpus -1",
     "an unknown quantization": "--ttft 1s --quantization w17",
 }

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import log
 from statistics import NormalDist
 
+from llmviewer.simulation.limits import Limit
+
 NORMAL = NormalDist()
 #: Level of an interval -> quantiles of its bounds.
 QUANTILES: Mapping[str, tuple[float, float]] = {"95": (0.025, 0.975), "80": (0.10, 0.90)}
@@ -31,3 +33,20 @@ def probability_within(limit: float, value: float, ratios: Mapping[str, Sequence
     index = next((i for i in range(1, len(points) - 1) if at <= points[i][0]), len(points) - 1)
     (x0, y0), (x1, y1) = points[index - 1], points[index]
     return NORMAL.cdf(y0 + (y1 - y0) * (at - x0) / max(x1 - x0, POINT))
+
+
+def chance_of(
+    limits: Sequence[Limit],
+    latencies: Mapping[str, Mapping[str, float | None]],
+    ratios: Mapping[str, Mapping[str, Sequence[float]]],
+) -> float | None:
+    """The least probability of any limit, as errors of all times come from the same kernels; None if none is known.
+
+    latencies: metric -> statistic -> seconds.  ratios: metric -> bounds over value by level.
+    """
+    found = [
+        probability_within(one.seconds, value, ratios[one.metric])
+        for one in limits
+        if one.metric in ratios and (value := latencies[one.metric][one.statistic])
+    ]
+    return min(found, default=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.planning.chance import probability_within
+from llmviewer.planning.chance import chance_of
 from llmviewer.planning.choice_power import Part, watts_of
 from llmviewer.planning.options import Question
 from llmviewer.planning.pools import Pair, of_answers, of_prompts
@@ -165,7 +165,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         spare=spare,
         output_len=workload.output_len,
         input_len=workload.input_len,
-        probability=_probability(asked, answer),
+        probability=chance_of(workload.limits, answer.latencies, answer.ratios),
         usd_per_hour=usd if usd < float("inf") else None,
         price=_price(asked, parts),
         watts=watts,
@@ -195,18 +195,6 @@ def _prompt_share(parts: tuple[Part, ...]) -> float:
         return parts[0][0].prompt_share
     usd = [part.screened.devices * count * (part.screened.usd or 1.0) for part, count in parts]
     return usd[0] / sum(usd)
-
-
-def _probability(asked: Question, answer: Answer) -> float | None:
-    """The least probability of any limit: errors of all times come from the same kernels."""
-    if not answer.ratios:
-        return None
-    found = []
-    for one in asked.workload.limits:
-        value = answer.latencies[one.metric][one.statistic]
-        if value and one.metric in answer.ratios:
-            found.append(probability_within(one.seconds, value, answer.ratios[one.metric]))
-    return min(found, default=None)
 
 
 def _price(asked: Question, parts: tuple[Part, ...]) -> dict[str, Any] | None:

@@ -53,6 +53,7 @@ SIZE: Mapping[str, LoadOption] = {
     "objective": _text(f"The least of: {', '.join(OBJECTIVES)}.", "usd"),
     "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", "rented"),
     "owned": _text("Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
+    "confidence": _number("Least probability that all limits hold, such as 0.9 (default: the prediction holds)."),
     "spare": LoadOption(kind=LoadKind.WHOLE, help="Replicas beyond those needed (N + 1: 1).", default=0),
     "front": _text(
         "What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).", "gpus"
@@ -125,7 +126,7 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         lists=lists,
         traffic=traffic,
         workload=workload,
-        load=Load(words=given, rate=rate),
+        load=Load(words=given, rate=rate, confidence=words["confidence"] or 0.0),
         bounds=Bounds(
             devices=words["max_gpus"] or np.inf,
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
@@ -139,6 +140,8 @@ def _checked(name: str, option: LoadOption, value: Any) -> Any:
     if name == "spare" and value is not None:
         return arguments.whole_number(name, value, minimum=0)
     found = load.checked_value(name, option, value)
+    if name == "confidence" and found is not None:
+        return arguments.fraction(name, found)
     allowed = {"objective": tuple(OBJECTIVES), "front": FRONTS}.get(name)
     if allowed and found not in allowed:
         raise unknown(name, str(found), allowed)

@@ -85,7 +85,10 @@ def _answer(asked: Question, one: Candidate | Pair) -> Answer | Gate:
 def _gate(asked: Question, answer: Answer) -> Gate:
     """The limit that a simulated configuration exceeds."""
     layout = f"{answer.devices} devices"
-    if answer.saturated or not answer.broken:
+    if not answer.saturated and not answer.broken:
+        text = f"the limits hold with less than the asked probability with {layout}"
+        return Gate(constraint="simulation", margin=None, unit="", text=text)
+    if answer.saturated:
         return Gate(constraint="simulation", margin=None, unit="", text=f"saturated with {layout}")
     limit = answer.broken[0]
     value = answer.latencies[limit.metric][limit.statistic] or 0.0

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llmviewer.planning.chance import chance_of
 from llmviewer.planning.pools import Pair
 from llmviewer.planning.screen import Bounds, Candidate
 from llmviewer.planning.workload import Workload
-from llmviewer.simulation.call import Prepared, prepared, run_all
+from llmviewer.simulation.call import Prepared, prepared, ratios_of, run_all
 from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.result import Simulation
@@ -52,21 +53,26 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load and limits as options of `simulate`.  rate: requests per second of all replicas; None for a trace."""
+    """The load and limits as options of `simulate`.  rate: requests per second of all replicas; None for a trace.
+
+    confidence: least probability that the limits hold; 0: the prediction has to hold.
+    """
 
     words: Mapping[str, Any]
     rate: float | None
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Simulations of a server with different numbers of replicas in its pools, each made once.
 
-    at: replicas of each pool -> the simulation before any request.
+    at: replicas of each pool -> the simulation before any request.  confidence: least probability of the limits.
     """
 
     server: Prepared
     at: Callable[[Counts], Simulation]
+    confidence: float
     probes: dict[Counts, Simulation] = field(default_factory=dict)
     wholes: dict[Counts, Simulation] = field(default_factory=dict)
 
@@ -83,6 +89,14 @@ class Trial:
         if counts not in self.wholes:
             self.wholes[counts] = self.server.run(self.at(counts))
         return self.wholes[counts]
+
+    def holds(self, made: Simulation) -> bool:
+        """Whether the load is sustained within the limits, with the least probability if one is asked for."""
+        if not made.holds or not self.confidence:
+            return made.holds
+        known = made if made.ratios else replace(made, ratios=ratios_of(self.server.answering, made))
+        chance = chance_of(known.limits, known.latencies(), known.ratios)
+        return chance is None or chance >= self.confidence
 
 
 def _shorter(traffic: Traffic) -> Traffic:
@@ -102,13 +116,13 @@ def verified(model: Any, candidate: Candidate, load: Load, bounds: Bounds) -> An
             return replace(made, fleet=made.fleet.times(counts[0]))
         return replace(made, traffic=made.traffic.at_rate(rate / counts[0]))
 
-    trial = Trial(server=server, at=at)
-    replicas = _least(lambda count: trial.probe((count,)).holds, min(candidate.replicas, most), most)
+    trial = Trial(server=server, at=at, confidence=load.confidence)
+    replicas = _least(lambda count: trial.holds(trial.probe((count,))), min(candidate.replicas, most), most)
     found = trial.whole((replicas,))
-    while not found.holds and replicas < most and trial.probe((replicas,)).holds:
+    while not trial.holds(found) and replicas < most and trial.holds(trial.probe((replicas,))):
         replicas += 1
         found = trial.whole((replicas,))
-    return _answer(candidate, found, replicas, load)
+    return replace(_answer(candidate, found, replicas, load), holds=trial.holds(found))
 
 
 def _load_words(load: Load) -> dict[str, Any]:
@@ -145,13 +159,17 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
     counts = tuple(part.replicas for part in pair.parts)
     server = prepared(model, pair.parts[0].screened.hardware, **pair.words((1, 1)), **_load_words(load))
     made = server.made
-    trial = Trial(server=server, at=lambda counts: replace(made, fleet=_with_instances(made.fleet, counts)))
-    counts = _enough(trial.probe, counts, pair, bounds)
+    trial = Trial(
+        server=server,
+        at=lambda counts: replace(made, fleet=_with_instances(made.fleet, counts)),
+        confidence=load.confidence,
+    )
+    counts = _enough(trial, trial.probe, counts, pair, bounds)
     for fewer in ((counts[0] - 1, counts[1]), (counts[0], counts[1] - 1)):
-        if trial.probe(counts).holds and min(fewer) and trial.probe(fewer).holds:
+        if trial.holds(trial.probe(counts)) and min(fewer) and trial.holds(trial.probe(fewer)):
             counts = fewer
-    if trial.probe(counts).holds:
-        counts = _enough(trial.whole, counts, pair, bounds)
+    if trial.holds(trial.probe(counts)):
+        counts = _enough(trial, trial.whole, counts, pair, bounds)
     made = trial.whole(counts)
     return Answer(
         hardware=pair.hardware,
@@ -160,16 +178,16 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
         replicas=1,
         rate=float(made.traffic.mean_rate or 0.0),
         counts=counts,
-        **_measured(made),
+        **_measured(made) | {"holds": trial.holds(made)},
     )
 
 
-def _enough(run: Callable[[Counts], Simulation], counts: Counts, pair: Pair, bounds: Bounds) -> Counts:
+def _enough(trial: Trial, run: Callable[[Counts], Simulation], counts: Counts, pair: Pair, bounds: Bounds) -> Counts:
     """Instances from these on that hold, or the last ones that were tried within the bounds."""
     for _ in range(MOST_RUNS):
         found = run(counts)
         more = tuple(count + added for count, added in zip(counts, _lacking(found), strict=True))
-        if found.holds or not _within(pair, more, bounds):
+        if trial.holds(found) or not _within(pair, more, bounds):
             break
         counts = more
     return counts

@@ -67,7 +67,7 @@ class Prepared:
         made = made or self.made
         made = replace(made, outcomes=tuple(run_all(made.fleet, made.traffic, self.replications)))
         _check_warm_up(made)
-        made = replace(made, ratios=_ratios(self.answering, made))
+        made = replace(made, ratios=ratios_of(self.answering, made))
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
@@ -265,7 +265,7 @@ def _whole(requests: Requests, fleet: Fleet) -> Outcome:
     return found
 
 
-def _ratios(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[float, float]]]:
+def ratios_of(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[float, float]]]:
     """Bounds over value of each metric from the errors of the calibration, at the mean request and batch."""
     if one.efficiency == "ideal":
         return {}
