@@ -42,7 +42,7 @@ class Inputs:
             raise UserError(f"a worker runs another version of llmviewer, or with other data, than {__version__} here")
         for path, known in self.files.items():
             if file_hash(path) != known:
-                raise UserError(f"a worker cannot read '{printable(path)}', or reads another file there")
+                raise UserError(f"a worker cannot read '{printable(path, 200)}', or reads another file there")
         return chdir(self.folder) if self.files and Path.cwd() != Path(self.folder) else nullcontext()
 
 

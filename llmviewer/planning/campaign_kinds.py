@@ -11,7 +11,7 @@ from llmviewer import api
 from llmviewer.core.errors import UserError
 from llmviewer.core.file_cache import recording
 from llmviewer.planning.campaign import Campaign, Chunk
-from llmviewer.planning.campaign_inputs import inputs_of
+from llmviewer.planning.campaign_inputs import Inputs, inputs_of
 from llmviewer.planning.campaign_rows import grid_of
 from llmviewer.result.sweep import Candidate, Grid, Sweep
 from llmviewer.simulation import options as load
@@ -22,9 +22,9 @@ from llmviewer.techniques.options import OPTIONS
 CHUNK_PASSES, CHUNK_POINTS, SINGLE_POINTS = 2**20, 2**17, 2**8
 #: Chunks of one campaign; the scheduler and the folder hold them all.
 MAX_CHUNKS = 10**6
-#: Options that a row of a simulation states anyway.
+#: Options that a row states anyway.
 STATED = ("model", "hardware", "engine", "efficiency", "seed", "replications", "request_rate")
-DEFAULTS = {name: one.default for name, one in (*OPTIONS.items(), *load.LOAD.items())}
+DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {n: one.default for n, one in load.LOAD.items()}
 
 Options = Mapping[str, Any]
 
@@ -60,15 +60,20 @@ def _size(grid: Grid, one: Candidate, most_points: int) -> int:
 
 
 def simulation_campaign(simulations: Sequence[Options]) -> Campaign:
-    """The campaign of some simulations, one row each.  simulations: options of `simulate`.  Raises UserError."""
+    """The campaign of some simulations.  simulations: options of each, as of `simulate`.  Raises UserError."""
     checked: dict[str, None] = {}
     with recording() as read:
         for options in simulations:
             _check_simulation(options, checked)
-    asked = _asked(simulations)
+    return one_row_each("simulate", simulations, inputs_of(read))
+
+
+def one_row_each(kind: str, questions: Sequence[Options], inputs: Inputs) -> Campaign:
+    """The campaign of questions that have one row each, which states the options that differ from their defaults."""
+    asked = _asked(questions)
     shown = [name for name in asked if name not in STATED]
-    chunks = (Chunk(words={"options": dict(one), "shown": shown}, rows=1) for one in simulations)
-    return _checked(Campaign(kind="simulate", asked=asked, inputs=inputs_of(read), chunks=tuple(chunks)))
+    chunks = (Chunk(words={"options": dict(one), "shown": shown}, rows=1) for one in questions)
+    return _checked(Campaign(kind=kind, asked=asked, inputs=inputs, chunks=tuple(chunks)))
 
 
 def _check_simulation(options: Options, known: dict[str, None]) -> None:

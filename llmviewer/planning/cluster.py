@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -45,27 +46,78 @@ def connected(scheduler: str) -> Iterator[Client]:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise UserError("campaigns need dask and distributed: pip install 'llmviewer[scale]'") from error
-    if not os.environ.get("LLMVIEWER_DEBUG"):
-        logging.getLogger("distributed").setLevel(
-            logging.CRITICAL
-        )  # a lost worker is no news: its chunk goes to another
+    _silence()
     with ExitStack() as stack:
         address: Any = scheduler
         if embedded:
-            address = stack.enter_context(
-                LocalCluster(
-                    n_workers=embedded, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
-                )
-            )
+            quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+            with _interrupts_wait():
+                address = stack.enter_context(LocalCluster(n_workers=embedded, threads_per_worker=1, **quiet))
+        else:
+            _check_answers(scheduler)
         try:
             client = stack.enter_context(Client(address, timeout=PATIENCE_S, set_as_default=False))
-        except (OSError, ValueError) as error:  # ValueError: an unknown protocol, no port
-            raise UserError(f"no scheduler answers at {quoted(scheduler)}: {printable(error, 200)}") from error
-        try:
             client.wait_for_workers(1, timeout=PATIENCE_S)
-        except TimeoutError as error:
+        except OSError as error:  # TimeoutError among them
             raise UserError(f"the scheduler at {quoted(scheduler)} has no worker: dask worker {scheduler}") from error
         yield client
+
+
+def _silence() -> None:
+    """Silence the log of distributed, whose parts have levels of their own: what matters is told in one line."""
+    if not os.environ.get("LLMVIEWER_DEBUG"):
+        for name in list(logging.root.manager.loggerDict):
+            if name.split(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back, and keep it from the threads that begin meanwhile and the workers that they start.
+
+    A terminal sends it to all processes; this one ends the workers itself, which would each print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # it would let the thread that starts it have interrupts again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _check_answers(scheduler: str) -> None:
+    """Raise UserError unless a scheduler answers at the address, in time.
+
+    Asked before a client is made: one that cannot connect takes long to close, and prints a traceback.
+    """
+    import asyncio
+
+    from distributed.comm import connect
+
+    async def identity() -> Any:
+        comm = await connect(scheduler, timeout=PATIENCE_S)
+        try:
+            await comm.write({"op": "identity", "reply": True})
+            return await comm.read()
+        finally:
+            comm.abort()
+
+    async def in_time() -> Any:
+        return await asyncio.wait_for(identity(), PATIENCE_S)
+
+    try:
+        found = asyncio.run(in_time())
+        kind = found.get("type") if isinstance(found, dict) else None
+        reason = "" if kind == "Scheduler" else f"a {printable(kind)} of Dask answers"
+    except Exception as error:  # whatever bytes another server sends
+        reason = str(error) if isinstance(error, (OSError, ValueError)) and str(error) else "something else answers"
+    if reason:
+        raise UserError(f"no scheduler of Dask answers at {quoted(scheduler)}: {printable(reason, 200)}")
 
 
 def answers(

@@ -63,7 +63,7 @@ class Grid:
 
     def passes(self, token_budget: float = np.inf) -> int:
         """Most forward passes of a point: prefill passes, the decode step shown, and output_len - 1 decode steps."""
-        return math.ceil(max(self.input_lens.max() / token_budget, 1.0)) + int(self.output_lens.max())
+        return math.ceil(max(float(self.input_lens.max()) / token_budget, 1.0)) + int(self.output_lens.max())
 
     def chunks(
         self, token_budget: float = np.inf, max_points: float = np.inf, within: range | None = None
