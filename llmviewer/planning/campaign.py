@@ -47,7 +47,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a run has done.  found: chunks that were there.  computed: chunks of this run."""
+    """The outcome of a run.  found: chunks that were there.  computed: chunks of this run."""
 
     folder: str
     found: int

@@ -17,9 +17,9 @@ from llmviewer.result.sweep import Candidate, Grid, Sweep
 from llmviewer.simulation import options as load
 from llmviewer.techniques.options import OPTIONS
 
-#: A chunk of a sweep takes about a second of a core, so that handing it over costs little: at most so many forward
+#: A chunk of a sweep takes a second or a few of a core, so that handing it over costs little: at most so many forward
 #: passes, and points, which the worker holds in memory; or points that are answered one by one.
-CHUNK_PASSES, CHUNK_POINTS, SINGLE_POINTS = 2**20, 2**17, 2**8
+CHUNK_PASSES, CHUNK_POINTS, SINGLE_POINTS = 2**19, 2**16, 2**8
 #: Chunks of one campaign; the scheduler and the folder hold them all.
 MAX_CHUNKS = 10**6
 #: Options that a row states anyway.
