@@ -78,9 +78,12 @@ def together(asked: Campaign, client: Any, folder: Path) -> None:
 def serial(client: Any) -> None:
     """Print what does not become shorter with more workers."""
     tasks = [(f"none-{i}", (i,)) for i in range(NO_OPS)]
-    started = time.perf_counter()
+    assert len(list(cluster.answers(client, abs, tasks[:100]))) == 100
+    started, busy = time.perf_counter(), time.process_time()
     assert len(list(cluster.answers(client, abs, tasks))) == NO_OPS
-    print(f"a chunk through command and scheduler  {(time.perf_counter() - started) / NO_OPS * 1e3:8.2f} ms")
+    took, busy = time.perf_counter() - started, time.process_time() - busy
+    each = f"{took / NO_OPS * 1e3:8.2f} ms, {busy / NO_OPS * 1e3:.2f} ms of CPU"
+    print(f"a chunk through command and scheduler  {each}")
     sizes = LOADS["first tokens"]
     many = [{**ONE, "gpu_memory_utilization": 0.5 + 0.01 * i} for i in range(CONFIGURATIONS)]
     started = time.perf_counter()
@@ -102,6 +105,7 @@ def main() -> None:
                     together(made(sizes, workers), client, folder / f"{load} first {workers}")
                     for run in range(RUNS):
                         together(made(sizes, 2 * workers), client, folder / f"{load} {workers} {run}")
+        cluster.AHEAD = 512  # as many tasks at once as 256 workers would have
         with cluster.connected("local:2") as client:
             serial(client)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -22,6 +24,8 @@ LOCAL = "local"
 PATIENCE_S = 8
 #: Tasks handed to the scheduler at a time, per thread of a worker, and at least.
 AHEAD, LEAST_AHEAD = 4, 16
+#: Time after which threads are counted again [s].
+RECOUNT_S = 1.0
 MAX_LOCAL = 1024
 
 
@@ -128,31 +132,34 @@ def answers(
     tasks: key -> arguments of the function.  Only as many are handed over as keep the workers busy, so that neither
     the scheduler nor a worker holds many answers.  Raises UserError if the scheduler is lost.
     """
+    import asyncio
+    from concurrent import futures
+
     from distributed import as_completed
 
     left, running = iter(tasks), as_completed(loop=client.loop)
-
-    def hand_over() -> None:
-        ahead = max(AHEAD * sum(client.nthreads().values()), LEAST_AHEAD) - running.count()
-        for key, given in islice(left, max(ahead, 0)):
-            running.add(client.submit(function, *given, key=key, pure=False))
-
+    ahead, counted_s = 0, -math.inf
     try:
-        hand_over()
-        for batch in running.batches():
-            for future in batch:
-                yield _answer(future)
-            hand_over()
-    except OSError as error:  # of the connection
+        while True:
+            if time.monotonic() - counted_s > RECOUNT_S:  # workers come and go
+                ahead, counted_s = max(AHEAD * sum(client.nthreads().values()), LEAST_AHEAD), time.monotonic()
+            given = list(islice(left, max(ahead - running.count(), 0)))
+            if given:
+                keys, arguments = zip(*given, strict=True)
+                running.update(client.map(function, *zip(*arguments, strict=True), key=list(keys), pure=False))
+            if running.is_empty():
+                return
+            batch = running.next_batch()
+            yield from map(_error, (future for future in batch if future.status != "finished"))
+            yield from client.gather([future for future in batch if future.status == "finished"])
+    except (OSError, asyncio.CancelledError, futures.CancelledError) as error:  # of the connection
         raise _lost() from error
 
 
-def _answer(future: Any) -> Any:
-    """The answer of a task, or its exception.  Raises UserError if the scheduler has forgotten it."""
-    if future.status in ("cancelled", "lost"):
-        raise _lost()
+def _error(future: Any) -> Any:
+    """The exception of a task.  Raises UserError if the scheduler has forgotten it."""
     if future.status != "error":
-        return future.result()
+        raise _lost()
     error = future.exception()
     if type(error).__name__ == "KilledWorker":
         return UserError("a chunk has ended its worker again and again; give each worker more memory")
