@@ -31,7 +31,7 @@ DRAWING = {"llmviewer.reports.plots.figure"}
 RECORDER = "llmviewer.tracing.recorder"
 MAX_ROOMS = 16
 #: Packages whose import takes a noticeable part of a second.
-HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
+HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow", "distributed")
 
 
 def test_the_architecture_page_has_a_floor_for_every_room() -> None:

@@ -132,20 +132,20 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def combinations(options: Mapping[str, Any], **leading: str) -> list[dict[str, Any]]:
-    """Every combination of the lists; `leading` ones (model, hardware) vary slowest.
+def combinations(options: Mapping[str, Any], **leading: Any) -> list[dict[str, Any]]:
+    """Every combination of the lists; `leading` ones (model, hardware, loads) vary slowest.
 
     Values are separated by commas, or by semicolons for options whose values contain commas."""
     from llmviewer.api import calls  # not needed by commands without a model
 
-    lists = {name: _values(name, text, ",") for name, text in leading.items()}
+    lists = {name: values(name, text, ",") for name, text in leading.items()}
     declared = ((name, one.separator) for name, one in OPTIONS.items() if name in options)
-    return calls.combinations(lists | {name: _values(name, options[name], sep) for name, sep in declared})
+    return calls.combinations(lists | {name: values(name, options[name], sep) for name, sep in declared})
 
 
-def _values(name: str, text: Any, separator: str) -> Any:
+def values(name: str, text: Any, separator: str) -> Any:
     """The values of a list; an option without a separator has one value."""
-    if not separator:
+    if not separator or not isinstance(text, str):
         return text
     words = [word.strip() for word in text.split(separator)]
     if separator == "," and ";" in text and "/" not in text:  # a path may contain one

@@ -18,7 +18,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.load_options import loaded, with_load_options
 from llmviewer.cli.output import atomic_file, print_warnings, write
-from llmviewer.cli.sweep import progress
+from llmviewer.cli.progress import progress
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.result.columns import flat
 from llmviewer.result.sweep import Grid, Sweep, parse_values

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from llmviewer.cli.output import atomic_file, open_output
 from llmviewer.core.errors import UserError
-from llmviewer.result.columns import constant
+from llmviewer.result.columns import arrow_table, constant
 
 Columns = dict[str, Any]
 
@@ -36,19 +36,8 @@ def csv(chunks: Iterator[Columns], path: str | None) -> None:
             special = any(set(text) & SPECIAL for text in map(constant, columns.values()) if text)
             options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed" if special else "none")
             sink = pa.BufferOutputStream()
-            arrow_csv.write_csv(_table_of(columns | words, safe_cell), sink, options)
+            arrow_csv.write_csv(arrow_table(columns | words, safe_cell), sink, options)
             stream.write(str(sink.getvalue(), "utf-8"))
-
-
-def _table_of(columns: Columns, shown: Callable[[str], str] = str) -> Any:
-    """The columns as an Arrow table; a text is stored once per chunk, and NaN is null.  shown: changes texts."""
-    import pyarrow as pa
-
-    arrays = {}
-    for name, values in columns.items():
-        text = constant(values)
-        arrays[name] = pa.array(values, from_pandas=True) if text is None else pa.repeat(shown(text), len(values))
-    return pa.table(arrays)
 
 
 def json(chunks: Iterator[Columns], path: str | None) -> None:
@@ -74,7 +63,7 @@ def parquet(chunks: Iterator[Columns], path: str | None) -> None:
     with atomic_file(path) as temporary:
         writer = None
         for columns in chunks:
-            table = _table_of(columns)
+            table = arrow_table(columns)
             writer = writer or pq.ParquetWriter(temporary, table.schema)
             writer.write_table(table)
         if writer is not None:

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from llmviewer.cli import campaign, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import views
 from llmviewer.cli.load_options import with_load_options
 from llmviewer.cli.output import check_not_an_input, check_writable, open_output
+from llmviewer.core.errors import UserError
 from llmviewer.simulation.call import BATCHING, ENGINE, simulate
+from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.result import Simulation
 
 #: Exit status after an interrupt, as of a shell: 128 + SIGINT.
@@ -31,13 +33,20 @@ def command(
     ] = None,
     format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
+    scheduler: campaign.Scheduler = "",
     **options: Any,
 ) -> int:
     """Simulates a server under load: percentiles of latencies, throughput, queues, KV cache.
 
     One option says when requests arrive: --request-rate, --concurrency, --trace, --burst or --rate-curve.  CSV has one
-    row per request.  Exits 1 if the server is saturated or a limit is exceeded.
+    row per request.  Exits 1 if the server is saturated or a limit is exceeded.  -o FOLDER/ simulates every combination
+    of lists (models, chips, rates ...; texts by semicolons), one row each.
     """
+    if campaign.is_asked(scheduler, output, format):
+        if timeline is not None:
+            raise UserError("--timeline is of one simulation; a campaign has many")
+        chosen = {"engine": engine, "batching": batching, **options}
+        return _campaign(chosen, {"model": model, "hardware": hardware}, output or "", scheduler)
     kind = views.check_output(format, output, (model, hardware))
     if timeline is not None:
         check_not_an_input(timeline, (model, hardware))
@@ -47,6 +56,14 @@ def command(
         _write_timeline(made, timeline)
     views.show(_views(made), kind, output)
     return (0 if made.holds else 1) if made.outcomes[-1].completed else INTERRUPTED
+
+
+def _campaign(options: dict[str, Any], leading: dict[str, str], folder: str, scheduler: str) -> int:
+    from llmviewer.planning.campaign_kinds import simulation_campaign
+
+    rest = {name: value for name, value in options.items() if name not in LOAD}
+    made = opt.combinations(rest, **leading, **campaign.lists_of_loads(options))
+    return campaign.run(simulation_campaign(made), folder, scheduler)
 
 
 def _views(made: Simulation) -> views.Views:

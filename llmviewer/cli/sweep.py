@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 from llmviewer import api
+from llmviewer.cli import campaign, rows, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import rows, views
 from llmviewer.cli.output import print_warnings
+from llmviewer.cli.progress import progress
 from llmviewer.result.sweep import Grid, Sweep, parse_values
 
 Columns = dict[str, Any]
@@ -34,20 +34,24 @@ def command(
     output_len: opt.OutputLens = "128",
     format: Annotated[str, opt.format_option(*WRITERS)] = "",  # noqa: A002
     output: opt.Output = None,
+    scheduler: campaign.Scheduler = "",
     **options: Any,
 ) -> int:
     """Prints one row per combination of batch sizes, lengths, models, chips and lists of options.
 
     Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
-    by semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.
+    by semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.  -o FOLDER/ runs on all cores.
     """
+    made = opt.combinations(options, model=model, hardware=hardware)
+    if campaign.is_asked(scheduler, output, format):
+        sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+        return _campaign(made, sizes, output or "", scheduler)
     kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")), known=WRITERS)
     grid = Grid(
         batch_sizes=parse_values("batch_size", batch_size),
         input_lens=parse_values("input_len", input_len),
         output_lens=parse_values("output_len", output_len),
     )
-    made = opt.combinations(options, model=model, hardware=hardware)
     sweep = Sweep(configurations=tuple(api.configuration(**chosen) for chosen in made), grid=grid)
     warnings = sweep.check()
     with progress(len(sweep)) as advance:
@@ -56,35 +60,10 @@ def command(
     return 0
 
 
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr after one second; yields a function that takes the number of new points."""
-    import time
+def _campaign(made: list[dict[str, Any]], sizes: dict[str, str], folder: str, scheduler: str) -> int:
+    from llmviewer.planning.campaign_kinds import sweep_campaign
 
-    started = time.monotonic()
-    bar: Any = None
-    done = 0
-
-    def advance(points: int) -> None:
-        nonlocal bar, done
-        done += points
-        if bar is None and time.monotonic() - started > 1.0:
-            bar = _bar(total)
-        if bar is not None:
-            bar.update(bar.task_ids[0], completed=done)
-
-    try:
-        yield advance
-    finally:
-        if bar is not None:
-            bar.stop()
-
-
-def _bar(total: int) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True))
-    bar.add_task("points", total=total)
-    bar.start()
-    return bar
+    asked, warnings = sweep_campaign(made, sizes)
+    status = campaign.run(asked, folder, scheduler)
+    print_warnings(warnings)
+    return status

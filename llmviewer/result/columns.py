@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,32 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
 def constant(values: Any) -> str | None:
     """The text that a column of `columns` has at all points; None for numbers."""
     return str(values[0]) if values.dtype == object else None
+
+
+def arrow_table(columns: Mapping[str, Any], shown: Callable[[str], str] = str) -> Any:
+    """The columns as an Arrow table; a text is stored once, and NaN is null.  shown: changes texts."""
+    import pyarrow as pa
+
+    arrays = {}
+    for name, values in columns.items():
+        text = constant(values)
+        arrays[name] = pa.array(values, from_pandas=True) if text is None else pa.repeat(shown(text), len(values))
+    return pa.table(arrays)
+
+
+def joined(pieces: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
+    """The columns of one configuration in several pieces, NaN where it lacks one.  names: of the columns, in order."""
+    points = sum(len(piece["batch_size"]) for piece in pieces)
+    found: dict[str, Any] = {}
+    for name in names:
+        first = pieces[0].get(name)
+        if first is None:
+            found[name] = np.full(points, np.nan)
+        elif constant(first) is not None:
+            found[name] = np.broadcast_to(first[:1], (points,))
+        else:
+            found[name] = np.concatenate([piece[name] for piece in pieces])
+    return found
 
 
 def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

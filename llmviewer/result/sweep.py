@@ -61,17 +61,22 @@ class Grid:
             output_len=self.output_lens[output],
         )
 
-    def chunks(self, token_budget: float = np.inf, max_points: float = np.inf) -> Iterator[Request]:
+    def passes(self, token_budget: float = np.inf) -> int:
+        """Most forward passes of a point: prefill passes, the decode step shown, and output_len - 1 decode steps."""
+        return math.ceil(max(float(self.input_lens.max()) / token_budget, 1.0)) + int(self.output_lens.max())
+
+    def chunks(
+        self, token_budget: float = np.inf, max_points: float = np.inf, within: range | None = None
+    ) -> Iterator[Request]:
         """The points in order, in chunks of at most `max_points` points and about CHUNK_PASSES forward passes.
 
-        A point has its prefill passes, the decode step shown, and output_len - 1 decode steps.
+        within: positions of the points; all of them unless given.
         """
-        total = len(self)
+        within = range(len(self)) if within is None else within
         keep_freed_memory()
-        passes = math.ceil(max(self.input_lens.max() / token_budget, 1.0)) + int(self.output_lens.max())
-        size = int(min(max(1, CHUNK_PASSES // passes), max_points))
-        for start in range(0, total, size):
-            yield self.points(start, min(start + size, total))
+        size = int(min(max(1, CHUNK_PASSES // self.passes(token_budget)), max_points))
+        for start in within[::size]:
+            yield self.points(start, min(start + size, within.stop))
 
 
 class Candidate(Protocol):
@@ -111,12 +116,16 @@ class Sweep:
 
     def check(self) -> tuple[str, ...]:
         """Warnings of all configurations.  Raises UserError for the largest request, before anything slow begins."""
-        largest, found = self.grid.largest(), list[str]()
+        return self.checked()[0]
+
+    def checked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Warnings of all configurations, and the names of all their columns.  Raises UserError as `check`."""
+        largest, warnings, names = self.grid.largest(), dict[str, None](), dict[str, None]()
         for configuration in self.configurations:
             check_passes(largest, configuration.token_budget)
-            configuration.answer(replace(largest, output_len=np.ones(1))).columns()
-            found += configuration.warnings(largest)
-        return tuple(dict.fromkeys(found))
+            names |= dict.fromkeys(configuration.answer(replace(largest, output_len=np.ones(1))).columns())
+            warnings |= dict.fromkeys(configuration.warnings(largest))
+        return tuple(warnings), tuple(names)
 
     def chunks(self, advance: Callable[[int], None] = lambda points: None) -> Iterator[dict[str, Any]]:
         """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -19,13 +20,14 @@ def cores() -> int:
 
 
 def on_all_cores(function: Callable[[One], Answer], values: Sequence[One]) -> list[Answer]:
-    """`function` of every value, in their order; one after the other where processes cannot be forked.
+    """`function` of every value, in their order; one after the other where processes cannot be forked,
+    as on a thread of a worker of Dask.
 
     Each process but this one answers its share of the values and sends the answers through a pipe.  No thread runs in
     any of them, so that none can hold a lock while another is forked.
     """
     workers = min(cores(), len(values))
-    if workers < 2 or not hasattr(os, "fork"):
+    if workers < 2 or not hasattr(os, "fork") or threading.current_thread() is not threading.main_thread():
         return [function(value) for value in values]
     children = [_forked(function, values[at::workers]) for at in range(1, workers)]
     answers: list[Any] = [None] * len(values)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llmviewer.core import files
+from llmviewer.core import file_cache, files
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable
 from llmviewer.simulation.requests import Whole
@@ -50,6 +50,7 @@ def read_trace(path: str | Path, most: int | None = None, duration_s: float = np
     out [s].  Raises UserError with the line of a row that is wrong.
     """
     columns, limit = Columns(), MAX_ROWS if most is None else most
+    file_cache.record(path)
     try:
         with files.open_bounded(Path(path), MAX_BYTES, "expected a trace of requests") as stream:
             for row in rows_of(TextIOWrapper(stream, encoding="utf-8", newline=None), columns):
