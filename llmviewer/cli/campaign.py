@@ -54,6 +54,8 @@ def lists_of_loads(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a load with the values of their lists: separated by commas, or semicolons where values are texts."""
     found: dict[str, Any] = {}
     for name, option in LOAD.items():
+        if name not in options:
+            continue
         separator, parse = LISTS[option.kind]
         listed = opt.values(name, options[name], separator)
         found[name] = [parse(value) for value in listed] if isinstance(listed, list) else listed

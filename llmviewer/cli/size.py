@@ -7,17 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+from llmviewer.cli import campaign, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import views
 from llmviewer.cli.load_options import with_declared
 from llmviewer.cli.output import write
-from llmviewer.cli.sweep import progress
+from llmviewer.cli.progress import progress
 from llmviewer.planning.call import chips_of, size
 from llmviewer.planning.manifests import ENGINES, check_target
 from llmviewer.planning.manifests import emit as manifest
 from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE
 from llmviewer.planning.sizing import Sizing
 from llmviewer.simulation.options import LOAD
+from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.panels import Panel
 
 
@@ -65,15 +66,14 @@ def command(
     ] = False,
     format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
+    scheduler: campaign.Scheduler = "",
     **options: Any,
 ) -> int:
     """Finds the least hardware that serves a load within limits: chips, number, layout, formats, batching, cost.
 
     --hardware takes a list of chips, or all.  Options of a run take lists of values to try.  Exits 1 if no
-    configuration meets the limits.
+    configuration meets the limits.  -o FOLDER/ sizes every chip for every model and load of the lists, one row each.
     """
-    names = [name.strip() for name in hardware.split(",")]
-    kind = views.check_output(format, output, (model, *names))
     own = {
         "engine": engine or (emit if emit in ENGINES else ""),
         "quantization": quantization,
@@ -85,6 +85,10 @@ def command(
         "max_num_seqs": max_num_seqs,
         "batching": batching,
     }
+    if campaign.is_asked(scheduler, output, format):
+        return _campaign(model, hardware, {"price": price, **own, **options}, output or "", scheduler)
+    names = [name.strip() for name in hardware.split(",")]
+    kind = views.check_output(format, output, (model, *names))
     if emit:
         check_target(emit)
     with progress(len(chips_of(hardware))) as advance:
@@ -94,6 +98,21 @@ def command(
         return 0
     views.show(_views(made, explain=explain), kind, output)
     return 0 if made.best else 1
+
+
+def _campaign(model: str, hardware: str, options: dict[str, Any], folder: str, scheduler: str) -> int:
+    """Size every chip for every model and load of the lists, one row each."""
+    from llmviewer.api.calls import combinations
+    from llmviewer.planning.campaign_kinds import size_campaign
+
+    loads = {name: value for name, value in options.items() if name in LOAD}
+    unset = {name: one.default for name, one in {**OPTIONS, **SIZE}.items()}
+    rest = {
+        name: value for name, value in options.items() if name not in LOAD and value not in ("", None, unset.get(name))
+    }
+    lists = {"model": opt.values("model", model, ","), "hardware": list(map(str, chips_of(hardware)))}
+    made = combinations({**lists, **campaign.lists_of_loads(loads)})
+    return campaign.run(size_campaign([{**one, **rest} for one in made]), folder, scheduler)
 
 
 def _views(made: Sizing, *, explain: bool) -> views.Views:

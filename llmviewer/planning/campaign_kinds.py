@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from llmviewer import api
+from llmviewer.api import build
 from llmviewer.core.errors import UserError
 from llmviewer.core.file_cache import recording
 from llmviewer.planning.campaign import Campaign, Chunk
 from llmviewer.planning.campaign_inputs import Inputs, inputs_of
 from llmviewer.planning.campaign_rows import grid_of
+from llmviewer.planning.options import question
 from llmviewer.result.sweep import Candidate, Grid, Sweep
 from llmviewer.simulation import options as load
 from llmviewer.techniques.options import OPTIONS
@@ -66,6 +68,17 @@ def simulation_campaign(simulations: Sequence[Options]) -> Campaign:
         for options in simulations:
             _check_simulation(options, checked)
     return one_row_each("simulate", simulations, inputs_of(read))
+
+
+def size_campaign(sizings: Sequence[Options]) -> Campaign:
+    """The campaign of some sizings of one chip each.  sizings: options of each, as of `size`.  Raises UserError."""
+    with recording() as read:
+        for options in sizings:
+            asked = {name: value for name, value in options.items() if name not in ("model", "hardware")}
+            question(options["model"], (options["hardware"],), asked)
+            build.chip_of(options["hardware"])
+            build.model_of(options["model"], build.options_of({}))
+    return one_row_each("size", sizings, inputs_of(read))
 
 
 def one_row_each(kind: str, questions: Sequence[Options], inputs: Inputs) -> Campaign:

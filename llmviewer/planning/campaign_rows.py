@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from llmviewer import api
+from llmviewer.planning.call import size
+from llmviewer.planning.sizing import Sizing
 from llmviewer.result import columns as of_results
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.simulation.call import simulate
@@ -63,6 +65,25 @@ def simulation_cells(made: Simulation) -> dict[str, object]:
     return {**cells, "refused": sum(document["refused"].values()), "holds": made.holds, "broken": ", ".join(broken)}
 
 
+def size_rows(words: Mapping[str, Any]) -> Columns:
+    """The row of one sizing of one chip.  words: `options` of `size`, and `shown`, those that the row states."""
+    made = size(**words["options"])
+    shown = {name: str(words["options"][name]) for name in words["shown"] if words["options"][name] is not None}
+    return one_row({**dict.fromkeys(words["shown"], ""), **shown, **sizing_cells(made)})
+
+
+def sizing_cells(made: Sizing) -> dict[str, object]:
+    """Cells of a sizing: figures of the best configuration, undefined without one, or the gate that rejects."""
+    names = "devices replicas request_rate_per_replica ttft_s tpot_s probability usd_per_hour watts head_room".split()
+    names += ["output_tokens_per_s_per_device", "usd_per_million_output_tokens", "joules_per_output_token"]
+    best = made.rows()[0] if made.best is not None else {}
+    rejected = made.rejected[0].gate.text if made.rejected else ""
+    texts = {"options": best.get("options", ""), "command": best.get("command", ""), "rejected": rejected}
+    asked = {"model": made.question.model_name, "hardware": str(made.question.hardware[0])}
+    rate = {"request_rate": made.question.workload.rate, "feasible": made.best is not None, "searched": made.searched}
+    return {**asked, **rate, **{name: best.get(name) for name in names}, **texts}
+
+
 def _cell(value: Any) -> Any:
     """The value of a cell; lists of texts become one text."""
     return "; ".join(map(str, value)) if isinstance(value, list) else value
@@ -80,4 +101,8 @@ def _column(value: object) -> Any:
 
 
 #: Kind of a campaign -> function that computes the columns of a chunk; `model` and `hardware` are the same in all rows.
-KINDS: Mapping[str, Callable[[Mapping[str, Any]], Columns]] = {"sweep": sweep_rows, "simulate": simulation_rows}
+KINDS: Mapping[str, Callable[[Mapping[str, Any]], Columns]] = {
+    "sweep": sweep_rows,
+    "simulate": simulation_rows,
+    "size": size_rows,
+}
