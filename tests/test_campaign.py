@@ -246,6 +246,13 @@ def test_wrong_words_are_one_line(
     assert not Path("set").exists()
 
 
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    line = refusal(f"{LINE} -o none-such-folder/".split(), capsys)
+    assert line == "error: campaigns need dask and distributed: pip install 'llmviewer[scale]'"
+    assert not Path("none-such-folder").exists()
+
+
 def test_a_port_of_something_else_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
