@@ -295,3 +295,15 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path: Path) -> None:
     assert told.splitlines()[-1] == "interrupted; 'set/' keeps what is finished, and the same command resumes"
     assert "Traceback" not in told
     assert not list((tmp_path / "set").glob("**/.part-*"))
+
+
+def test_a_row_of_a_sizing_is_what_size_says(tmp_path: Path) -> None:
+    line = "size llama-3.2-1b --hardware a6000,t4 --request-rate 2 --requests 100 --ttft 500ms --batching continuous"
+    assert main([*line.split(), "--scheduler", "local:1", "-o", f"{tmp_path}/sizes/"]) == 0
+    rows = pd.read_parquet(tmp_path / "sizes").set_index("hardware")
+    for chip in ("a6000", "t4"):
+        made = lv.size("llama-3.2-1b", chip, request_rate=2, requests=100, ttft="500ms", batching="continuous")
+        best, row = made.to_dict()["best"], rows.loc[chip]
+        assert bool(row["feasible"]) == (best is not None)
+        if best is not None:
+            assert (row["devices"], row["ttft_s"], row["command"]) == (best["devices"], best["ttft_s"], best["command"])

@@ -106,7 +106,7 @@ def _campaign(model: str, hardware: str, options: dict[str, Any], folder: str, s
     from llmviewer.planning.campaign_kinds import size_campaign
 
     loads = {name: value for name, value in options.items() if name in LOAD}
-    unset = {name: one.default for name, one in {**OPTIONS, **SIZE}.items()}
+    unset = {name: one.default for name, one in OPTIONS.items()} | {name: one.default for name, one in SIZE.items()}
     rest = {
         name: value for name, value in options.items() if name not in LOAD and value not in ("", None, unset.get(name))
     }
