@@ -43,9 +43,9 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
     Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), options)
-    screens = _screens(asked, advance)
+    screens = screens_of(asked, advance)
     _check_space(screens)
-    tried = _tried(asked, screens)
+    tried = tried_on(asked, screens)
     choices = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
     best = _best_of_each_chip(choices)
     best += steady_choices(asked, screens, {each.hardware for each in tried})
@@ -80,7 +80,7 @@ def chips_of(hardware: Any) -> tuple[Any, ...]:
     return tuple(stem if data.user_path(str(name)) is None else name for stem, name in chips.items())
 
 
-def _screens(asked: Question, advance: Advance) -> list[ChipScreen]:
+def screens_of(asked: Question, advance: Advance) -> list[ChipScreen]:
     """The first floor of every chip, several at a time."""
     build.model_of(asked.model, build.options_of({}))  # once, before processes are forked
     found: list[ChipScreen] = []
@@ -99,7 +99,7 @@ def _check_space(screens: Sequence[ChipScreen]) -> None:
         raise UserError(f"size has nothing to search: {reason}")
 
 
-def _tried(asked: Question, screens: Sequence[ChipScreen]) -> list[Tried]:
+def tried_on(asked: Question, screens: Sequence[ChipScreen]) -> list[Tried]:
     """The second floor: simulations of the chips that may win, then of pools of two chips."""
     hopeful = sorted(
         (one for one in screens if one.ordered), key=lambda one: one.ordered[0].order(asked.objective, asked.workload)
