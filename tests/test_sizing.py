@@ -177,6 +177,13 @@ def test_a_limit_below_a_single_step_is_rejected_by_its_size() -> None:
     assert 0.3 * single < gate.margin + 1e-3 < 1.1 * single  # fp8 weights are read in half the time
 
 
+def test_listed_limits_of_a_step_are_those_of_the_answer() -> None:
+    made = sized("l40s", max_num_batched_tokens="1024,2048", max_num_seqs="48")
+    for one in made.choices:
+        assert one.options["max_num_batched_tokens"] in (1024, 2048)
+        assert one.options["max_num_seqs"] == 48
+
+
 def test_the_same_question_has_the_same_answer() -> None:
     first, second = (lv.size(MODEL, "h100", **LOAD).to_dict() for _ in range(2))
     assert first == second

@@ -135,12 +135,9 @@ def _limits(workload: Workload, metric: str) -> tuple[Any, ...]:
 
 
 def _pools(group: Sequence[Screened], workload: Workload, bounds: Bounds, pool: str) -> Iterator[Candidate]:
-    """One pool of each structure, with the engine's own token budget."""
+    """One pool of each structure, with its first token budget."""
     for one in group:
-        for candidate in candidates(one.as_pool(pool), workload, bounds):
-            if len(candidate.words) == len(one.options):
-                yield candidate
-                break
+        yield from candidates(one.as_pool(pool), workload, bounds)[:1]
 
 
 def _best(pools: Sequence[Candidate], most: int) -> list[Candidate]:

@@ -53,8 +53,9 @@ class Screened:
     """A structure with the curves that price its points; it holds no model and passes between processes.
 
     hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and
-    max_num_seqs, the engine's own first.  usd: of one device per hour; None where no price is known.  watts: its board
-    power; infinite where it is not published.  pool: of POOLS; empty for a server that does both.
+    max_num_seqs, the engine's own first unless the user lists some; own: the engine's.  usd: of one device per hour;
+    None where no price is known.  watts: its board power; infinite where it is not published.  pool: of POOLS; empty for
+    a server that does both.
     """
 
     hardware: str
@@ -66,6 +67,7 @@ class Screened:
     curves: Curves
     budgets: Array
     sequences: Array
+    own: Mapping[str, float]
     usd: float | None
     watts: float = np.inf
     gate: Gate | None = None
@@ -90,10 +92,13 @@ class Screened:
         return steady(self.curves, workload, rate[None, None, :], self.sequences[None, :, None])
 
     def as_pool(self, pool: str) -> Screened:
-        """The structure as one of POOLS, with the engine's own limit of sequences; as it is for an empty name."""
+        """The structure as one of POOLS, with the first budget and limit of sequences; as it is for an empty name."""
         if not pool:
             return self
-        return replace(self, curves=POOLS[pool](self.curves), sequences=self.sequences[:1], gate=None, pool=pool)
+        curves = POOLS[pool](self.curves.of_first_budget)
+        return replace(
+            self, curves=curves, budgets=self.budgets[:1], sequences=self.sequences[:1], gate=None, pool=pool
+        )
 
     def points(self, bounds: Bounds) -> int:
         """Number of points within the bounds."""
@@ -101,12 +106,9 @@ class Screened:
 
     def words(self, budget: int, sequences: int) -> dict[str, Any]:
         """Options of a point; the engine's own limits are not repeated."""
-        words = dict(self.options)
-        if budget:
-            words["max_num_batched_tokens"] = int(self.budgets[budget])
-        if sequences:
-            words["max_num_seqs"] = int(self.sequences[sequences])
-        return words
+        limits = {"max_num_batched_tokens": self.budgets[budget], "max_num_seqs": self.sequences[sequences]}
+        changed = {name: int(value) for name, value in limits.items() if value != self.own[name]}
+        return {**self.options, **changed}
 
     def usd_per_hour(self, replicas: float) -> float:
         """Dollars per hour; infinite where no price is known."""
@@ -192,6 +194,7 @@ def screened(
         curves=curves,
         budgets=budgets,
         sequences=sequences,
+        own={"max_num_batched_tokens": own_budget, "max_num_seqs": own_sequences},
         usd=usd,
         watts=np.inf if chip.tdp_w is None else float(np.max(chip.tdp_w)),
         gate=first_gate(structure, curves, workload),

@@ -53,6 +53,12 @@ class Curves:
         none = np.zeros_like(self.alone_s)
         return replace(self, alone_s=none, together_s=none, passes=none)
 
+    @property
+    def of_first_budget(self) -> Curves:
+        """The times with the first token budget alone."""
+        columns = ("alone_s", "together_s", "packed", "passes", "slots")
+        return replace(self, **{name: getattr(self, name)[:1] for name in columns})
+
     def step(self, sequences: Array) -> Array:
         """Time per token with so many running sequences [s]."""
         return np.interp(sequences, self.sequences, self.step_s)
