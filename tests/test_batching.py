@@ -543,3 +543,22 @@ def test_a_batching_policy_without_report_texts_is_still_reported() -> None:
     (facts,) = serving.serving(found)
     assert facts.lines == (("Users", "8"), ("queue s", "0.25"), ("bound", "link"))
     assert serving.is_steady_state(found)
+
+
+def test_answers_of_one_token_are_no_faster_than_their_prompts() -> None:
+    """200 prompts of 64 tokens share the device: as many requests per second as with a second token, within 10 %."""
+    one, two = (
+        lv.analyze(
+            "llama-2-7b",
+            "a100-80gb-sxm",
+            engine="vllm",
+            batching="continuous",
+            batch_size=200,
+            input_len=64,
+            output_len=n,
+        )
+        for n in (1, 2)
+    )
+    rates = [answer.to_dict()["metrics"]["output_tokens_per_s"] / n for n, answer in ((1, one), (2, two))]
+    assert rates[0] == pytest.approx(rates[1], rel=0.1)
+    assert one.to_dict()["metrics"]["ttft_s"] == pytest.approx(200 / rates[0], rel=0.01)

@@ -54,8 +54,8 @@ class Screened:
 
     hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and
     max_num_seqs, the engine's own first unless the user lists some; own: the engine's.  usd: of one device per hour;
-    None where no price is known.  watts: its board power; infinite where it is not published.  pool: of POOLS; empty for
-    a server that does both.
+    None where no price is known.  watts: its board power; infinite where it is not published.  pool: of POOLS; empty
+    for a server that does both.
     """
 
     hardware: str

@@ -65,8 +65,12 @@ class RequestTimes:
 
     @property
     def ttft_s(self) -> Array:
-        """Queue, the part of others' prefill that runs before it, its own prefill, and its host time [s]."""
-        return self.queue_s + (1.0 - self.interference) * self.others_s + self.prefill_s + self.request_s
+        """Queue, the part of others' prefill that runs before it, its own prefill, and its host time [s].
+
+        Without tokens after the first there is no time between them in which others' prefill could run.
+        """
+        before = np.where(self.steps > 0, 1.0 - self.interference, 1.0)
+        return np.asarray(self.queue_s + before * self.others_s + self.prefill_s + self.request_s)
 
     @property
     def generation_s(self) -> Array:
