@@ -39,7 +39,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that commands of the docs read: a config.json and a contract."""
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(published_config("mistral-7b")), encoding="utf-8")
-    (tmp_path / "contract.yaml").write_bytes((ROOT / "docs" / "contract.yaml").read_bytes())
+    (tmp_path / "docs").mkdir()
+    for contract in ("contract.yaml", "docs/contract.yaml"):
+        (tmp_path / contract).write_bytes((ROOT / "docs" / "contract.yaml").read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
