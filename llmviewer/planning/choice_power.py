@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from llmviewer import api
 from llmviewer.api.configuration import configuration
 from llmviewer.planning.options import Question
-from llmviewer.planning.power import Energy, request_power
+from llmviewer.planning.power import request_power
+from llmviewer.planning.power_shares import board_watts, shares_of
 from llmviewer.planning.screen import Candidate
 from llmviewer.planning.verification import Answer
 from llmviewer.simulation.call import BATCHING, ENGINE
@@ -17,27 +21,48 @@ Part = tuple[Candidate, int]
 
 
 def watts_of(asked: Question, parts: Sequence[Part], answer: Answer) -> float | None:
-    """Mean power of the devices under the load [W], spare ones left out; None where no power is published.
+    """Mean power of all devices under the load [W], spare ones included; None where no power is published.
 
-    Of two pools, the energy of prompts is that of the first and the energy of answers that of the second; at most the
-    power of all devices at full load.
+    Every device draws its idle power all the time; each request adds the energy of its work.  Of two pools, prompts add
+    theirs to the first and answers to the second.  At most the power of all devices at full load.
     """
-    found = [_energy(asked, part, answer) for part, _ in parts]
-    workload = asked.workload
+    workload, spare = asked.workload, int(asked.words["spare"])
+    found = [_work(asked, part, answer) for part, _ in parts]
     first, last = found[0], found[-1]
     if first is None or last is None:
         return None
-    joules = (
-        float(first.joules_per_input_token[0]) * workload.input_len
-        + float(last.joules_per_output_token[0]) * workload.output_len
-    )
+    joules = first.per_input_token * workload.input_len + last.per_output_token * workload.output_len
+    idle = sum(work.idle_w * part.screened.devices * (count + spare) for work, (part, count) in _pairs(found, parts))
     most = sum(count * part.screened.devices * part.screened.watts for part, count in parts)
-    return min(workload.rate * joules, most)
+    return min(idle + workload.rate * joules, max(most, idle))
 
 
-def _energy(asked: Question, part: Candidate, answer: Answer) -> Energy | None:
-    """Energy at the mean number of running sequences of a rank."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Energy of tokens beyond idle power [J], and the idle power of a device [W]."""
+
+    per_input_token: float
+    per_output_token: float
+    idle_w: float
+
+
+def _pairs(found: Sequence[_Work | None], parts: Sequence[Part]) -> list[tuple[_Work, Part]]:
+    return [(work, part) for work, part in zip(found, parts, strict=True) if work is not None]
+
+
+def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
+    """Energy of tokens at the mean number of running sequences of a rank."""
     words = {"engine": ENGINE, "batching": BATCHING, **part.words}
     one = configuration(asked.model, part.screened.hardware, **words)
-    sizes = (max(round(answer.running) * part.screened.ranks, 1), asked.workload.input_len, asked.workload.output_len)
-    return request_power(one.answer(api.request(*(max(round(size), 1) for size in sizes))))
+    lengths = (max(round(size), 1) for size in (asked.workload.input_len, asked.workload.output_len))
+    energy = request_power(one.answer(api.request(max(round(answer.running) * part.screened.ranks, 1), *lengths)))
+    shares = shares_of(one.system.chip)
+    if energy is None or shares is None:
+        return None
+    idle_w = shares.idle * float(np.max(board_watts(one.system.chip)[0]))
+    working = max(1.0 - idle_w * part.screened.devices / float(energy.watts[0]), 0.0)
+    return _Work(
+        per_input_token=working * float(energy.joules_per_input_token[0]),
+        per_output_token=working * float(energy.joules_per_output_token[0]),
+        idle_w=idle_w,
+    )
