@@ -54,7 +54,7 @@ class Screened:
 
     hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and
     max_num_seqs, the engine's own first unless the user lists some; own: the engine's.  usd: of one device per hour;
-    None where no price is known.  watts: its board power; infinite where it is not published.  pool: of POOLS; empty
+    None where no price is known.  watts: its power limit; infinite where it is not published.  pool: of POOLS; empty
     for a server that does both.
     """
 
@@ -196,7 +196,7 @@ def screened(
         sequences=sequences,
         own={"max_num_batched_tokens": own_budget, "max_num_seqs": own_sequences},
         usd=usd,
-        watts=np.inf if chip.tdp_w is None else float(np.max(chip.tdp_w)),
+        watts=np.inf if chip.power_w is None else float(np.max(chip.power_w)),
         gate=first_gate(structure, curves, workload),
     )
 

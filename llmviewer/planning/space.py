@@ -20,6 +20,8 @@ DEGREES = (1, 2, 4, 8)
 #: Formats of linear layers that are tried where the user lists none, best first, with the matrix dtype that they need.
 #: Four-bit weights change answers more; users list them.
 FORMATS = {"fp8": "fp8", "w8a8": "int8"}
+#: Engine of ideal times.
+NO_ENGINE = "kernels"
 LAYOUT = ("tensor_parallel_size", "data_parallel_size", "expert_parallel_size")
 #: Options that `size` searches unless the user lists values, beside the engine's limits on a step.
 SEARCHED = ("engine", "quantization", "kv_cache_dtype", *LAYOUT)
@@ -79,7 +81,7 @@ def structures(
     fixed = {name: values for name, values in allowed.items() if name not in SEARCHED}
     lists = {
         **fixed,
-        "engine": allowed.get("engine", (ENGINE,)),
+        "engine": allowed.get("engine", (ENGINE,) if allowed.get("efficiency") != ("ideal",) else (NO_ENGINE,)),
         "quantization": allowed.get("quantization") or _formats(loaded, chip),
         "kv_cache_dtype": allowed.get("kv_cache_dtype") or _cache_formats(chip),
     }
