@@ -6,6 +6,7 @@ import json
 import shlex
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -249,3 +250,24 @@ def test_no_configuration_exits_1_with_the_nearest_miss(capsys: pytest.CaptureFi
     assert main(line.split()) == 1
     told = capsys.readouterr().out
     assert "no configuration meets the limits; nearest: l40s, TTFT" in told
+
+
+def test_a_trace_is_sized_with_all_its_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.csv"
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += [
+        f"2023-11-16 18:{second // 60:02d}:{second % 60:02d}.{part}00000,900,150"
+        for second in range(60)
+        for part in "02468"
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    limits = {"ttft": "p99:1s", "tpot": "p99:40ms", "batching": "continuous", "quantization": "none"}
+    layout = {"tensor_parallel_size": "1", "kv_cache_dtype": "auto"}
+    made = lv.size("llama-3.1-8b", "l40s", trace=str(path), **limits, **layout)
+    best = made.to_dict()["best"]
+    assert best["replicas"] > 1 and best["options"]["replicas"] == best["replicas"]
+    assert made.question.workload.rate == pytest.approx(5.0, rel=0.02)
+    words = shlex.split(best["command"])[1:]
+    assert main([*words, "--format", "json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["ttft_s"]["p99"] == best["ttft_s"] and again["devices"] == best["devices"]
