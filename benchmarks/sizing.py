@@ -28,7 +28,7 @@ def main() -> None:
     screens = screens_of(asked, lambda chips: None)
     first_s = time.perf_counter() - start
     start = time.perf_counter()
-    tried = tried_on(asked, screens)
+    tried = tried_on(asked, screens, lambda chips: None)
     second_s = time.perf_counter() - start
     points, structures = sum(one.points for one in screens), sum(len(one.structures) for one in screens)
     print(HEADER)

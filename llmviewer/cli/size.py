@@ -91,7 +91,7 @@ def command(
     kind = views.check_output(format, output, (model, *names))
     if emit:
         check_target(emit)
-    with progress(len(chips_of(hardware))) as advance:
+    with progress(2 * len(chips_of(hardware))) as advance:
         made = size(model, hardware, advance=advance, price=price, **own, **options)
     if emit and made.best is not None:
         write(manifest(emit, made.best.to_dict()), output)

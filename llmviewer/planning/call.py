@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeVar
 
 from llmviewer.api import build
 from llmviewer.core import arguments, data
@@ -18,6 +18,7 @@ from llmviewer.planning.first_floor import ChipScreen, screen_chip
 from llmviewer.planning.fronts import front_of, steady_choices
 from llmviewer.planning.gates import farthest
 from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE, Question
+from llmviewer.planning.screen import Order
 from llmviewer.planning.second_floor import Tried, best_of_chip, mixed_pools
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
@@ -31,6 +32,7 @@ MOST_CHIPS = 16
 HARDWARE = "hardware_specs"
 
 Advance = Callable[[int], None]
+One = TypeVar("One")
 
 
 def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **options: Any) -> Sizing:
@@ -39,13 +41,13 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
     model: as of `analyze`.  hardware: chips, a list or comma-separated; "all" of hardware_specs.  options: the load and
     limits as of `simulate` (request_rate=50, input_len=2000, output_len=300, ttft="p99:1s", tpot="p99:50ms", or a
     trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd", price="h100=2.10"), and
-    options of a run, each a value or a list of values to try.  advance: called with the number of chips that are done.
+    options of a run, each a value or a list of values to try.  advance: called with steps that are done, two per chip.
     Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), options)
     screens = screens_of(asked, advance)
     _check_space(screens)
-    tried = tried_on(asked, screens)
+    tried = tried_on(asked, screens, advance)
     choices = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
     best = _best_of_each_chip(choices)
     best += steady_choices(asked, screens, {each.hardware for each in tried})
@@ -84,9 +86,7 @@ def screens_of(asked: Question, advance: Advance) -> list[ChipScreen]:
     """The first floor of every chip, several at a time."""
     build.model_of(asked.model, build.options_of({}))  # once, before processes are forked
     found: list[ChipScreen] = []
-    at_once = 2 * cores()
-    for start in range(0, len(asked.hardware), at_once):
-        chips = asked.hardware[start : start + at_once]
+    for chips in _parts(asked.hardware):
         found += on_all_cores(lambda chip: screen_chip(asked, chip), chips)
         advance(len(chips))
     return found
@@ -99,13 +99,25 @@ def _check_space(screens: Sequence[ChipScreen]) -> None:
         raise UserError(f"size has nothing to search: {reason}")
 
 
-def tried_on(asked: Question, screens: Sequence[ChipScreen]) -> list[Tried]:
-    """The second floor: simulations of the chips that may win, then of pools of two chips."""
-    hopeful = sorted(
-        (one for one in screens if one.ordered), key=lambda one: one.ordered[0].order(asked.objective, asked.workload)
-    )
-    tried = on_all_cores(lambda one: best_of_chip(asked, one), hopeful[:MOST_CHIPS])
+def tried_on(asked: Question, screens: Sequence[ChipScreen], advance: Advance) -> list[Tried]:
+    """The second floor: simulations of the chips that may win, several at a time, then of pools of two chips."""
+    hopeful = sorted((one for one in screens if one.ordered), key=lambda one: _first_order(asked, one))
+    simulated, tried = hopeful[:MOST_CHIPS], list[Tried]()
+    advance(len(screens) - len(simulated))
+    for part in _parts(simulated):
+        tried += on_all_cores(lambda one: best_of_chip(asked, one), part)
+        advance(len(part))
     return [*tried, mixed_pools(asked, hopeful, tried)]
+
+
+def _first_order(asked: Question, one: ChipScreen) -> Order:
+    return one.ordered[0].order(asked.objective, asked.workload)
+
+
+def _parts(values: Sequence[One]) -> list[Sequence[One]]:
+    """Parts of a sequence that keep all cores busy for a while, so that progress is seen between them."""
+    each = 2 * cores()
+    return [values[start : start + each] for start in range(0, len(values), each)]
 
 
 def _best_of_each_chip(choices: Sequence[Choice]) -> list[Choice]:
