@@ -88,3 +88,15 @@ def test_a_profile_that_is_no_text_is_named(value: Any, efficiency: str) -> None
 def test_an_engine_needs_calibrated_times() -> None:
     with pytest.raises(lv.UserError, match="it needs efficiency calibrated, not ideal"):
         Options(engine="vllm", efficiency="ideal")
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "deepseek-v3", "llama-3.1-8b"])
+def test_stated_defaults_change_nothing(model: str) -> None:
+    """The command line passes every option, Python callers only those that they name."""
+    stated = {name: option.default for name, option in TECHNIQUES.items()}
+    for engine in ("kernels", "vllm", "sglang", "trtllm"):
+        answers = [
+            lv.analyze(model, "h200", engine=engine, batch_size=8, tensor_parallel_size=8, **options).to_json()
+            for options in ({}, {k: v for k, v in stated.items() if k != "tensor_parallel_size"})
+        ]
+        assert answers[0] == answers[1], engine

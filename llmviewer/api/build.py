@@ -110,7 +110,7 @@ def system(chip: Chip, options: Options) -> System:
     requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
     for change in registry.changes({**own, **requested}):
         built = change(built)
-    built = with_engine_kernels(built, routed="expert_skew" in options.techniques)
+    built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
     return replace(built, any_chunks=_any_chunks(built, options))
 
 

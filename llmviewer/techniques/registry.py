@@ -19,7 +19,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),
     "expert_skew": TechniqueOption(
-        "sparsity.expert_skew", SharedBy.WEIGHTS, "Exponent of expert popularity i^-alpha; 0 is uniform.", "0", "0"
+        "sparsity.expert_skew", SharedBy.WEIGHTS, "Exponent of expert popularity i^-alpha; 0: uniform, none: engine's."
     ),
     # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
     "lora": TechniqueOption(
