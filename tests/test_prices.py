@@ -87,6 +87,12 @@ def test_owned_hardware_without_published_power_asks_for_watts() -> None:
     assert price_list("owned", owned=f"{OWNED},watts=300").of(chip) is not None
 
 
+def test_a_chip_of_the_user_s_own_file_is_priced_by_its_name() -> None:
+    assert price_list("rented", ["mychip=1.5"], None, ["mychip"]).of("mychip").usd_per_hour == 1.5  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="unknown chip 'mychip'"):
+        price_list("rented", ["mychip=1.5"], None, ["another"])
+
+
 def test_old_prices_and_mixed_terms_are_said() -> None:
     prices = price_list()
     # 2026-04-03 + 180 days = 2026-09-30

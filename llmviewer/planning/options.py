@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from llmviewer.api.build import chip_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
@@ -132,8 +133,14 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
             spare=words["spare"],
         ),
-        prices=price_list(words["price_kind"], _given_prices(options.get("price")), words["owned"]),
+        prices=_prices(words, _given_prices(options.get("price")), hardware),
     )
+
+
+def _prices(words: Mapping[str, Any], given: Sequence[str], hardware: Sequence[Any]) -> PriceList:
+    """Prices of the sizing; a chip of the user's own file is priced by its name."""
+    own = [chip_of(one).name for one in hardware] if given else []
+    return price_list(words["price_kind"], given, words["owned"], own)
 
 
 def _checked(name: str, option: LoadOption, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
@@ -142,8 +142,15 @@ class PriceList:
         return lines
 
 
-def price_list(kind: str = "rented", given: Iterable[str] = (), owned: Owned | str | None = None) -> PriceList:
+def price_list(
+    kind: str = "rented",
+    given: Iterable[str] = (),
+    owned: Owned | str | None = None,
+    chips: Collection[str] = (),
+) -> PriceList:
     """Prices of one kind.  given: the user's own, `h100=2.10`.  owned: hardware of the kind `owned`, or its text.
+
+    chips: names of chips of the user's own files, which `given` may price too.
 
     Raises UserError for an unknown kind or chip, a malformed price, and `owned` without its figures or beside others.
     """
@@ -152,7 +159,7 @@ def price_list(kind: str = "rented", given: Iterable[str] = (), owned: Owned | s
     if owned is not None and kind != "owned":
         raise UserError(f"--owned is for --price-kind owned, not {kind}")
     theirs: dict[str, Price] = {}
-    for chip, price in map(_given, given):
+    for chip, price in (_given(text, chips) for text in given):
         if chip in theirs:
             raise UserError(f"--price is given twice for {chip}")
         theirs[chip] = price
@@ -161,13 +168,14 @@ def price_list(kind: str = "rented", given: Iterable[str] = (), owned: Owned | s
     return PriceList(kind, _least(kind), theirs, parse_owned(owned) if isinstance(owned, str) else owned)
 
 
-def _given(text: str) -> tuple[str, Price]:
+def _given(text: str, chips: Collection[str]) -> tuple[str, Price]:
     """The chip's stem and price in `h100=2.10`."""
     name, equals, number = text.rpartition("=")
     usd = parse_number(number)
     if not name.strip() or not equals or isinstance(usd, str) or not 0.0 <= usd <= MAX_USD_PER_HOUR:
         raise UserError(f"--price is {quoted(text)}; allowed: CHIP=$ per GPU-hour from 0 to 1e6, such as h100=2.10")
-    chip = specs.load(name.strip()).name
+    name = name.strip()
+    chip = name if name in chips else specs.load(name).name
     return chip, Price(chip, float(usd), "given", GIVEN, None, None, GIVEN)
 
 
