@@ -1,0 +1,176 @@
+"""Measured against predicted time of every operator over recorded passes; all times are means per pass [s]."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llmviewer.api.configuration import Configuration
+from llmviewer.calibrate.diagnosis.alignment import NONE
+from llmviewer.calibrate.diagnosis.annotation import Stated, Work, step_of
+from llmviewer.calibrate.diagnosis.assignment import places_of
+from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
+from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
+from llmviewer.calibrate.diagnosis.recording import Kernel
+from llmviewer.calibrate.diagnosis.slots import PREPARE, SAMPLING, slots_of
+from llmviewer.calibrate.diagnosis.steps import RecordedPass
+from llmviewer.calibrate.diagnosis.timeline import timeline
+from llmviewer.core.counts import present
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Step
+from llmviewer.hardware.chip import Chip
+
+#: Work that engines do beside the model, which no operator predicts.
+BESIDE = (PREPARE, SAMPLING)
+#: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
+OWN_KINDS = ("copy", "prepare", "sampling", "elementwise")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OperatorTimes:
+    """Times of one operator over all layers.  kernels: name -> number of runs; wait_s: idle time before its kernels.
+
+    kind: of the operator.  dtype: in which its matrix units compute, "" without them.
+    """
+
+    name: str
+    kind: str
+    dtype: str = ""
+    predicted_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+    measured_s: float = 0.0
+    wait_s: float = 0.0
+    kernels: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Comparison:
+    """Times of recorded passes, means per pass [s].
+
+    operators: name -> times, in the order of the graph; the places BESIDE have no prediction.  unplanned: kind ->
+    seconds of kernels of engines' own kinds without an operator; unmatched: kernel name -> seconds of the others.
+    engine_s: predicted for the passes after which another one follows.  gap_s: idle device.  overlap_s: seconds of
+    kernels during which another one runs.  runs: (kernel, kind, operator) -> number and seconds.
+    """
+
+    passes: int
+    phases: Counter[str]
+    measured_s: float = 0.0
+    engine_s: float = 0.0
+    said_s: float | None = None
+    gap_s: float = 0.0
+    between_s: float = 0.0
+    overlap_s: float = 0.0
+    linked: float = 0.0
+    operators: dict[str, OperatorTimes] = field(default_factory=dict)
+    unplanned: Counter[str] = field(default_factory=Counter)
+    unmatched: Counter[str] = field(default_factory=Counter)
+    runs: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted time of the kernels and of the engine; of the work that the user states, if that is another."""
+        return (self.work_s if self.said_s is None else self.said_s) + self.engine_s
+
+    @property
+    def work_s(self) -> float:
+        """Predicted time of the kernels of the recorded work."""
+        return sum(one.predicted_s for one in self.operators.values())
+
+    @property
+    def kernel_s(self) -> float:
+        """Seconds of all kernels."""
+        return sum(seconds for _, seconds in self.runs.values())
+
+    @property
+    def unmatched_s(self) -> float:
+        """Seconds of kernels that could not be matched."""
+        return sum(self.unmatched.values())
+
+
+def compared(configuration: Configuration, passes: Sequence[RecordedPass], stated: Stated) -> Comparison:
+    """The comparison of the whole passes of a recording.  Raises UserError if there is none or its work is unknown."""
+    whole = [one for one in passes if one.whole]
+    if not whole:
+        raise UserError("the recording has no whole forward pass: record several, after a warm-up")
+    steps = [step_of(_work(one, stated), stated) for one in whole]
+    found = Comparison(passes=len(whole), phases=Counter(_work(one, stated).phase for one in whole))
+    for number in sorted({len(step.groups) for step in steps}):
+        own = [position for position, step in enumerate(steps) if len(step.groups) == number]
+        _add(found, configuration, [whole[position] for position in own], [steps[position] for position in own])
+    if stated.is_whole and any(one.work is not None for one in whole):
+        said = priced(configuration, [step_of(stated.work, stated)])
+        found.said_s = float(sum(one.seconds.sum() for one in said.operators))
+    return found
+
+
+def _work(one: RecordedPass, stated: Stated) -> Work:
+    """The work of a pass, from its mark or from what the user states."""
+    return one.work if one.work is not None else stated.work
+
+
+def _add(found: Comparison, configuration: Configuration, passes: Sequence[RecordedPass], steps: list[Step]) -> None:
+    """Add passes with equally many groups to the comparison."""
+    prices = priced(configuration, steps)
+    slots = slots_of(prices.evaluation.graph)
+    _predict(found, prices, configuration.system.chip, [one.next_s is not None for one in passes])
+    cache: dict[tuple[str, ...], np.ndarray] = {}
+    for one in passes:
+        key = tuple(kernel.name for kernel in one.kernels)
+        if key not in cache:
+            cache[key] = places_of(one.kernels, slots, open_start=1.0, open_end=1.0)
+        names = ["" if place == NONE else slots[place].operator for place in cache[key]]
+        _measure(found, one, names)
+
+
+def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequence[bool]) -> None:
+    share = 1.0 / found.passes
+    found.operators.setdefault(PREPARE, OperatorTimes(name=PREPARE, kind="engine"))
+    for one in prices.operators:
+        new = OperatorTimes(name=one.name, kind=one.row.operator.kind.value, dtype=_dtype(one, chip))
+        own = found.operators.setdefault(one.name, new)
+        own.predicted_s += float(one.seconds.sum()) * share
+        own.low_s += float(one.low.sum()) * share
+        own.high_s += float(one.high.sum()) * share
+    found.operators.setdefault(SAMPLING, OperatorTimes(name=SAMPLING, kind="engine"))
+    found.engine_s += float(prices.engine_s[np.array(followed)].sum()) * share
+
+
+def _dtype(one: PricedOperator, chip: Chip) -> str:
+    operator = one.row.operator
+    return chip.compute_dtype(operator.compute) if present(operator.matmul_flops) else ""
+
+
+def _measure(found: Comparison, one: RecordedPass, names: Sequence[str]) -> None:
+    """Add the kernels of a pass.  names: operator of each kernel, "" without one."""
+    share = 1.0 / found.passes
+    times = timeline(one.kernels)
+    after = 0.0 if one.next_s is None else max(one.next_s - one.end_s, 0.0)
+    found.measured_s += (times.busy_s + float(times.gaps.sum()) + after) * share
+    found.gap_s += (float(times.gaps.sum()) + after) * share
+    found.between_s += after * share
+    found.overlap_s += float(times.hidden.sum()) * share
+    found.linked += sum(kernel.launch_s is not None for kernel in one.kernels) / len(one.kernels) * share
+    for kernel, name, wait in zip(one.kernels, names, times.gaps, strict=True):
+        _count(found, kernel, name, float(wait) * share)
+
+
+def _count(found: Comparison, kernel: Kernel, name: str, wait_s: float) -> None:
+    kind, seconds = kind_of(kernel.name), kernel.seconds / found.passes
+    run = found.runs.setdefault((kernel.name, kind, name), [0.0, 0.0])
+    run[0] += 1.0 / found.passes
+    run[1] += seconds
+    if name:
+        own = found.operators[name]
+        own.measured_s += seconds
+        own.wait_s += wait_s
+        own.kernels[kernel.name] += 1
+    elif kind in OWN_KINDS:
+        found.unplanned[kind] += seconds
+    else:
+        found.unmatched[kernel.name if kind == UNKNOWN else f"{kind}: {kernel.name}"] += seconds
+

@@ -1,0 +1,99 @@
+"""The answer of `diagnose`: where a measured run lost its time, as one document that pages and JSON show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.parts import Part, is_inside
+from llmviewer.calibrate.diagnosis.suspects import Suspect
+
+SCHEMA = "llmviewer.diagnosis/1"
+#: Share of an operator's time that the device is idle before its kernels, above which the host is to blame.
+HOST_SHARE = 0.5
+FINE, SLOW, FAST, HOST, UNPREDICTED, NO_KERNEL = "fine", "slow", "fast", "host", "unpredicted", "no kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Diagnosis:
+    """Measured against predicted times, means per forward pass [s], and what explains the difference."""
+
+    source: str
+    program: str
+    model: str
+    hardware: str
+    found: Comparison
+    parts: tuple[Part, ...]
+    suspects: tuple[Suspect, ...]
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        found = self.found
+        return {
+            "schema": SCHEMA,
+            "warnings": list(self.warnings),
+            "source": self.source,
+            "program": self.program,
+            "model": self.model,
+            "hardware": self.hardware,
+            "passes": found.passes,
+            "phases": dict(found.phases),
+            "measured_s": found.measured_s,
+            "predicted_s": found.predicted_s,
+            "difference_s": found.measured_s - found.predicted_s,
+            "kernel_s": found.kernel_s,
+            "busy_s": found.kernel_s - found.overlap_s,
+            "gap_s": found.gap_s,
+            "parts": [_part(one) for one in self.parts],
+            "unmatched_s": found.unmatched_s,
+            "assigned_share": 1.0 - found.unmatched_s / found.kernel_s if found.kernel_s else 1.0,
+            "suspects": [{"text": one.text, "amount_s": one.amount_s, "try": one.remedy} for one in self.suspects],
+            "operators": [_operator(one) for one in found.operators.values()],
+            "kernels": list(_kernels(found.runs)),
+        }
+
+
+def _part(one: Part) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "amount_s": one.amount_s,
+        "outside_interval": one.outside,
+        "evidence": one.evidence,
+    }
+
+
+def _operator(one: OperatorTimes) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "measured_s": one.measured_s if one.kernels else None,
+        "predicted_s": None if one.name in BESIDE else one.predicted_s,
+        "interval80": None if one.name in BESIDE else [one.low_s, one.high_s],
+        "gap_s": one.wait_s,
+        "verdict": verdict(one),
+        "kernels": dict(one.kernels),
+    }
+
+
+def verdict(one: OperatorTimes) -> str:
+    """Verdict on one operator: its kernels are fine, slow or fast, or the device waits for the host before them."""
+    if not one.kernels:
+        return NO_KERNEL
+    if one.name in BESIDE or not one.predicted_s:
+        return UNPREDICTED
+    if one.wait_s > HOST_SHARE * one.measured_s:
+        return HOST
+    if is_inside(one):
+        return FINE
+    return SLOW if one.measured_s > one.high_s else FAST
+
+
+def _kernels(runs: Mapping[tuple[str, str, str], list[float]]) -> Iterable[dict[str, Any]]:
+    """Kernels per pass with their operator, the longest first; no operator: null."""
+    for (name, kind, operator), (count, seconds) in sorted(runs.items(), key=lambda item: -item[1][1]):
+        yield {"name": name, "kind": kind, "operator": operator or None, "runs": count, "seconds": seconds}
+

@@ -1,0 +1,79 @@
+"""Predicted time of every operator of recorded forward passes, and of the engine between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
+from llmviewer.api.configuration import Configuration
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Group, Step
+from llmviewer.result import interval
+from llmviewer.timing.calibrated import Calibrated
+
+FIELDS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "attended_new_pairs")
+LOW80, HIGH80 = interval.LEVELS["80"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedOperator:
+    """Times of one operator in every pass [s], over all its layers, with the bounds of its 80 % interval."""
+
+    name: str
+    row: TimedOperator
+    seconds: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedPasses:
+    """Passes of one kind, all priced at once.  engine_s: time that the engine adds to the kernels of each [s]."""
+
+    evaluation: Evaluation
+    operators: tuple[PricedOperator, ...]
+    engine_s: Array
+
+
+def priced(configuration: Configuration, steps: Sequence[Step]) -> PricedPasses:
+    """The times of passes with equally many groups.  Raises UserError for a system that this cannot price."""
+    system = configuration.system
+    if system.parallelism.pipeline > 1 or system.copies_beside:
+        raise UserError("diagnose compares the kernels of one device; pipelines and offloading are not compared")
+    if len(steps[0].groups) == 0:
+        raise UserError("a recorded pass has no requests")
+    step = Step(tuple(_stacked([one.groups[number] for one in steps]) for number in range(len(steps[0].groups))))
+    evaluation = evaluate(configuration.model, system, step)
+    calibration = system.efficiency if isinstance(system.efficiency, Calibrated) else None
+    ratios = interval.bound_ratios(evaluation, calibration, system.chip) if calibration else {}
+    count = len(steps)
+    operators = tuple(_operator(row, ratios.get(id(row)), count) for row in evaluation.rows)
+    engine = sum((_spread(seconds, count) for _, seconds in evaluation.served), np.zeros(count))
+    return PricedPasses(evaluation=evaluation, operators=operators, engine_s=engine)
+
+
+def _stacked(groups: Sequence[Group]) -> Group:
+    """One group whose columns are the values of all passes."""
+    columns = {name: np.array([float(getattr(group, name)) for group in groups]) for name in FIELDS}
+    return Group(**columns)
+
+
+def _operator(row: TimedOperator, ratios: Array | None, count: int) -> PricedOperator:
+    seconds = _spread(row.timing.time_s, count) * float(row.block.repeats)
+    bounds = np.ones((4, count)) if ratios is None else np.array([_spread(ratio, count) for ratio in ratios])
+    return PricedOperator(
+        name=row.operator.name,
+        row=row,
+        seconds=seconds,
+        low=seconds * bounds[LOW80],
+        high=seconds * bounds[HIGH80],
+    )
+
+
+def _spread(values: object, count: int) -> Array:
+    """The values of all passes, of a number or an array."""
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (count,)).copy()

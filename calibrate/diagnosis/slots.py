@@ -1,0 +1,148 @@
+"""Places of kernels: the operators of a forward pass, layer by layer, with the kinds of kernels that may run each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from llmviewer.core.ir import Block, Graph, Operator
+from llmviewer.core.kinds import Kind, OperatorRole
+
+#: Names of the places before and after the model's own operators: inputs of the pass, and from logits to tokens.
+PREPARE, SAMPLING = "prepare", "sampling"
+#: End of the name of an operator that also normalizes the input of the next layer.
+NEXT_NORM = "+attn_norm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotKind:
+    """Kernels that may run an operator.
+
+    main: kind -> score of the kernel that does its work, once per operator.  parts: kind -> score of kernels beside
+    it, any number.  missing: cost if no kernel runs it, high if no engine fuses it into another.
+    """
+
+    main: Mapping[str, float]
+    parts: Mapping[str, float]
+    missing: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One operator in one layer.  layer: number of the layer in the model, -1 outside of layers."""
+
+    operator: str
+    block: str
+    layer: int
+    kind: SlotKind
+
+
+def _kind(missing: float, main: dict[str, float], **parts: float) -> SlotKind:
+    return SlotKind(main=main, parts=parts, missing=missing)
+
+
+MATMUL = _kind(2.5, {"matmul": 4.0}, matmul_part=1.0)
+ROUTER = _kind(1.5, {"matmul": 3.5}, matmul_part=1.0)
+EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=0.6, matmul_part=1.0, quantize=0.6)
+ATTENTION = _kind(4.0, {"attention": 6.0}, attention_part=2.0, attention=1.0)
+SCORES = _kind(2.5, {"matmul": 3.0, "attention": 3.0}, matmul_part=1.0, elementwise=0.2)
+SOFTMAX = _kind(0.6, {"sampling": 3.0}, elementwise=0.4)
+NORM = _kind(0.6, {"norm": 3.0, "add_norm": 3.0, "all_reduce_norm": 2.0}, norm_part=2.0, elementwise=0.5, residual=0.3)
+QK_NORM = _kind(
+    0.3, {"qk_norm": 3.2, "norm": 2.5, "add_norm": 2.3, "norm_rope": 3.0}, norm_part=1.8, elementwise=0.4, norm=0.2
+)
+ROPE = _kind(
+    0.5, {"rope": 3.0, "rope_kv_write": 3.0, "norm_rope": 2.5}, rope_part=2.0, elementwise=0.5, residual=0.4, rope=1.0
+)
+KV_WRITE = _kind(0.4, {"kv_write": 3.0, "rope_kv_write": 1.5}, elementwise=0.3, copy=0.1)
+ACTIVATION = _kind(0.5, {"activation": 3.0, "expert_activation": 3.0}, elementwise=0.6)
+QUANTIZE = _kind(0.3, {"quantize": 3.0}, elementwise=0.2)
+RESIDUAL = _kind(0.5, {"residual": 2.5, "add_norm": 1.0}, elementwise=0.7)
+ROUTE = _kind(0.5, {"route": 3.0, "sampling": 1.0}, route=2.0, permute=2.0, elementwise=0.4, sampling=0.4, prepare=0.3)
+COMBINE = _kind(0.5, {"combine": 3.0}, elementwise=0.5, residual=0.5, permute=0.3)
+EMBEDDING = _kind(0.6, {"embedding": 3.0}, elementwise=0.4)
+RECURRENCE = _kind(2.0, {"recurrence": 4.0}, recurrence=2.0, elementwise=0.4, norm=0.3)
+CONV = _kind(1.0, {"conv": 4.0}, elementwise=0.3)
+INDEX = _kind(1.0, {"index": 4.0}, index=1.5, matmul=0.4, quantize=0.3)
+COLLECTIVES = {
+    "all_gather": _kind(1.2, {"all_gather": 4.0}),
+    "reduce_scatter": _kind(1.2, {"reduce_scatter": 4.0, "all_reduce": 1.0}),
+    "all_to_all": _kind(1.2, {"all_to_all": 4.0, "all_gather": 2.0, "reduce_scatter": 2.0}, all_to_all=1.5),
+    "all_reduce": _kind(1.2, {"all_reduce": 4.0, "all_reduce_norm": 4.0, "reduce_scatter": 2.0}, all_gather=0.5),
+}
+INPUTS = _kind(0.0, {}, prepare=2.0, copy=1.0, elementwise=0.3, embedding=0.2, attention_part=0.5, sampling=0.2)
+OUTPUTS = _kind(0.0, {}, sampling=3.0, prepare=1.5, copy=0.8, elementwise=0.5, embedding=0.3, all_gather=0.3)
+
+BY_ROLE = {
+    OperatorRole.ROUTER: ROUTER,
+    OperatorRole.ROPE: ROPE,
+    OperatorRole.ACTIVATION: ACTIVATION,
+    OperatorRole.QUANTIZE: QUANTIZE,
+    OperatorRole.RESIDUAL: RESIDUAL,
+    OperatorRole.QK_NORM: QK_NORM,
+    OperatorRole.SCORES: SCORES,
+    OperatorRole.WEIGHTED_VALUES: SCORES,
+    OperatorRole.SOFTMAX: SOFTMAX,
+    OperatorRole.EXPERT_COMBINE: COMBINE,
+    OperatorRole.INDEX_SCORES: INDEX,
+}
+BY_KIND = {
+    Kind.GEMM: MATMUL,
+    Kind.ATTENTION: ATTENTION,
+    Kind.NORM: NORM,
+    Kind.SOFTMAX: ROUTE,
+    Kind.EMBEDDING: EMBEDDING,
+    Kind.RECURRENCE: RECURRENCE,
+    Kind.CONV: CONV,
+    Kind.ELEMENTWISE: KV_WRITE,
+    Kind.COPY: _kind(0.3, {"copy": 2.0}, copy=0.5),
+}
+
+
+def slots_of(graph: Graph) -> list[Slot]:
+    """Operators in the order in which a device runs them, every layer by itself, between inputs and sampling.
+
+    Where the graph fuses the norm of the next layer into the last operator of a layer, the last layer's runs before the
+    first layer: a device normalizes the embedding first, and the sum of the last layer with the final norm.
+    """
+    slots = list(_unrolled(graph))
+    layers = [position for position, slot in enumerate(slots) if slot.layer >= 0]
+    if layers and NEXT_NORM in slots[layers[-1]].operator:
+        slots.insert(layers[0], slots.pop(layers[-1]))
+    return [
+        Slot(operator=PREPARE, block="step", layer=-1, kind=INPUTS),
+        *slots,
+        Slot(operator=SAMPLING, block="step", layer=-1, kind=OUTPUTS),
+    ]
+
+
+def _unrolled(graph: Graph) -> Iterator[Slot]:
+    """Layers in the order of their numbers; blocks without layers stay where they stand."""
+    layers = [(number, block) for block in graph.blocks if block.is_layer for number in _numbers(block)]
+    layers.sort(key=lambda item: item[0])
+    seen = False
+    for block in graph.blocks:
+        if not block.is_layer:
+            yield from _slots(block, -1)
+        elif not seen:
+            seen = True
+            for number, own in layers:
+                yield from _slots(own, number)
+
+
+def _numbers(block: Block) -> tuple[int, ...]:
+    return block.numbers or tuple(range(block.repeats))
+
+
+def _slots(block: Block, layer: int) -> Iterator[Slot]:
+    for operator in block.operators:
+        yield Slot(operator=operator.name, block=block.name, layer=layer, kind=slot_kind(operator))
+
+
+def slot_kind(operator: Operator) -> SlotKind:
+    """Kernels that may run an operator."""
+    if operator.kind is Kind.COLLECTIVE:
+        return next((kind for name, kind in COLLECTIVES.items() if name in operator.name), COLLECTIVES["all_reduce"])
+    if operator.kind is Kind.GEMM and operator.name.startswith("expert_"):
+        return EXPERTS
+    return BY_ROLE.get(operator.role, BY_KIND[operator.kind])
