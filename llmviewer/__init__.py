@@ -12,6 +12,7 @@ __all__ = [
     "Check",
     "Comparison",
     "Crossover",
+    "Diagnosis",
     "Result",
     "Simulation",
     "Sizing",
@@ -22,6 +23,7 @@ __all__ = [
     "check",
     "compare",
     "crossover",
+    "diagnose",
     "list_engines",
     "list_hardware",
     "list_models",
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
         list_techniques,
         sweep,
     )
+    from llmviewer.calibrate.diagnosis.call import diagnose
+    from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
     from llmviewer.core.errors import UserError
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
@@ -63,12 +67,14 @@ _HOME = {
     "Check": "llmviewer.planning.contract",
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
+    "Diagnosis": "llmviewer.calibrate.diagnosis.diagnosis",
     "Result": "llmviewer.result.result",
     "Simulation": "llmviewer.simulation.result",
     "Sizing": "llmviewer.planning.sizing",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
     "check": "llmviewer.planning.contract",
+    "diagnose": "llmviewer.calibrate.diagnosis.call",
     "plot": "llmviewer.reports.plots.plot",
     "simulate": "llmviewer.simulation.call",
     "size": "llmviewer.planning.call",

@@ -75,15 +75,19 @@ class Stated:
         """Whether the user states all of the work."""
         return not isnan(self.requests + self.length) and bool(self.stage)
 
-    @property
-    def work(self) -> Work:
-        """The work of every pass.  Raises UserError that names the options if it is not stated."""
-        if not self.is_whole:
+    def work(self, tokens: float) -> Work:
+        """The work of a pass without a mark.  tokens: new tokens of the pass if shapes in the recording tell, else NaN.
+
+        Raises UserError that names the options if it is not stated.
+        """
+        length = tokens / self.requests if isnan(self.length) else self.length
+        if isnan(self.requests + length) or not self.stage:
             options = "--stage prefill|decode --batch-size N --input-len N"
             raise UserError(f"no mark of the recording states the work of a pass: add {options}")
         if self.stage == "prefill":
-            return Work(context=Sums(requests=self.requests, new=self.requests * self.length))
-        return Work(generation=Sums(requests=self.requests, new=self.requests))
+            return Work(context=Sums(requests=self.requests, new=self.requests * length if isnan(tokens) else tokens))
+        requests = self.requests if isnan(tokens) else tokens
+        return Work(generation=Sums(requests=requests, new=requests))
 
 
 def work_of(name: str) -> Work | None:

@@ -66,6 +66,7 @@ def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, sou
         program=recording.program,
         model=chosen.model.name,
         hardware=chosen.chip.name,
+        engine=chosen.options.engine,
         found=found,
         parts=parts,
         suspects=tuple(suspects_of(Case(found=found, parts=parts))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 
 import numpy as np
 
@@ -102,15 +103,18 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
     for number in sorted({len(step.groups) for step in steps}):
         own = [position for position, step in enumerate(steps) if len(step.groups) == number]
         _add(found, configuration, [whole[position] for position in own], [steps[position] for position in own])
-    if stated.is_whole and any(one.work is not None for one in whole):
-        said = priced(configuration, [step_of(stated.work, stated)])
+    if stated.is_whole:
+        said = priced(configuration, [step_of(stated.work(nan), stated)])
         found.said_s = float(sum(one.seconds.sum() for one in said.operators))
     return found
 
 
 def _work(one: RecordedPass, stated: Stated) -> Work:
-    """The work of a pass, from its mark or from what the user states."""
-    return one.work if one.work is not None else stated.work
+    """The work of a pass, from its mark, or from what the user states and the shapes of matrix products."""
+    if one.work is not None:
+        return one.work
+    rows = Counter(kernel.shape[0] for kernel in one.kernels if kernel.shape is not None)
+    return stated.work(rows.most_common(1)[0][0] if rows else nan)
 
 
 def _add(found: Comparison, configuration: Configuration, passes: Sequence[RecordedPass], steps: list[Step]) -> None:
@@ -154,7 +158,7 @@ def _measure(found: Comparison, one: RecordedPass, names: Sequence[str]) -> None
     found.gap_s += (float(times.gaps.sum()) + after) * share
     found.between_s += after * share
     found.overlap_s += float(times.hidden.sum()) * share
-    found.linked += sum(kernel.launch_s is not None for kernel in one.kernels) / len(one.kernels) * share
+    found.linked += len({kernel.launch_s for kernel in one.kernels} - {None}) / len(one.kernels) * share
     for kernel, name, wait in zip(one.kernels, names, times.gaps, strict=True):
         _count(found, kernel, name, float(wait) * share)
 

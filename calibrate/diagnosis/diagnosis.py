@@ -24,6 +24,7 @@ class Diagnosis:
     program: str
     model: str
     hardware: str
+    engine: str
     found: Comparison
     parts: tuple[Part, ...]
     suspects: tuple[Suspect, ...]
@@ -39,6 +40,7 @@ class Diagnosis:
             "program": self.program,
             "model": self.model,
             "hardware": self.hardware,
+            "engine": self.engine,
             "passes": found.passes,
             "phases": dict(found.phases),
             "measured_s": found.measured_s,

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("llmviewer.cli.simulate", "A server under load: percentiles, queues, the highest rate."),
     "size": ("llmviewer.cli.size", "The least hardware for a load within limits, with cost."),
     "check": ("llmviewer.cli.check", "A contract that predictions must keep, for CI."),
+    "diagnose": ("llmviewer.cli.diagnose", "Where a recorded run lost its time, operator by operator."),
     "plot": ("llmviewer.cli.plot.command", "Rooflines, curves, memory, Pareto and crossover plots."),
     "survey": ("llmviewer.cli.survey", "Figures of the survey arXiv 2402.16363, recomputed."),
     "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),

@@ -69,7 +69,7 @@ def command(
     from llmviewer.reports.plots import plot
 
     path, plot_kind = output or f"{kind}.png", KINDS[kind]
-    _check_path(path, (*model.split(","), *hardware.split(","), measured))
+    check_path(path, (*model.split(","), *hardware.split(","), measured))
     process.silence_matplotlib()
     style = plot.style_of(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
@@ -94,7 +94,8 @@ def _print_kinds(kinds: Mapping[str, PlotKind]) -> int:
     return 0
 
 
-def _check_path(path: str, inputs: tuple[str, ...]) -> None:
+def check_path(path: str, inputs: tuple[str, ...]) -> None:
+    """Raise UserError for the path of a picture with an unknown suffix, that cannot be written, or that is an input."""
     if Path(path).suffix.removeprefix(".").lower() not in FILE_FORMATS:
         raise UserError(f"output is {quoted(path)}; allowed: a name that ends in .{', .'.join(FILE_FORMATS)}")
     check_not_an_input(path, filter(None, inputs))

@@ -1,0 +1,96 @@
+"""`llmviewer diagnose`: where a measured run lost its time against the prediction."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from llmviewer.cli import candidates, views
+from llmviewer.cli import options as opt
+from llmviewer.cli.output import print_warnings
+from llmviewer.core import arguments
+
+#: Engine whose kernels are expected unless another one is named.
+ENGINE = "vllm"
+
+
+def _size(text: object) -> object:
+    return arguments.parse_size(text) if isinstance(text, str) else text
+
+
+@opt.with_run_options
+def command(
+    measured: Annotated[
+        str, typer.Argument(metavar="MEASURED", help="Profile of the run: torch.profiler, Nsight Systems, rocprofv3.")
+    ],
+    model: opt.Model,
+    hardware: opt.Hardware,
+    engine: opt.annotation("engine") = ENGINE,  # type: ignore[valid-type]
+    batch_size: Annotated[
+        object, typer.Option("--batch-size", parser=_size, metavar="WHOLE", help="Requests of a pass, if not marked.")
+    ] = None,
+    input_len: Annotated[
+        object,
+        typer.Option("--input-len", parser=_size, metavar="WHOLE", help="Prompt length, or keys of a decode step."),
+    ] = None,
+    stage: Annotated[
+        str,
+        typer.Option(
+            "--stage", autocompletion=candidates.one_of("prefill", "decode"), help="prefill or decode, if not marked."
+        ),
+    ] = "",
+    waterfall: Annotated[
+        str | None, typer.Option("--waterfall", metavar="FILE", help="Also draw the parts: .png, .svg or .pdf.")
+    ] = None,
+    format: opt.Format = "",  # noqa: A002
+    output: opt.Output = None,
+    **options: Any,
+) -> int:
+    """Compares the kernels of a recorded run with the prediction of the same work, operator by operator.
+
+    The marks of vLLM, SGLang and TensorRT-LLM state the work of every pass; without them --stage, --batch-size and
+    --input-len do.  Exits 0 whatever it finds.
+    """
+    from llmviewer.calibrate.diagnosis.call import diagnose
+    from llmviewer.reports import diagnosis_page
+
+    kind = views.check_output(format, output, (measured, model, hardware))
+    if waterfall is not None:
+        _check_picture(waterfall, (measured, model, hardware))
+    made = diagnose(
+        measured, model, hardware, engine=engine, batch_size=batch_size, input_len=input_len, stage=stage, **options
+    )
+    answer = made.to_dict()
+    if waterfall is not None:
+        _draw(answer, waterfall)
+    print_warnings(answer["warnings"])
+    views.show(
+        views.Views(
+            page=lambda: diagnosis_page.page(answer), document=lambda: answer, rows=lambda: answer["operators"]
+        ),
+        kind,
+        output,
+    )
+    return 0
+
+
+def _check_picture(path: str, inputs: tuple[str, ...]) -> None:
+    from llmviewer.cli.plot.command import check_path
+
+    check_path(path, inputs)
+
+
+def _draw(answer: dict[str, Any], path: str) -> None:
+    from llmviewer.cli import process
+    from llmviewer.cli.plot.command import save
+    from llmviewer.reports.plots import plot, waterfall
+
+    process.silence_matplotlib()
+    parts = [(part["name"], part["amount_s"]) for part in answer["parts"]]
+    title = f"Time of a pass: {answer['model']} on {answer['hardware']}"
+    figure = waterfall.between(
+        ("predicted", answer["predicted_s"]), parts, ("measured", answer["measured_s"]), plot.style_of("light", "page"),
+        title,
+    )  # fmt: skip
+    save(figure, path)

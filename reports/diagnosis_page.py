@@ -1,0 +1,137 @@
+"""A diagnosis as a page: the difference in a sentence, suspects, operators, and the parts of the difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table, left, plain, right
+from llmviewer.reports.stage_table import share_bar
+
+#: Verdict on an operator -> terminal colour; the cell's text also states it.
+VERDICTS = {"slow": "bold red", "host": "yellow", "unpredicted": "magenta", "fast": "cyan", "fine": "green"}
+OPERATORS = (
+    left("Operator"),
+    right("Kernels", rank=3),
+    right("Measured"),
+    right("Predicted"),
+    right("80 %", rank=1),
+    right("Ratio", rank=2),
+    right("Idle before", rank=2),
+    Column(title="Verdict", align=Align.LEFT, styles=VERDICTS),
+    left("Longest kernel", rank=4),
+)
+PARTS = (
+    left("Part"),
+    right("Time"),
+    right("Of measured"),
+    left("Beyond", rank=1),
+    Column(title="Share of measured time", align=Align.LEFT, rank=2, visual=True),
+    left("Evidence", rank=3),
+)
+#: Longest name of a kernel in the table, and most parts that are listed one by one [characters, rows].
+NAME, MOST_PARTS = 32, 14
+MEANING = (
+    ("fine", "measured within the 80 % interval of the prediction"),
+    ("slow, fast", "above or below it"),
+    ("host", "the device waits before its kernels for more than half of their time"),
+    ("unpredicted", "kernels of the engine beside the model"),
+    ("no kernel", "fused into another operator, or not run"),
+)
+
+
+def page(answer: dict[str, Any]) -> Page:
+    """Returns the page of a diagnosis object."""
+    parts: list[Any] = [Facts(lines=(("Verdict", verdict(answer)), *_recording(answer)))]
+    if answer["suspects"]:
+        parts.append(_suspects(answer))
+    parts += [_operators(answer), _parts(answer), Facts(lines=MEANING, title="Verdicts", emphasis=Emphasis.FAINT)]
+    return tuple(parts)
+
+
+def verdict(answer: dict[str, Any]) -> str:
+    """Returns measured and predicted time in a sentence, with the largest part of their difference."""
+    measured, predicted = answer["measured_s"], answer["predicted_s"]
+    times = f"a pass takes {fmt.duration(measured)}, {fmt.duration(predicted)} predicted"
+    if not predicted or not answer["parts"]:
+        return times
+    side = "longer" if measured > predicted else "shorter"
+    largest = max(answer["parts"], key=lambda part: part["amount_s"] * (1 if measured > predicted else -1))
+    share = fmt.percent(abs(measured / predicted - 1.0))
+    return f"{times}: {share} {side}; most of it in {largest['name']} ({_signed(largest['amount_s'])})"
+
+
+def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    phases = ", ".join(f"{fmt.whole(count)} {phase}" for phase, count in answer["phases"].items())
+    plural = "es" if answer["passes"] > 1 else ""
+    per_pass = "; all times are means per pass" if answer["passes"] > 1 else ""
+    assigned = fmt.percent(answer["assigned_share"])
+    return [
+        ("Recorded", plain(f"{answer['source']} ({answer['program']}): {phases} pass{plural}{per_pass}")),
+        ("Predicted", plain(f"{answer['model']} on {answer['hardware']}, {answer['engine']}")),
+        ("Matched", f"{assigned} of the kernels' time {_unmatched(answer)}".strip()),
+        ("Device", f"busy {fmt.duration(answer['busy_s'])}, idle {fmt.duration(answer['gap_s'])}"),
+    ]
+
+
+def _unmatched(answer: dict[str, Any]) -> str:
+    return f"({fmt.duration(answer['unmatched_s'])} unmatched)" if answer["unmatched_s"] else ""
+
+
+def _suspects(answer: dict[str, Any]) -> Facts:
+    lines = tuple(
+        (fmt.duration(one["amount_s"]), plain(f"{one['text']}. Try: {one['try']}.")) for one in answer["suspects"]
+    )
+    return Facts(lines=lines, title="Suspects", emphasis=Emphasis.WARNING)
+
+
+def _operators(answer: dict[str, Any]) -> Table:
+    rows = tuple(_operator(one) for one in answer["operators"] if one["kernels"] or one["predicted_s"])
+    return Table(columns=OPERATORS, rows=rows, title="Operators, over all layers of a pass")
+
+
+def _operator(one: dict[str, Any]) -> Row:
+    measured, predicted, bounds = one["measured_s"], one["predicted_s"], one["interval80"]
+    ratio = measured / predicted if measured and predicted else None
+    cells = (
+        one["name"],
+        fmt.whole(sum(one["kernels"].values())),
+        fmt.duration(measured) if measured is not None else fmt.DASH,
+        fmt.duration(predicted) if predicted is not None else fmt.DASH,
+        fmt.bounds(*bounds) if bounds and predicted else fmt.DASH,
+        fmt.times(ratio) if ratio is not None else fmt.DASH,
+        fmt.duration(one["gap_s"]) if one["gap_s"] else fmt.DASH,
+        one["verdict"],
+        plain(next(iter(one["kernels"]), fmt.DASH))[:NAME],
+    )
+    return Row(cells=cells, emphasis=Emphasis.PLAIN if one["kernels"] else Emphasis.FAINT)
+
+
+def _parts(answer: dict[str, Any]) -> Table:
+    """Returns the parts of measured − predicted, largest first, and their sum."""
+    listed = answer["parts"][:MOST_PARTS]
+    rest = answer["parts"][MOST_PARTS:]
+    rows = [_part(one, answer["measured_s"]) for one in listed]
+    if rest:
+        amount = sum(one["amount_s"] for one in rest)
+        other = {"name": f"{len(rest)} others", "amount_s": amount, "outside_interval": False, "evidence": ""}
+        rows.append(_part(other, answer["measured_s"]))
+    total = ("measured − predicted", _signed(answer["difference_s"]), "", "", "", "")
+    return Table(columns=PARTS, rows=tuple(rows), total=total, title="Parts of the difference")
+
+
+def _part(one: dict[str, Any], measured: float) -> Row:
+    share = one["amount_s"] / measured
+    cells = (
+        one["name"],
+        _signed(one["amount_s"]),
+        fmt.signed(share),
+        "yes" if one["outside_interval"] else "",
+        share_bar(min(abs(share), 1.0)),
+        plain(one["evidence"]),
+    )
+    return Row(cells=cells)
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds >= 0.0 else '−'}{fmt.duration(abs(seconds))}"
