@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer.calibrate.diagnosis.alignment import NONE, Places, align
 from llmviewer.calibrate.diagnosis.patterns import kind_of
@@ -13,19 +15,38 @@ from llmviewer.calibrate.diagnosis.slots import Slot
 
 #: Operators to either side among which a kernel that is out of order is placed.
 REACH = 12
+#: Kinds that may be part of any operator: conversions, copies, sums of numbers.
+GENERAL = ("elementwise", "copy", "prepare", "residual")
 
 
-def places_of(kernels: Sequence[Kernel], slots: Sequence[Slot], *, open_start: float, open_end: float) -> Places:
-    """Index of the operator that each kernel of a pass runs, NONE if it cannot be told.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assigned:
+    """Kernels of a pass with their operators, one entry each.
 
-    open_start, open_end: as for `align`.
+    places: index of the operator, NONE if it cannot be told.  beside: a kernel of a general kind stands beside the
+    operator's own kernel, which does all of the operator's work.
     """
+
+    places: Places
+    beside: npt.NDArray[np.bool_]
+
+
+def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, open_start: float, open_end: float) -> Assigned:
+    """The operators that the kernels of a pass run.  open_start, open_end: as for `align`."""
     kinds = [kind_of(kernel.name) for kernel in kernels]
-    repeats = _repeats(kinds, slots)
-    found = align(kinds, [*slots] * repeats, open_start=open_start, open_end=open_end)
-    _mend(found, kinds, [*slots] * repeats)
+    all_slots = [*slots] * _repeats(kinds, slots)
+    found = align(kinds, all_slots, open_start=open_start, open_end=open_end)
+    _mend(found, kinds, all_slots)
     _join_fills(found, kernels, kinds)
-    return np.where(found == NONE, NONE, found % len(slots)).astype(np.int32)
+    whole = {int(place) for place, kind in zip(found, kinds, strict=True) if _runs(kind, place, all_slots)}
+    beside = [kind in GENERAL and int(place) in whole for place, kind in zip(found, kinds, strict=True)]
+    places = np.where(found == NONE, NONE, found % len(slots)).astype(np.int32)
+    return Assigned(places=places, beside=np.array(beside))
+
+
+def _runs(kind: str, place: int, slots: Sequence[Slot]) -> bool:
+    """Whether a kernel of a kind does the work of the operator at a place."""
+    return place != NONE and kind in slots[place].kind.main
 
 
 def _repeats(kinds: Sequence[str], slots: Sequence[Slot]) -> int:
@@ -36,7 +57,7 @@ def _repeats(kinds: Sequence[str], slots: Sequence[Slot]) -> int:
 
 def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
     """Place kernels without an operator on an operator nearby, of the same layer, that no kernel runs."""
-    taken = {int(place) for place, kind in zip(found, kinds, strict=True) if place != NONE and _is_main(kind, slots[place])}
+    taken = {int(place) for place, kind in zip(found, kinds, strict=True) if _runs(kind, place, slots)}
     for position in np.flatnonzero(found == NONE):
         kind = kinds[position]
         around = [int(place) for place in _neighbours(found, int(position))]
@@ -45,16 +66,12 @@ def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
         near = sorted(_near(around, len(slots)), key=lambda place: min(abs(place - other) for other in around))
         layers = {slots[place].layer for place in around}
         near = [place for place in near if slots[place].layer in layers]
-        free = [place for place in near if _is_main(kind, slots[place]) and place not in taken]
+        free = [place for place in near if _runs(kind, place, slots) and place not in taken]
         beside = [place for place in near if kind in slots[place].kind.parts]
         if free or beside:
             found[position] = (free or beside)[0]
             if free:
                 taken.add(free[0])
-
-
-def _is_main(kind: str, slot: Slot) -> bool:
-    return kind in slot.kind.main
 
 
 def _neighbours(found: Places, position: int) -> Iterator[int]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from math import nan
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis.alignment import NONE
 from llmviewer.calibrate.diagnosis.annotation import Stated, Work, step_of
-from llmviewer.calibrate.diagnosis.assignment import places_of
+from llmviewer.calibrate.diagnosis.assignment import Assigned, assigned
 from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
 from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
 from llmviewer.calibrate.diagnosis.recording import Kernel
@@ -122,13 +123,13 @@ def _add(found: Comparison, configuration: Configuration, passes: Sequence[Recor
     prices = priced(configuration, steps)
     slots = slots_of(prices.evaluation.graph)
     _predict(found, prices, configuration.system.chip, [one.next_s is not None for one in passes])
-    cache: dict[tuple[str, ...], np.ndarray] = {}
+    cache: dict[tuple[str, ...], Assigned] = {}
     for one in passes:
         key = tuple(kernel.name for kernel in one.kernels)
         if key not in cache:
-            cache[key] = places_of(one.kernels, slots, open_start=1.0, open_end=1.0)
-        names = ["" if place == NONE else slots[place].operator for place in cache[key]]
-        _measure(found, one, names)
+            cache[key] = assigned(one.kernels, slots, open_start=1.0, open_end=1.0)
+        names = ["" if place == NONE else slots[place].operator for place in cache[key].places]
+        _measure(found, one, names, cache[key].beside)
 
 
 def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequence[bool]) -> None:
@@ -149,8 +150,8 @@ def _dtype(one: PricedOperator, chip: Chip) -> str:
     return chip.compute_dtype(operator.compute) if present(operator.matmul_flops) else ""
 
 
-def _measure(found: Comparison, one: RecordedPass, names: Sequence[str]) -> None:
-    """Add the kernels of a pass.  names: operator of each kernel, "" without one."""
+def _measure(found: Comparison, one: RecordedPass, names: Sequence[str], beside: npt.NDArray[np.bool_]) -> None:
+    """Add the kernels of a pass.  names: operator of each kernel, "" without one; beside: as in `Assigned`."""
     share = 1.0 / found.passes
     times = timeline(one.kernels)
     after = 0.0 if one.next_s is None else max(one.next_s - one.end_s, 0.0)
@@ -159,15 +160,19 @@ def _measure(found: Comparison, one: RecordedPass, names: Sequence[str]) -> None
     found.between_s += after * share
     found.overlap_s += float(times.hidden.sum()) * share
     found.linked += len({kernel.launch_s for kernel in one.kernels} - {None}) / len(one.kernels) * share
-    for kernel, name, wait in zip(one.kernels, names, times.gaps, strict=True):
-        _count(found, kernel, name, float(wait) * share)
+    for kernel, name, alone, wait in zip(one.kernels, names, ~beside, times.gaps, strict=True):
+        kind, seconds = kind_of(kernel.name), kernel.seconds * share
+        run = found.runs.setdefault((kernel.name, kind, name), [0.0, 0.0])
+        run[0] += share
+        run[1] += seconds
+        if alone:
+            _count(found, kernel, name, float(wait) * share)
+        else:
+            found.unplanned[f"{kind} beside {name}"] += seconds
 
 
 def _count(found: Comparison, kernel: Kernel, name: str, wait_s: float) -> None:
     kind, seconds = kind_of(kernel.name), kernel.seconds / found.passes
-    run = found.runs.setdefault((kernel.name, kind, name), [0.0, 0.0])
-    run[0] += 1.0 / found.passes
-    run[1] += seconds
     if name:
         own = found.operators[name]
         own.measured_s += seconds

@@ -54,7 +54,7 @@ QK_NORM = _kind(
 ROPE = _kind(
     0.5, {"rope": 3.0, "rope_kv_write": 3.0, "norm_rope": 2.5}, rope_part=2.0, elementwise=0.5, residual=0.4, rope=1.0
 )
-KV_WRITE = _kind(0.4, {"kv_write": 3.0, "rope_kv_write": 1.5}, elementwise=0.3, copy=0.1)
+KV_WRITE = _kind(0.4, {"kv_write": 3.0, "rope_kv_write": 1.5}, elementwise=0.3)
 ACTIVATION = _kind(0.5, {"activation": 3.0, "expert_activation": 3.0}, elementwise=0.6)
 QUANTIZE = _kind(0.3, {"quantize": 3.0}, elementwise=0.2)
 RESIDUAL = _kind(0.5, {"residual": 2.5, "add_norm": 1.0}, elementwise=0.7)

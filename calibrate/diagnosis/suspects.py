@@ -101,9 +101,9 @@ def _between(case: Case) -> Iterator[Suspect]:
 
 def _extra_kernels(case: Case) -> Iterator[Suspect]:
     """Kernels that no operator predicts, by kind, and those that the engine runs beside the model."""
-    for kind, seconds in case.found.unplanned.items():
-        text = f"kernels of kind {kind} that the prediction does not have"
-        yield Suspect(text=text, amount_s=seconds, remedy=f"find what launches them: {_example(case, kind)}")
+    for where, seconds in case.found.unplanned.items():
+        text = f"kernels that the prediction does not have: {where}, such as {_example(case, where)}"
+        yield Suspect(text=text, amount_s=seconds, remedy="find the operator of the framework that launches them")
     for name in BESIDE:
         one = case.found.operators[name]
         example = next(iter(one.kernels), "")[:60]
@@ -111,9 +111,15 @@ def _extra_kernels(case: Case) -> Iterator[Suspect]:
         yield Suspect(text=text, amount_s=one.measured_s, remedy=f"options of sampling and scheduling; such as {example}")
 
 
-def _example(case: Case, kind: str) -> str:
-    runs = [(seconds, name) for (name, own, operator), (_, seconds) in case.found.runs.items() if own == kind and not operator]
-    return max(runs)[1][:60] if runs else kind
+def _example(case: Case, where: str) -> str:
+    """The longest kernel of a kind, of those beside an operator if that is named."""
+    wanted, _, beside = where.partition(" beside ")
+    runs = [
+        (seconds, name)
+        for (name, kind, operator), (_, seconds) in case.found.runs.items()
+        if (kind, operator) == (wanted, beside)
+    ]
+    return max(runs)[1][:60] if runs else wanted
 
 
 def _unmatched(case: Case) -> Iterator[Suspect]:
