@@ -46,7 +46,9 @@ def align(kinds: Sequence[str], slots: Sequence[Slot], *, open_start: float = 1.
     the first and after the last one that has, 0 for a part of a pass.  Raises UserError for too long a pass.
     """
     if len(kinds) * len(slots) > MAX_CELLS:
-        raise UserError(f"a recorded pass has {len(kinds):,} kernels; allowed for this model: {MAX_CELLS // len(slots):,}")
+        raise UserError(
+            f"a recorded pass has {len(kinds):,} kernels; allowed for this model: {MAX_CELLS // len(slots):,}"
+        )
     known = sorted(set(kinds))
     table = _table(tuple(known), tuple(slot.kind for slot in slots))
     skipped = np.concatenate(([0.0], np.cumsum(table.missing)))  # cost of all operators before each
@@ -82,14 +84,15 @@ def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], 
     return _way_back(steps, int(state), int(place))
 
 
-#: How a kernel came to its place: without an operator, beside others of its operator, as the first of it.
-EXTRA, STAYED, ENTERED = 0, 1, 2
+#: The first of the ways to go on: without an operator.  The others place the kernel, as the first of its operator, as
+#: part of it, or as its own kernel after parts; the first way wins a tie.
+EXTRA = 0
 
 
 def _advanced(
     table: Table, skipped: Scores, row: int, cost: float, before: tuple[Scores, Scores]
 ) -> tuple[Scores, npt.NDArray[np.int8], Places]:
-    """Scores after one more kernel; per state and operator, how it was placed, and the code of the cell before.
+    """Scores after one more kernel; per state and operator, whether it was placed, and the code of the cell before.
 
     before: scores, and those of entering each operator first.  The code is 2 x operator + state, NONE for the start.
     """
@@ -99,15 +102,15 @@ def _advanced(
     own = np.arange(score.shape[1], dtype=np.int32) * 2
     options = np.array(
         [
-            [score[PARTS] - cost, score[PARTS] + parts, entering + parts, np.full_like(entering, -np.inf)],
-            [score[WHOLE] - cost, score[WHOLE] + parts, entering + main, score[PARTS] + main],
+            [score[PARTS] - cost, entering + parts, score[PARTS] + parts, np.full_like(entering, -np.inf)],
+            [score[WHOLE] - cost, entering + main, score[WHOLE] + parts, score[PARTS] + main],
         ]
     )
     best = options.argmax(axis=1)
-    codes = np.array([[own, own, came, own], [own + 1, own + 1, came, own]], dtype=np.int32)
+    codes = np.array([[own, came, own, own], [own + 1, came, own + 1, own]], dtype=np.int32)
     chosen = np.take_along_axis(options, best[:, None], axis=1)[:, 0]
     origin = np.take_along_axis(codes, best[:, None], axis=1)[:, 0]
-    return chosen, np.minimum(best, ENTERED).astype(np.int8), origin
+    return chosen, (best != EXTRA).astype(np.int8), origin
 
 
 def _entering(score: Scores, skipped: Scores, first: Scores) -> tuple[Scores, Places]:
@@ -126,7 +129,7 @@ def _way_back(steps: list[tuple[npt.NDArray[np.int8], Places]], state: int, plac
     found = np.full(len(steps), NONE, dtype=np.int32)
     for number in range(len(steps) - 1, -1, -1):
         choice, origin = steps[number]
-        if choice[state, place] != EXTRA:
+        if choice[state, place]:
             found[number] = place
         code = int(origin[state, place])
         if code == NONE:

@@ -37,6 +37,7 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, open_start: fl
     all_slots = [*slots] * _repeats(kinds, slots)
     found = align(kinds, all_slots, open_start=open_start, open_end=open_end)
     _mend(found, kinds, all_slots)
+    _sort_experts(found, kinds, all_slots)
     _join_fills(found, kernels, kinds)
     whole = {int(place) for place, kind in zip(found, kinds, strict=True) if _runs(kind, place, all_slots)}
     beside = [kind in GENERAL and int(place) in whole for place, kind in zip(found, kinds, strict=True)]
@@ -72,6 +73,16 @@ def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
             found[position] = (free or beside)[0]
             if free:
                 taken.add(free[0])
+
+
+def _sort_experts(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
+    """Put the products of experts in the order of their layer: all engines run gate and up before down."""
+    layers: dict[int, list[int]] = {}
+    for position in np.flatnonzero(found != NONE):
+        if kinds[position] == "experts":
+            layers.setdefault(slots[found[position]].layer, []).append(int(position))
+    for positions in layers.values():
+        found[positions] = np.sort(found[positions])
 
 
 def _neighbours(found: Places, position: int) -> Iterator[int]:

@@ -182,4 +182,3 @@ def _count(found: Comparison, kernel: Kernel, name: str, wait_s: float) -> None:
         found.unplanned[kind] += seconds
     else:
         found.unmatched[kernel.name if kind == UNKNOWN else f"{kind}: {kernel.name}"] += seconds
-

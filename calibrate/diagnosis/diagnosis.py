@@ -98,4 +98,3 @@ def _kernels(runs: Mapping[tuple[str, str, str], list[float]]) -> Iterable[dict[
     """Kernels per pass with their operator, the longest first; no operator: null."""
     for (name, kind, operator), (count, seconds) in sorted(runs.items(), key=lambda item: -item[1][1]):
         yield {"name": name, "kind": kind, "operator": operator or None, "runs": count, "seconds": seconds}
-

@@ -62,7 +62,9 @@ def is_inside(one: OperatorTimes) -> bool:
 def _engine(found: Comparison) -> Iterator[Part]:
     within = found.gap_s - found.between_s
     yield _part(found, WITHIN, within, f"the device is idle for {_ms(within)} between kernels of a pass")
-    evidence = f"{_ms(found.between_s)} from the last kernel of a pass to the next pass, {_ms(found.engine_s)} predicted"
+    evidence = (
+        f"{_ms(found.between_s)} from the last kernel of a pass to the next pass, {_ms(found.engine_s)} predicted"
+    )
     yield _part(found, BETWEEN, found.between_s - found.engine_s, evidence, kind=ENGINE)
     for name in BESIDE:
         one = found.operators[name]

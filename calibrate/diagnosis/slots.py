@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.core.kinds import Kind, OperatorRole
@@ -42,8 +42,9 @@ def _kind(missing: float, main: dict[str, float], **parts: float) -> SlotKind:
 
 
 MATMUL = _kind(2.5, {"matmul": 4.0}, matmul_part=1.0)
+EXPANSION = _kind(0.5, {"matmul": 3.8}, matmul_part=1.0)
 ROUTER = _kind(1.5, {"matmul": 3.5}, matmul_part=1.0)
-EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=0.6, matmul_part=1.0, quantize=0.6)
+EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=-3.5, matmul_part=1.0, quantize=0.6)
 ATTENTION = _kind(4.0, {"attention": 6.0}, attention_part=2.0, attention=1.0)
 SCORES = _kind(2.5, {"matmul": 3.0, "attention": 3.0}, matmul_part=1.0, elementwise=0.2)
 SOFTMAX = _kind(0.6, {"sampling": 3.0}, elementwise=0.4)
@@ -75,6 +76,7 @@ OUTPUTS = _kind(0.0, {}, sampling=3.0, prepare=1.5, copy=0.8, elementwise=0.5, e
 
 BY_ROLE = {
     OperatorRole.ROUTER: ROUTER,
+    OperatorRole.LATENT_EXPANSION: EXPANSION,
     OperatorRole.ROPE: ROPE,
     OperatorRole.ACTIVATION: ACTIVATION,
     OperatorRole.QUANTIZE: QUANTIZE,
@@ -135,8 +137,19 @@ def _numbers(block: Block) -> tuple[int, ...]:
 
 
 def _slots(block: Block, layer: int) -> Iterator[Slot]:
+    """Operators of a layer; the expansion of a latent cache may also run before rope and after attention.
+
+    Where it is absorbed, one product maps queries into the latent space and another one maps the output back.
+    """
+    expansion = next((one for one in block.operators if one.role is OperatorRole.LATENT_EXPANSION), None)
     for operator in block.operators:
-        yield Slot(operator=operator.name, block=block.name, layer=layer, kind=slot_kind(operator))
+        own = Slot(operator=operator.name, block=block.name, layer=layer, kind=slot_kind(operator))
+        again = None if expansion is None else replace(own, operator=expansion.name, kind=EXPANSION)
+        if again is not None and operator.role is OperatorRole.ROPE:
+            yield again
+        yield own
+        if again is not None and operator.role is OperatorRole.ATTENTION:
+            yield again
 
 
 def slot_kind(operator: Operator) -> SlotKind:

@@ -18,7 +18,9 @@ MOST, LEAST = 5, 0.01
 HALF = re.compile(r"_BBS_|_HHS_|_HHH_|bf16bf16|f16f16|bf16_bf16|_tst_|hgemm|__nv_bfloat16|bf16xbf16(?!x)|bfloat16")
 EIGHT_BIT = re.compile(r"(?i)fp8|e4m3|f8f8|_qqtst|w8a8|i8i8|int8|_F8|a8w8")
 #: Attention that runs anywhere, and slower than kernels written for one generation of chips.
-PORTABLE = re.compile(r"unified_attention|_fwd_grouped_kernel|_fwd_kernel|paged_attention_v[12]|flash_fwd_splitkv_kernel")
+PORTABLE = re.compile(
+    r"unified_attention|_fwd_grouped_kernel|_fwd_kernel|paged_attention_v[12]|flash_fwd_splitkv_kernel"
+)
 #: Formats of matrix products below 16 bit.
 NARROW = ("fp8", "int8", "fp4", "fp6", "int4")
 #: Share of kernels linked to a launch of their own above which the host launches them one by one.
@@ -108,7 +110,9 @@ def _extra_kernels(case: Case) -> Iterator[Suspect]:
         one = case.found.operators[name]
         example = next(iter(one.kernels), "")[:60]
         text = f"kernels for {TASKS[name]}"
-        yield Suspect(text=text, amount_s=one.measured_s, remedy=f"options of sampling and scheduling; such as {example}")
+        yield Suspect(
+            text=text, amount_s=one.measured_s, remedy=f"options of sampling and scheduling; such as {example}"
+        )
 
 
 def _example(case: Case, where: str) -> str:
