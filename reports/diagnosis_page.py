@@ -21,6 +21,13 @@ OPERATORS = (
     Column(title="Verdict", align=Align.LEFT, styles=VERDICTS),
     left("Longest kernel", rank=4),
 )
+METRICS = (
+    left("Metric"),
+    right("Measured"),
+    right("Predicted"),
+    right("80 %"),
+    Column(title="Verdict", align=Align.LEFT, styles=VERDICTS),
+)
 PARTS = (
     left("Part"),
     right("Time"),
@@ -31,6 +38,8 @@ PARTS = (
 )
 #: Longest name of a kernel in the table, and most parts that are listed one by one [characters, rows].
 NAME, MOST_PARTS = 32, 14
+#: Least share of the measured time of a part that is listed by itself.
+LEAST_SHARE = 1e-3
 MEANING = (
     ("fine", "measured within the 80 % interval of the prediction"),
     ("slow, fast", "above or below it"),
@@ -45,14 +54,16 @@ def page(answer: dict[str, Any]) -> Page:
     parts: list[Any] = [Facts(lines=(("Verdict", verdict(answer)), *_recording(answer)))]
     if answer["suspects"]:
         parts.append(_suspects(answer))
-    parts += [_operators(answer), _parts(answer), Facts(lines=MEANING, title="Verdicts", emphasis=Emphasis.FAINT)]
-    return tuple(parts)
+    if "metrics" in answer:
+        return (*parts, _metrics(answer), _parts(answer))
+    verdicts = Facts(lines=MEANING, title="Verdicts", emphasis=Emphasis.FAINT)
+    return (*parts, _operators(answer), _parts(answer), verdicts)
 
 
 def verdict(answer: dict[str, Any]) -> str:
     """Returns measured and predicted time in a sentence, with the largest part of their difference."""
     measured, predicted = answer["measured_s"], answer["predicted_s"]
-    times = f"a pass takes {fmt.duration(measured)}, {fmt.duration(predicted)} predicted"
+    times = f"a {answer.get('of', 'pass')} takes {fmt.duration(measured)}, {fmt.duration(predicted)} predicted"
     if not predicted or not answer["parts"]:
         return times
     side = "longer" if measured > predicted else "shorter"
@@ -62,13 +73,16 @@ def verdict(answer: dict[str, Any]) -> str:
 
 
 def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    predicted = ("Predicted", plain(f"{answer['model']} on {answer['hardware']}, {answer['engine']}"))
+    if "metrics" in answer:
+        return [("Measured", plain(f"{answer['source']} ({answer['program']}) {answer['note']}".strip())), predicted]
     phases = ", ".join(f"{fmt.whole(count)} {phase}" for phase, count in answer["phases"].items())
     plural = "es" if answer["passes"] > 1 else ""
     per_pass = "; all times are means per pass" if answer["passes"] > 1 else ""
     assigned = fmt.percent(answer["assigned_share"])
     return [
         ("Recorded", plain(f"{answer['source']} ({answer['program']}): {phases} pass{plural}{per_pass}")),
-        ("Predicted", plain(f"{answer['model']} on {answer['hardware']}, {answer['engine']}")),
+        predicted,
         ("Matched", f"{assigned} of the kernels' time {_unmatched(answer)}".strip()),
         ("Device", f"busy {fmt.duration(answer['busy_s'])}, idle {fmt.duration(answer['gap_s'])}"),
     ]
@@ -85,17 +99,33 @@ def _suspects(answer: dict[str, Any]) -> Facts:
     return Facts(lines=lines, title="Suspects", emphasis=Emphasis.WARNING)
 
 
+def _metrics(answer: dict[str, Any]) -> Table:
+    rows = tuple(
+        Row(
+            cells=(
+                one["metric"],
+                *(fmt.digits(one[name]) for name in ("measured", "predicted")),
+                "–".join(fmt.digits(bound) for bound in one["interval80"]),
+                one["verdict"],
+            )
+        )
+        for one in answer["metrics"]
+    )
+    return Table(columns=METRICS, rows=rows, title="Figures")
+
+
 def _operators(answer: dict[str, Any]) -> Table:
-    rows = tuple(_operator(one) for one in answer["operators"] if one["kernels"] or one["predicted_s"])
+    shown = [one for one in answer["operators"] if one["kernels"] or one["predicted_s"]]
+    rows = tuple(_operator(one, answer["passes"]) for one in shown)
     return Table(columns=OPERATORS, rows=rows, title="Operators, over all layers of a pass")
 
 
-def _operator(one: dict[str, Any]) -> Row:
+def _operator(one: dict[str, Any], passes: int) -> Row:
     measured, predicted, bounds = one["measured_s"], one["predicted_s"], one["interval80"]
     ratio = measured / predicted if measured and predicted else None
     cells = (
         one["name"],
-        fmt.whole(sum(one["kernels"].values())),
+        fmt.digits(sum(one["kernels"].values()) / passes),
         fmt.duration(measured) if measured is not None else fmt.DASH,
         fmt.duration(predicted) if predicted is not None else fmt.DASH,
         fmt.bounds(*bounds) if bounds and predicted else fmt.DASH,
@@ -109,8 +139,9 @@ def _operator(one: dict[str, Any]) -> Row:
 
 def _parts(answer: dict[str, Any]) -> Table:
     """Returns the parts of measured − predicted, largest first, and their sum."""
-    listed = answer["parts"][:MOST_PARTS]
-    rest = answer["parts"][MOST_PARTS:]
+    least = LEAST_SHARE * answer["measured_s"]
+    listed = [one for one in answer["parts"][:MOST_PARTS] if abs(one["amount_s"]) >= least]
+    rest = answer["parts"][len(listed) :]
     rows = [_part(one, answer["measured_s"]) for one in listed]
     if rest:
         amount = sum(one["amount_s"] for one in rest)

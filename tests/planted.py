@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "all_gather": ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",),
         "embedding": ("void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16>",),
         "residual": ("triton_poi_fused_add_3",),
-        "sampling": ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>",),
+        "sampling": ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, ArgMaxOps<float>",),
     },
 }  # fmt: skip
 NAMES["sglang"] = NAMES["vllm"] | {
@@ -255,6 +256,24 @@ def recorded(case: Case, passes: list[list[Run]]) -> tuple[Recording, list[str]]
             now += run.seconds
         marks.append(Mark(name=case.mark, start_s=begin - 60e-6, end_s=(launch or begin) + 1e-6))
     return Recording(program="torch.profiler", kernels=tuple(kernels), marks=tuple(marks)), truth
+
+
+def as_trace(recording: Recording) -> dict[str, Any]:
+    """The recording as a trace of torch.profiler: launches linked by correlation, times in microseconds."""
+    events: list[dict[str, Any]] = []
+    for number, kernel in enumerate(recording.kernels):
+        links = {"device": 0, "stream": kernel.stream, "correlation": number}
+        events.append(_event("kernel", kernel.name, kernel.start_s, kernel.seconds, links))
+        if kernel.launch_s is not None:
+            events.append(_event("cuda_runtime", "cudaLaunchKernel", kernel.launch_s, 1e-6, {"correlation": number}))
+    for mark in recording.marks:
+        events.append(_event("user_annotation", mark.name, mark.start_s, mark.end_s - mark.start_s, {}))
+    return {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "planted"}], "traceEvents": events}
+
+
+def _event(category: str, name: str, start_s: float, seconds: float, args: dict[str, int]) -> dict[str, Any]:
+    times = {"ts": round(start_s * 1e6, 3), "dur": round(seconds * 1e6, 3)}
+    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 0, **times, "args": args}
 
 
 def slow_operator(passes: list[list[Run]], case: Case, rng: np.random.Generator) -> str:

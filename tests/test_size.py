@@ -75,6 +75,7 @@ SHORT: dict[str, str] = {
     "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
     "llmviewer/cli/plot/loads.py": "loads among the data of plots; given.py is full",
+    "calibrate/diagnosis/patterns.py": "the reader of one table of names",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
     "llmviewer/core/malloc.py": "the only call of the C library",
     "llmviewer/core/running.py": "the last step of a graph's preparation; ir.py is full",

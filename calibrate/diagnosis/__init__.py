@@ -1,1 +1,1 @@
-"""Where a measured run lost its time: recorded kernels against the operators of the predicted forward passes."""
+"""Diagnosis of a measured run: recorded kernels against the operators of the predicted forward passes."""

@@ -39,7 +39,7 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, open_start: fl
     _mend(found, kinds, all_slots)
     _sort_experts(found, kinds, all_slots)
     _join_fills(found, kernels, kinds)
-    whole = {int(place) for place, kind in zip(found, kinds, strict=True) if _runs(kind, place, all_slots)}
+    whole = {place for place, kind in zip(found.tolist(), kinds, strict=True) if _runs(kind, place, all_slots)}
     beside = [kind in GENERAL and int(place) in whole for place, kind in zip(found, kinds, strict=True)]
     places = np.where(found == NONE, NONE, found % len(slots)).astype(np.int32)
     return Assigned(places=places, beside=np.array(beside))
@@ -58,10 +58,10 @@ def _repeats(kinds: Sequence[str], slots: Sequence[Slot]) -> int:
 
 def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
     """Place kernels without an operator on an operator nearby, of the same layer, that no kernel runs."""
-    taken = {int(place) for place, kind in zip(found, kinds, strict=True) if _runs(kind, place, slots)}
-    for position in np.flatnonzero(found == NONE):
+    taken = {place for place, kind in zip(found.tolist(), kinds, strict=True) if _runs(kind, place, slots)}
+    for position in np.flatnonzero(found == NONE).tolist():
         kind = kinds[position]
-        around = [int(place) for place in _neighbours(found, int(position))]
+        around = [int(place) for place in _neighbours(found, position)]
         if not kind or not around:
             continue
         near = sorted(_near(around, len(slots)), key=lambda place: min(abs(place - other) for other in around))
@@ -78,9 +78,9 @@ def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
 def _sort_experts(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
     """Put the products of experts in the order of their layer: all engines run gate and up before down."""
     layers: dict[int, list[int]] = {}
-    for position in np.flatnonzero(found != NONE):
+    for position in np.flatnonzero(found != NONE).tolist():
         if kinds[position] == "experts":
-            layers.setdefault(slots[found[position]].layer, []).append(int(position))
+            layers.setdefault(slots[found[position]].layer, []).append(position)
     for positions in layers.values():
         found[positions] = np.sort(found[positions])
 

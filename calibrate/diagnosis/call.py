@@ -10,17 +10,25 @@ from typing import Any
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.diagnosis.annotation import STAGES, Stated
 from llmviewer.calibrate.diagnosis.comparison import compared
-from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
+from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis, details_of
 from llmviewer.calibrate.diagnosis.parts import parts_of
 from llmviewer.calibrate.diagnosis.readers import read
-from llmviewer.calibrate.diagnosis.recording import Recording
+from llmviewer.calibrate.diagnosis.recording import Recording, Summary
+from llmviewer.calibrate.diagnosis.requests import (
+    diagnosis_of_result,
+    diagnosis_of_summary,
+    is_result,
+    stated_of,
+)
 from llmviewer.calibrate.diagnosis.steps import passes_of
 from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
 from llmviewer.core import arguments
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import unknown
 
 #: Engine whose kernels are expected unless another one is named.
 ENGINE = "vllm"
+#: Options that state the work of a pass, with their defaults.
+WORK: dict[str, Any] = {"batch_size": None, "input_len": None, "output_len": None, "stage": "", "passes": None}
 
 
 def diagnose(
@@ -29,22 +37,24 @@ def diagnose(
     hardware: Any,
     *,
     engine: str = ENGINE,
-    batch_size: int | None = None,
-    input_len: int | None = None,
-    stage: str = "",
     **options: Any,
 ) -> Diagnosis:
-    """Where a measured run lost its time against the prediction of the same work.
+    """The diagnosis of a measured run: where it lost time against the prediction of the same work.
 
-    measured: a profile (torch.profiler, Nsight Systems, rocprofv3).  batch_size, input_len, stage: the work of a pass,
-    needed if the marks of the profile do not state it.  options: those of `analyze`.  Raises UserError.
+    measured: a profile (torch.profiler, Nsight Systems, rocprofv3) or the result of a benchmark (vLLM, SGLang, AIPerf,
+    llama-bench).  options: those of `analyze`, and what the file does not state: batch_size, input_len and stage of a
+    pass, output_len of a request, passes of a table of kernels.  Raises UserError.
     """
     path = Path(arguments.path_or_name("measured", os.fspath(measured)))
-    facts = stated(batch_size, input_len, stage)
+    work = {name: options.pop(name, default) for name, default in WORK.items()}
+    facts = stated(work["batch_size"], work["input_len"], work["stage"])
+    names, said = (str(hardware), str(model)), {**options, **work, "engine": engine}
+    if is_result(path):
+        return diagnosis_of_result(path, stated_of(*names, said))
     chosen = configuration(model, hardware, engine=engine, **options)
     recording = read(path)
-    if not isinstance(recording, Recording):
-        raise UserError(f"'{path}' has sums of kernels without their order")
+    if isinstance(recording, Summary):
+        return diagnosis_of_summary(recording, stated_of(*names, said), chosen, str(path))
     return diagnosis_of(recording, chosen, facts, str(path))
 
 
@@ -67,8 +77,10 @@ def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, sou
         model=chosen.model.name,
         hardware=chosen.chip.name,
         engine=chosen.options.engine,
-        found=found,
+        measured_s=found.measured_s,
+        predicted_s=found.predicted_s,
         parts=parts,
         suspects=tuple(suspects_of(Case(found=found, parts=parts))),
+        details=details_of(found),
         warnings=(*recording.notes, *chosen.model.notes),
     )

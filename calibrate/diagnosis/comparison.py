@@ -69,8 +69,8 @@ class Comparison:
     overlap_s: float = 0.0
     linked: float = 0.0
     operators: dict[str, OperatorTimes] = field(default_factory=dict)
-    unplanned: Counter[str] = field(default_factory=Counter)
-    unmatched: Counter[str] = field(default_factory=Counter)
+    unplanned: dict[str, float] = field(default_factory=dict)
+    unmatched: dict[str, float] = field(default_factory=dict)
     runs: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
 
     @property
@@ -168,7 +168,7 @@ def _measure(found: Comparison, one: RecordedPass, names: Sequence[str], beside:
         if alone:
             _count(found, kernel, name, float(wait) * share)
         else:
-            found.unplanned[f"{kind} beside {name}"] += seconds
+            _add_time(found.unplanned, f"{kind} beside {name}", seconds)
 
 
 def _count(found: Comparison, kernel: Kernel, name: str, wait_s: float) -> None:
@@ -179,6 +179,10 @@ def _count(found: Comparison, kernel: Kernel, name: str, wait_s: float) -> None:
         own.wait_s += wait_s
         own.kernels[kernel.name] += 1
     elif kind in OWN_KINDS:
-        found.unplanned[kind] += seconds
+        _add_time(found.unplanned, kind, seconds)
     else:
-        found.unmatched[kernel.name if kind == UNKNOWN else f"{kind}: {kernel.name}"] += seconds
+        _add_time(found.unmatched, kernel.name if kind == UNKNOWN else f"{kind}: {kernel.name}", seconds)
+
+
+def _add_time(times: dict[str, float], name: str, seconds: float) -> None:
+    times[name] = times.get(name, 0.0) + seconds

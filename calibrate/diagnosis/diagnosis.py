@@ -18,21 +18,26 @@ FINE, SLOW, FAST, HOST, UNPREDICTED, NO_KERNEL = "fine", "slow", "fast", "host",
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Diagnosis:
-    """Measured against predicted times, means per forward pass [s], and what explains the difference."""
+    """Measured against predicted time [s], and what explains the difference.
+
+    Times of a recording are means per forward pass, those of a benchmark's result are of one request.  details: the
+    operators and kernels of a recording, or the metrics of a result.
+    """
 
     source: str
     program: str
     model: str
     hardware: str
     engine: str
-    found: Comparison
+    measured_s: float
+    predicted_s: float
     parts: tuple[Part, ...]
     suspects: tuple[Suspect, ...]
+    details: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        found = self.found
         return {
             "schema": SCHEMA,
             "warnings": list(self.warnings),
@@ -41,21 +46,29 @@ class Diagnosis:
             "model": self.model,
             "hardware": self.hardware,
             "engine": self.engine,
-            "passes": found.passes,
-            "phases": dict(found.phases),
-            "measured_s": found.measured_s,
-            "predicted_s": found.predicted_s,
-            "difference_s": found.measured_s - found.predicted_s,
-            "kernel_s": found.kernel_s,
-            "busy_s": found.kernel_s - found.overlap_s,
-            "gap_s": found.gap_s,
+            "measured_s": self.measured_s,
+            "predicted_s": self.predicted_s,
+            "difference_s": self.measured_s - self.predicted_s,
+            "unmatched_s": self.details.get("unmatched_s", 0.0),
             "parts": [_part(one) for one in self.parts],
-            "unmatched_s": found.unmatched_s,
-            "assigned_share": 1.0 - found.unmatched_s / found.kernel_s if found.kernel_s else 1.0,
             "suspects": [{"text": one.text, "amount_s": one.amount_s, "try": one.remedy} for one in self.suspects],
-            "operators": [_operator(one) for one in found.operators.values()],
-            "kernels": list(_kernels(found.runs)),
+            **self.details,
         }
+
+
+def details_of(found: Comparison) -> dict[str, Any]:
+    """Operators and kernels of a recording, and how busy the device was."""
+    return {
+        "passes": found.passes,
+        "phases": dict(found.phases),
+        "kernel_s": found.kernel_s,
+        "busy_s": found.kernel_s - found.overlap_s,
+        "gap_s": found.gap_s,
+        "unmatched_s": found.unmatched_s,
+        "assigned_share": 1.0 - found.unmatched_s / found.kernel_s if found.kernel_s else 1.0,
+        "operators": [_operator(one) for one in found.operators.values()],
+        "kernels": list(_kernels(found.runs)),
+    }
 
 
 def _part(one: Part) -> dict[str, Any]:

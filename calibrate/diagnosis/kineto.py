@@ -6,8 +6,8 @@ record_shapes the operator states the shapes of its inputs.  Fields: https://git
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
@@ -32,8 +32,8 @@ PRODUCTS: dict[str, tuple[int, int, bool]] = {
 #: Operators that only describe a tensor anew, without work of their own.
 VIEWS = frozenset(
     f"aten::{name}"
-    for name in "view _unsafe_view t transpose permute reshape expand expand_as as_strided slice select unsqueeze squeeze "
-    "detach alias split chunk narrow empty empty_like empty_strided new_empty resize_ resolve_conj lift_fresh "
+    for name in "view _unsafe_view t transpose permute reshape expand expand_as as_strided slice select unsqueeze "
+    "squeeze detach alias split chunk narrow empty empty_like empty_strided new_empty resize_ resolve_conj lift_fresh "
     "_reshape_alias item _local_scalar_dense is_nonzero unbind to movedim flatten result_type".split()
 )
 NO_KERNELS = "the profile has no kernels of a device: the operators on the CPU are compared"
@@ -60,10 +60,10 @@ def _recording(events: Sequence[Event], content: Mapping[str, Any]) -> Recording
     on_device = [event for event in events if event.get("cat") in ON_DEVICE]
     if not on_device:
         return Recording(program=PROGRAM, kernels=_operators(events), marks=marks, notes=(NO_KERNELS,))
-    busy: Counter[Any] = Counter()
+    busy: dict[Any, float] = {}
     for event in on_device:
-        busy[_device(event)] += float(event["dur"])
-    device = busy.most_common(1)[0][0]
+        busy[_device(event)] = busy.get(_device(event), 0.0) + float(event["dur"])
+    device = max(busy, key=lambda name: busy[name])
     notes = (f"{len(busy)} devices are recorded: device {device}, the busiest, is compared",) if len(busy) > 1 else ()
     kernels = _kernels([event for event in on_device if _device(event) == device], events)
     names = {one.get("id"): str(one.get("name", "")) for one in content.get("deviceProperties") or ()}
@@ -141,12 +141,14 @@ def _operators(events: Sequence[Event]) -> tuple[Kernel, ...]:
     work = [event for event in events if event.get("cat") == OPERATOR and event["name"] not in VIEWS]
     work.sort(key=lambda event: (_span(event)[0], -_span(event)[1]))
     found: list[Kernel] = []
-    for event, following in zip(work, [*work[1:], None], strict=True):
+    for event, following in zip_longest(work, work[1:]):
         start, end = _span(event)
         if following is not None and _span(following)[0] < end and event.get("tid") == following.get("tid"):
             continue
         name = str(event["name"])
-        kernel = Kernel(name=name, start_s=start, seconds=end - start, launch_s=start, operator=name)
+        kernel = Kernel(
+            name=name, start_s=start, seconds=end - start, launch_s=start, operator=name, shape=_shape(event)
+        )
         found.append(kernel)
     if not found:
         raise UserError("the profile has neither kernels of a device nor operators of the framework")

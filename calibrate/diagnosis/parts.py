@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
@@ -13,6 +13,8 @@ BETWEEN, WITHIN = "gaps between passes", "gaps within passes"
 UNPLANNED, UNMATCHED, OVERLAP, OTHER_WORK = "kernels nobody predicted", "unmatched kernels", "overlap", "different work"
 #: Kinds of parts.
 OPERATOR, COMMUNICATION, ENGINE, REST = "operator", "communication", "engine", "rest"
+#: Units of times in evidence.
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: Least share of the measured time at which a part without an interval counts as outside of it.
 NOTICEABLE = 0.02
 
@@ -43,8 +45,8 @@ def _operators(found: Comparison) -> Iterator[Part]:
         if one.name in BESIDE or not one.kernels:
             continue
         kind = COMMUNICATION if one.kind == "collective" else OPERATOR
-        interval = f"80 % interval {_ms(one.low_s)} to {_ms(one.high_s)}"
-        evidence = f"{_ms(one.measured_s)} measured, {_ms(one.predicted_s)} predicted, {interval}; {_names(one)}"
+        interval = f"80 % interval {told(one.low_s)} to {told(one.high_s)}"
+        evidence = f"{told(one.measured_s)} measured, {told(one.predicted_s)} predicted, {interval}; {_names(one)}"
         amount = one.measured_s - one.predicted_s
         yield Part(name=one.name, kind=kind, amount_s=amount, outside=not is_inside(one), evidence=evidence)
     fused = [one for one in found.operators.values() if not one.kernels and one.predicted_s]
@@ -61,9 +63,9 @@ def is_inside(one: OperatorTimes) -> bool:
 
 def _engine(found: Comparison) -> Iterator[Part]:
     within = found.gap_s - found.between_s
-    yield _part(found, WITHIN, within, f"the device is idle for {_ms(within)} between kernels of a pass")
+    yield _part(found, WITHIN, within, f"the device is idle for {told(within)} between kernels of a pass")
     evidence = (
-        f"{_ms(found.between_s)} from the last kernel of a pass to the next pass, {_ms(found.engine_s)} predicted"
+        f"{told(found.between_s)} from the last kernel of a pass to the next pass, {told(found.engine_s)} predicted"
     )
     yield _part(found, BETWEEN, found.between_s - found.engine_s, evidence, kind=ENGINE)
     for name in BESIDE:
@@ -72,9 +74,9 @@ def _engine(found: Comparison) -> Iterator[Part]:
 
 
 def _rest(found: Comparison) -> Iterator[Part]:
-    planned = ", ".join(f"{kind} {_ms(seconds)}" for kind, seconds in found.unplanned.most_common())
+    planned = ", ".join(f"{kind} {told(seconds)}" for kind, seconds in _longest(found.unplanned))
     yield _part(found, UNPLANNED, sum(found.unplanned.values()), planned)
-    names = "; ".join(f"{_ms(seconds)} {name[:60]}" for name, seconds in found.unmatched.most_common(3))
+    names = "; ".join(f"{told(seconds)} {name[:60]}" for name, seconds in _longest(found.unmatched)[:3])
     yield _part(found, UNMATCHED, found.unmatched_s, names)
     yield _part(found, OVERLAP, -found.overlap_s, "kernels of several streams that run at the same time")
     if found.said_s is not None:
@@ -92,6 +94,11 @@ def _names(one: OperatorTimes) -> str:
     return ", ".join(name[:60] for name, _ in one.kernels.most_common(2)) or "none seen"
 
 
-def _ms(seconds: float) -> str:
+def told(seconds: float) -> str:
     """A time with its unit, for evidence."""
-    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-4 else f"{seconds * 1e6:.3g} us"
+    unit, name = next(((unit, name) for unit, name in UNITS if abs(seconds) >= unit), UNITS[-1])
+    return f"{seconds / unit:.3g} {name}"
+
+
+def _longest(times: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(times.items(), key=lambda item: -item[1])

@@ -59,7 +59,7 @@ def priced(configuration: Configuration, steps: Sequence[Step]) -> PricedPasses:
 def _stacked(groups: Sequence[Group]) -> Group:
     """One group whose columns are the values of all passes."""
     columns = {name: np.array([float(getattr(group, name)) for group in groups]) for name in FIELDS}
-    return Group(**columns)
+    return Group(**columns)  # type: ignore[arg-type]
 
 
 def _operator(row: TimedOperator, ratios: Array | None, count: int) -> PricedOperator:

@@ -128,10 +128,11 @@ def _example(case: Case, where: str) -> str:
 
 def _unmatched(case: Case) -> Iterator[Suspect]:
     """Kernels whose names no pattern knows or that stand where no operator is."""
-    for name, seconds in case.found.unmatched.most_common(1):
-        text = f"kernels that could not be matched, most of all {name[:60]}"
+    unmatched = case.found.unmatched
+    if unmatched:
+        text = f"kernels that could not be matched, most of all {max(unmatched, key=lambda name: unmatched[name])[:60]}"
         remedy = "check that model, options and engine are those of the run"
-        yield Suspect(text=text, amount_s=case.found.unmatched_s or seconds, remedy=remedy)
+        yield Suspect(text=text, amount_s=case.found.unmatched_s, remedy=remedy)
 
 
 def _other_work(case: Case) -> Iterator[Suspect]:

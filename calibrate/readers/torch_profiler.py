@@ -38,10 +38,11 @@ HEAD_BYTES, MAX_BYTES = 4096, 2**24
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 #: Group -> pattern of the names of its kernels and operators; the first match counts.  What fusions move between norms,
 #: activations, sums and copies is one group.
+OTHERS = "others"
 GROUPS: dict[str, str] = {
     "collective": r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device",
     "attention": r"attention|attn|flash|fmha|sdpa|softmax|\bmla|paged",
-    "others": r"norm|silu|gelu|act_and_mul|rotary|rope|embedding|index|elementwise|triton_(poi|red|per)|quant(?!.*gemm)"
+    OTHERS: r"norm|silu|gelu|act_and_mul|rotary|rope|embedding|index|elementwise|triton_(poi|red|per)|quant(?!.*gemm)"
     r"|copy|memcpy|memset|cache|cat|argmax|sampl|topk|sort|reduce_kernel|aten::(add|sub|mul|div|pow|neg|rsqrt|mean)",
     "gemm": r"gemm|gemv|cutlass|cublas|nvjet|xmma|marlin|fused_moe|splitk"
     r"|aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_int_mm|_grouped_mm|linear)",
@@ -67,16 +68,24 @@ def predict(path: Path, stated: Stated, profile: Profile | None) -> pd.DataFrame
 
     Raises UserError for what the user does not state: a profile names neither model nor chip nor lengths.
     """
+    return predicted_groups(dict(_seconds(path)), stated, profile, PROGRAM, f"'{printable(path)}'")
+
+
+def predicted_groups(
+    seconds: Mapping[str, float], stated: Stated, profile: Profile | None, program: str, where: str
+) -> pd.DataFrame:
+    """Rows of an end-to-end table [ms] for the seconds of groups of kernels over all passes; "": of no known group.
+
+    program, where: the profiler and its file, for messages.  Raises UserError for what the user does not state.
+    """
     import pandas as pd
 
-    where = f"'{printable(path)}'"
     if stated.stage not in STAGES:
-        missing = f"{where} ({PROGRAM}) does not state the stage: add --stage prefill or --stage decode"
+        missing = f"{where} ({program}) does not state the stage: add --stage prefill or --stage decode"
         raise unknown("stage", stated.stage, STAGES) if stated.stage else UserError(missing)
-    seconds = dict(_seconds(path))
     passes = max(stated.passes, 1)
     figures = {f"{group}_ms": 1e3 * time / passes for group, time in seconds.items() if group in GROUPS and time > 0.0}
-    run = BenchmarkRun(program=PROGRAM, figures=figures, batching="static", output_len=1.0)
+    run = BenchmarkRun(program=program, figures=figures, batching="static", output_len=1.0)
     found = rows(run, stated, where)
     case = case_of({**found[0], "metric": "latency_ms"})
     priced = _priced(case, stated.stage, profile)

@@ -22,17 +22,20 @@ def _size(text: object) -> object:
 @opt.with_run_options
 def command(
     measured: Annotated[
-        str, typer.Argument(metavar="MEASURED", help="Profile of the run: torch.profiler, Nsight Systems, rocprofv3.")
+        str, typer.Argument(metavar="MEASURED", help="A profile of the run, or the result of a benchmark.")
     ],
     model: opt.Model,
     hardware: opt.Hardware,
     engine: opt.annotation("engine") = ENGINE,  # type: ignore[valid-type]
     batch_size: Annotated[
-        object, typer.Option("--batch-size", parser=_size, metavar="WHOLE", help="Requests of a pass, if not marked.")
+        Any, typer.Option("--batch-size", parser=_size, metavar="WHOLE", help="Requests of a pass, if not marked.")
     ] = None,
     input_len: Annotated[
-        object,
+        Any,
         typer.Option("--input-len", parser=_size, metavar="WHOLE", help="Prompt length, or keys of a decode step."),
+    ] = None,
+    output_len: Annotated[
+        Any, typer.Option("--output-len", parser=_size, metavar="WHOLE", help="Output length of a request.")
     ] = None,
     stage: Annotated[
         str,
@@ -40,6 +43,9 @@ def command(
             "--stage", autocompletion=candidates.one_of("prefill", "decode"), help="prefill or decode, if not marked."
         ),
     ] = "",
+    passes: Annotated[
+        Any, typer.Option("--passes", parser=_size, metavar="WHOLE", help="Forward passes that a table of kernels has.")
+    ] = None,
     waterfall: Annotated[
         str | None, typer.Option("--waterfall", metavar="FILE", help="Also draw the parts: .png, .svg or .pdf.")
     ] = None,
@@ -47,10 +53,10 @@ def command(
     output: opt.Output = None,
     **options: Any,
 ) -> int:
-    """Compares the kernels of a recorded run with the prediction of the same work, operator by operator.
+    """Compares a measured run with the prediction of the same work, a recorded one operator by operator.
 
-    The marks of vLLM, SGLang and TensorRT-LLM state the work of every pass; without them --stage, --batch-size and
-    --input-len do.  Exits 0 whatever it finds.
+    Reads profiles (torch.profiler, Nsight Systems, rocprofv3) and results (vLLM, SGLang, AIPerf, llama-bench).  The
+    marks of engines state the work of a pass; without them --stage, --batch-size and --input-len do.
     """
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.reports import diagnosis_page
@@ -58,16 +64,17 @@ def command(
     kind = views.check_output(format, output, (measured, model, hardware))
     if waterfall is not None:
         _check_picture(waterfall, (measured, model, hardware))
-    made = diagnose(
-        measured, model, hardware, engine=engine, batch_size=batch_size, input_len=input_len, stage=stage, **options
-    )
+    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "passes": passes}
+    made = diagnose(measured, model, hardware, engine=engine, stage=stage, **sizes, **options)
     answer = made.to_dict()
     if waterfall is not None:
         _draw(answer, waterfall)
     print_warnings(answer["warnings"])
     views.show(
         views.Views(
-            page=lambda: diagnosis_page.page(answer), document=lambda: answer, rows=lambda: answer["operators"]
+            page=lambda: diagnosis_page.page(answer),
+            document=lambda: answer,
+            rows=lambda: answer.get("operators") or answer["metrics"],
         ),
         kind,
         output,

@@ -65,8 +65,6 @@ def frame(results: Mapping[str, Result], metric: str = "tpot_s") -> pd.DataFrame
 
 def steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns bars `name`, `start`, `change` from the first total through all changes to the second total."""
-    import pandas as pd
-
     first, second = dict.fromkeys(rows["configuration"])
     table = rows.pivot_table(index="group", columns="configuration", values="seconds", fill_value=0.0)
     changes = (table[second] - table[first]).items()

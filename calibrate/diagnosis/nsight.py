@@ -1,0 +1,145 @@
+"""Readers of Nsight Systems: the SQLite export of a recording, and the table cuda_gpu_kern_sum of `nsys stats`.
+
+Tables and columns: https://docs.nvidia.com/nsight-systems/UserGuide/index.html#sqlite-schema-reference.  A recording
+without --cuda-graph-trace=node has each replayed graph as one entry.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from llmviewer.calibrate.diagnosis.recording import Kernel, KernelSum, Mark, Recording, Summary
+from llmviewer.core.errors import UserError, printable
+
+PROGRAM = "Nsight Systems"
+NANOSECOND = 1e-9
+#: Beginning of every SQLite file.
+SIGN = b"SQLite format 3\x00"
+#: Table -> name of its entries, "" if a column has it.
+TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "[CUDA memcpy]",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "[CUDA memset]",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "CUDA graph as a whole",
+}
+GRAPHS, LAUNCHES, MARKS, NAMES = (
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS",
+    "StringIds",
+)
+WHOLE_GRAPHS = (
+    "CUDA graphs are recorded as wholes: record with nsys profile --cuda-graph-trace=node to see their kernels"
+)
+#: Most entries that are read of one table.
+MAX_ROWS = 2_000_000
+#: Columns of cuda_gpu_kern_sum, and the unit that its header states.
+TIME, COUNT, NAME = "Total Time", "Instances", "Name"
+UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def recording(path: Path) -> Recording:
+    """The recording in an SQLite export, of its busiest device.  Raises UserError if it has no kernels."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
+            return _recording(base, printable(path))
+    except sqlite3.Error as error:
+        raise UserError(f"'{printable(path)}' cannot be read as an export of {PROGRAM}: {error}") from error
+
+
+def _recording(base: sqlite3.Connection, where: str) -> Recording:
+    columns = {name: _columns(base, name) for (name,) in base.execute("SELECT name FROM sqlite_master")}
+    launches = dict(base.execute(f"SELECT correlationId, start FROM {LAUNCHES}")) if LAUNCHES in columns else {}
+    found: dict[int, list[Kernel]] = {}
+    for table in TABLES:
+        if table in columns:
+            for device, kernel in _entries(base, table, columns[table], launches):
+                found.setdefault(device, []).append(kernel)
+    if not found:
+        raise UserError(f"'{where}' has no kernels of a device; record with nsys profile --trace cuda,nvtx")
+    device = max(found, key=lambda number: sum(kernel.seconds for kernel in found[number]))
+    notes = [WHOLE_GRAPHS] if _has_rows(base, GRAPHS, columns) else []
+    if len(found) > 1:
+        notes.append(f"{len(found)} devices are recorded: device {device}, the busiest, is compared")
+    return Recording(
+        program=PROGRAM,
+        kernels=tuple(sorted(found[device], key=lambda kernel: (kernel.start_s, kernel.end_s))),
+        marks=tuple(_marks(base)) if MARKS in columns else (),
+        device=_device(base, device) if "TARGET_INFO_GPU" in columns else "",
+        notes=tuple(notes),
+    )
+
+
+def _columns(base: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in base.execute(f'PRAGMA table_info("{table}")')}
+
+
+def _has_rows(base: sqlite3.Connection, table: str, columns: Mapping[str, set[str]]) -> bool:
+    return table in columns and base.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None
+
+
+def _entries(
+    base: sqlite3.Connection, table: str, columns: set[str], launches: Mapping[int, int]
+) -> Iterator[tuple[int, Kernel]]:
+    """Device and kernel of every entry of a table."""
+    named = next((name for name in ("demangledName", "shortName", "nameId") if name in columns), "")
+    name = f"(SELECT value FROM {NAMES} WHERE id = e.{named})" if named and not TABLES[table] else f"'{TABLES[table]}'"
+    query = f"SELECT {name}, start, end, deviceId, streamId, correlationId FROM {table} AS e LIMIT {MAX_ROWS + 1}"
+    for count, (text, start, end, device, stream, correlation) in enumerate(base.execute(query)):
+        if count == MAX_ROWS:
+            raise UserError(f"{table} has more than {MAX_ROWS:,} entries; record fewer forward passes")
+        launch = launches.get(correlation)
+        yield (
+            int(device or 0),
+            Kernel(
+                name=str(text),
+                start_s=start * NANOSECOND,
+                seconds=(end - start) * NANOSECOND,
+                stream=int(stream or 0),
+                launch_s=None if launch is None else launch * NANOSECOND,
+            ),
+        )
+
+
+def _marks(base: sqlite3.Connection) -> Iterator[Mark]:
+    columns = _columns(base, MARKS)
+    text = f"COALESCE(e.text, (SELECT value FROM {NAMES} WHERE id = e.textId))" if "textId" in columns else "e.text"
+    query = f"SELECT {text}, start, end FROM {MARKS} AS e WHERE end IS NOT NULL LIMIT {MAX_ROWS}"
+    for name, start, end in base.execute(query):
+        if name:
+            yield Mark(name=str(name), start_s=start * NANOSECOND, end_s=end * NANOSECOND)
+
+
+def _device(base: sqlite3.Connection, device: int) -> str:
+    found = base.execute("SELECT name FROM TARGET_INFO_GPU WHERE id = ?", (device,)).fetchone()
+    return str(found[0]) if found else ""
+
+
+def is_summary(header: Sequence[str]) -> bool:
+    """Whether the header of a CSV table is that of cuda_gpu_kern_sum."""
+    return _column(header, TIME) is not None and COUNT in header and NAME in header
+
+
+def summary(rows: Sequence[Mapping[str, str]]) -> Summary:
+    """Kernels of a cuda_gpu_kern_sum table.  Raises UserError for a row that is not one of it."""
+    column = _column(list(rows[0]), TIME) if rows else None
+    if column is None:
+        raise UserError("the table of kernels has no rows")
+    unit = UNITS.get(column.partition("(")[2].rstrip(")") or "ns")
+    try:
+        if unit is None:
+            raise ValueError(f"unknown unit of '{column}'")
+        kernels = tuple(
+            KernelSum(name=row[NAME], count=int(row[COUNT]), seconds=float(row[column].replace(",", "")) * unit)
+            for row in rows
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the table of kernels cannot be read: {error}") from error
+    return Summary(program=PROGRAM, kernels=kernels)
+
+
+def _column(header: Sequence[str], start: str) -> str | None:
+    return next((name for name in header if name is not None and name.startswith(start)), None)

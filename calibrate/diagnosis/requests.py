@@ -1,0 +1,207 @@
+"""Diagnosis of a benchmark's result or of sums of kernels: the figures that add up to a request's or a pass's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.api.configuration import Configuration
+from llmviewer.calibrate import judge
+from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
+from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part, told
+from llmviewer.calibrate.diagnosis.patterns import kind_of
+from llmviewer.calibrate.diagnosis.recording import Summary
+from llmviewer.calibrate.diagnosis.suspects import MOST, Suspect
+from llmviewer.calibrate.readers import files, torch_profiler
+from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.core.errors import UserError, printable
+from llmviewer.core.kinds import Kind
+from llmviewer.core.workload import decode
+from llmviewer.techniques.options import OPTIONS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = Mapping[str, Any]
+#: Metric of a request -> its part, and seconds per request of a value.
+FIRST: dict[str, tuple[str, Callable[[Row, float], float]]] = {
+    "ttft_ms": ("first token", lambda row, value: value * 1e-3),
+    "prefill_tok_s": ("first token", lambda row, value: row["input_len"] * row["batch"] / value),
+}
+FURTHER: dict[str, tuple[str, Callable[[Row, float], float]]] = {
+    "tpot_ms": ("further tokens", lambda row, value: value * 1e-3 * max(row["output_len"] - 1.0, 0.0)),
+    "decode_tok_s": ("further tokens", lambda row, value: row["output_len"] * row["batch"] / value),
+}
+WHOLE: dict[str, tuple[str, Callable[[Row, float], float]]] = {
+    "latency_ms": ("whole request", lambda row, value: value * 1e-3),
+    "throughput_tok_s": ("whole request", lambda row, value: row["output_len"] * row["batch"] / value),
+}
+#: Metric of a profile's table -> its part.
+KERNELS = {f"{group}_ms": f"kernels: {group}" for group in torch_profiler.GROUPS}
+#: Kind of a kernel -> its group; kinds that are not named belong to OTHERS, and "" is unknown.
+BESIDE_MODEL = "beside the model"
+GROUP_OF = {
+    "": "",
+    **dict.fromkeys(("matmul", "matmul_part", "experts"), "gemm"),
+    **dict.fromkeys(("attention", "attention_part", "index"), "attention"),
+    **dict.fromkeys(("all_reduce", "all_reduce_norm", "all_gather", "reduce_scatter", "all_to_all"), "collective"),
+    **dict.fromkeys(("send_recv",), "collective"),
+    **dict.fromkeys(("sampling", "prepare", "copy"), BESIDE_MODEL),
+}
+SIZES = ("batch_size", "input_len", "output_len", "passes", "tensor_parallel_size", "pipeline_parallel_size")
+#: Part -> what its lateness means, and what to try.
+CAUSES = {
+    "first token": (
+        "requests wait before or during their prompts",
+        "llmviewer simulate with this load for the queue, a larger --max-num-batched-tokens, and the engine's log for "
+        "preemptions for want of KV cache",
+    ),
+    "further tokens": (
+        "decode steps are slower",
+        "record a few of them with the engine's profiler and diagnose the trace, which names the operators",
+    ),
+    "whole request": (
+        "the figure does not tell prompts from answers",
+        "save a result with TTFT and TPOT, or a trace of a few steps",
+    ),
+}
+
+
+def is_result(path: Path) -> bool:
+    """Whether a file is the result of a benchmark, or the table of a profiler."""
+    return torch_profiler.is_table(path) or (files.is_benchmark(path) and not _is_trace(path))
+
+
+def _is_trace(path: Path) -> bool:
+    from llmviewer.core.files import head
+
+    return b'"traceEvents"' in head(path, files.HEAD_BYTES) or b'"schemaVersion"' in head(path, files.HEAD_BYTES)
+
+
+def diagnosis_of_result(path: Path, stated: Stated) -> Diagnosis:
+    """The diagnosis of the first run of a file.  Raises UserError if nothing in it can be predicted."""
+    (frame,) = judge.predict_tables([path], stated.hardware, None, stated)
+    return _diagnosis(frame, str(path))
+
+
+def diagnosis_of_summary(found: Summary, stated: Stated, chosen: Configuration, source: str) -> Diagnosis:
+    """The diagnosis of kernels summed by name, group by group, since their order is lost.
+
+    Without stated passes, their number is that of attention kernels over attention layers.  Raises UserError if the
+    user does not state stage, batch size and lengths.
+    """
+    seconds: dict[str, float] = {}
+    for kernel in found.kernels:
+        group = GROUP_OF.get(kind_of(kernel.name), torch_profiler.OTHERS)
+        seconds[group] = seconds.get(group, 0.0) + kernel.seconds
+    beside = seconds.pop(BESIDE_MODEL, 0.0)
+    if not stated.passes:
+        stated = replace(stated, passes=_passes(found, chosen))
+    frame = torch_profiler.predicted_groups(seconds, stated, None, found.program, f"'{source}'")
+    made = _diagnosis(frame, source)
+    unmatched = seconds.get("", 0.0) / stated.passes
+    note = f"{stated.passes} passes; {told(beside / stated.passes)} of a pass are copies, inputs and sampling"
+    return replace(made, details={**made.details, "note": note, "unmatched_s": unmatched}, warnings=found.notes)
+
+
+def _passes(found: Summary, chosen: Configuration) -> int:
+    graph = chosen.system.prepared(chosen.model.graph(decode(1.0, 1.0)))
+    layers = sum(block.repeats for block, operator in graph if operator.kind is Kind.ATTENTION)
+    runs = sum(kernel.count for kernel in found.kernels if kind_of(kernel.name) == "attention")
+    return max(round(runs / layers), 1) if layers else 1
+
+
+def _diagnosis(frame: pd.DataFrame, source: str) -> Diagnosis:
+    """The diagnosis of rows of an end-to-end table with predictions."""
+    records: list[dict[str, Any]] = [
+        {str(key): value for key, value in row.items()} for row in frame.to_dict("records")
+    ]
+    rows = [row for row in records if isinstance(row.get("predicted"), float) and not isnan(row["predicted"])]
+    chosen = list(_chosen(rows))
+    if not chosen:
+        reason = next((str(row["reason"]) for row in records if row.get("reason")), "it has none")
+        raise UserError(f"'{printable(source)}' has no time that can be compared: {reason}")
+    parts = sorted((_part(row, *one) for row, one in chosen), key=lambda part: -abs(part.amount_s))
+    measured, predicted = (sum(one[1](row, float(row[name])) for row, one in chosen) for name in ("value", "predicted"))
+    first = rows[0]
+    return Diagnosis(
+        source=source,
+        program=str(first["source"]),
+        model=str(first["model"]),
+        hardware=str(first["device"]),
+        engine=str(first["engine"]),
+        measured_s=measured,
+        predicted_s=predicted,
+        parts=tuple(parts),
+        suspects=tuple(_suspects(parts)),
+        details={
+            "of": "pass" if str(rows[0]["metric"]) in KERNELS else "request",
+            "metrics": [_metric(row) for row in rows],
+            "note": str(first.get("note") or ""),
+        },
+    )
+
+
+def _chosen(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Rows whose times add up, each with its part and its conversion to seconds."""
+    by_metric = {str(row["metric"]): row for row in rows}
+    kernels = [
+        (row, (KERNELS[name], lambda _, value: value * 1e-3)) for name, row in by_metric.items() if name in KERNELS
+    ]
+    if kernels:
+        yield from kernels
+        return
+    found = [
+        next(((by_metric[name], one) for name, one in group.items() if name in by_metric), None)
+        for group in (FIRST, FURTHER)
+    ]
+    if any(found):
+        yield from (one for one in found if one is not None)
+        return
+    yield from ((by_metric[name], one) for name, one in list(WHOLE.items()) if name in by_metric and not found[0])
+
+
+def _part(row: dict[str, Any], name: str, seconds: Callable[[Row, float], float]) -> Part:
+    value, predicted = (seconds(row, float(row[key])) for key in ("value", "predicted"))
+    low, high = sorted(seconds(row, float(row[key])) for key in ("low80", "high80"))
+    evidence = f"{row['metric']}: {told(value)} measured, {told(predicted)} predicted, 80 % {told(low)} to {told(high)}"
+    kind = OPERATOR if name in KERNELS.values() else REST
+    return Part(name=name, kind=kind, amount_s=value - predicted, outside=not low <= value <= high, evidence=evidence)
+
+
+def _suspects(parts: Sequence[Part]) -> Iterator[Suspect]:
+    """Parts above their interval, the largest first."""
+    for part in [one for one in parts if one.outside and one.amount_s > 0.0][:MOST]:
+        cause, remedy = CAUSES.get(part.name, (f"{part.name} take longer than predicted", "a trace of a few passes"))
+        yield Suspect(text=f"{cause}: {part.evidence}", amount_s=part.amount_s, remedy=remedy)
+
+
+def _metric(row: Mapping[str, Any]) -> dict[str, Any]:
+    value, low, high = (float(row[name]) for name in ("value", "low80", "high80"))
+    verdict = "fine" if low <= value <= high else "slow" if (value > high) != _is_rate(row) else "fast"
+    return {
+        "metric": row["metric"],
+        "measured": value,
+        "predicted": float(row["predicted"]),
+        "interval80": [low, high],
+        "verdict": verdict,
+    }
+
+
+def _is_rate(row: Mapping[str, Any]) -> bool:
+    return str(row["metric"]).endswith("_s") and "tok" in str(row["metric"])
+
+
+def stated_of(hardware: str, model: str, options: Mapping[str, Any]) -> Stated:
+    """What the user states of a run, from the options of `diagnose`.  Raises UserError for one that it cannot take."""
+    defaults = {name: declaration.default for name, declaration in OPTIONS.items()}
+    given = {name: value for name, value in options.items() if value not in (None, "", defaults.get(name))}
+    for name in given:
+        if name not in Stated.__dataclass_fields__:
+            raise UserError(f"--{name.replace('_', '-')}: a result or sums of kernels are not compared with it")
+    numbers: dict[str, Any] = {name: int(value) for name, value in given.items() if name in SIZES}
+    words: dict[str, Any] = {name: str(value) for name, value in given.items() if name not in SIZES}
+    return replace(Stated(hardware=hardware, model=model), **numbers, **words)
