@@ -36,12 +36,13 @@ def command_lines() -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the files that commands of the docs read: a config.json and a contract."""
+    """A working directory with the files that commands of the docs read: a config.json, a contract and a profile."""
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(published_config("mistral-7b")), encoding="utf-8")
     (tmp_path / "docs").mkdir()
-    for contract in ("contract.yaml", "docs/contract.yaml"):
-        (tmp_path / contract).write_bytes((ROOT / "docs" / "contract.yaml").read_bytes())
+    for name in ("contract.yaml", "profile.json.gz"):
+        for target in (tmp_path, tmp_path / "docs"):
+            (target / name).write_bytes((ROOT / "docs" / name).read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

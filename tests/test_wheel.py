@@ -27,6 +27,7 @@ LINES = {
     "compare": f"compare {MODEL},a100",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
     "check": f"check {ROOT}/docs/contract.yaml",
+    "diagnose": f"diagnose {ROOT}/docs/profile.json.gz llama-3.1-8b --hardware h100",
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",

@@ -35,12 +35,14 @@ OWN_KINDS = ("copy", "prepare", "sampling", "elementwise")
 class OperatorTimes:
     """Times of one operator over all layers.  kernels: name -> number of runs; wait_s: idle time before its kernels.
 
-    kind: of the operator.  dtype: in which its matrix units compute, "" without them.
+    kind: of the operator.  dtype: in which its matrix units compute, "" without them.  borrowed: chip on which the
+    kernels of the prediction were measured, "" if it is this one.
     """
 
     name: str
     kind: str
     dtype: str = ""
+    borrowed: str = ""
     predicted_s: float = 0.0
     low_s: float = 0.0
     high_s: float = 0.0
@@ -136,7 +138,9 @@ def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequ
     share = 1.0 / found.passes
     found.operators.setdefault(PREPARE, OperatorTimes(name=PREPARE, kind="engine"))
     for one in prices.operators:
-        new = OperatorTimes(name=one.name, kind=one.row.operator.kind.value, dtype=_dtype(one, chip))
+        kind, lender = one.row.operator.kind.value, one.measured_on
+        borrowed = "" if lender == chip.name else lender
+        new = OperatorTimes(name=one.name, kind=kind, dtype=_dtype(one, chip), borrowed=borrowed)
         own = found.operators.setdefault(one.name, new)
         own.predicted_s += float(one.seconds.sum()) * share
         own.low_s += float(one.low.sum()) * share

@@ -21,9 +21,13 @@ LOW80, HIGH80 = interval.LEVELS["80"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedOperator:
-    """Times of one operator in every pass [s], over all its layers, with the bounds of its 80 % interval."""
+    """Times of one operator in every pass [s], over all its layers, with the bounds of its 80 % interval.
+
+    measured_on: chip on which its kernels were measured, "" for a bound of the data sheet.
+    """
 
     name: str
+    measured_on: str
     row: TimedOperator
     seconds: Array
     low: Array
@@ -51,7 +55,10 @@ def priced(configuration: Configuration, steps: Sequence[Step]) -> PricedPasses:
     calibration = system.efficiency if isinstance(system.efficiency, Calibrated) else None
     ratios = interval.bound_ratios(evaluation, calibration, system.chip) if calibration else {}
     count = len(steps)
-    operators = tuple(_operator(row, ratios.get(id(row)), count) for row in evaluation.rows)
+    operators = tuple(
+        _operator(row, ratios.get(id(row)), count, calibration.primary_fit(row.operator).chip if calibration else "")
+        for row in evaluation.rows
+    )
     engine = sum((_spread(seconds, count) for _, seconds in evaluation.served), np.zeros(count))
     return PricedPasses(evaluation=evaluation, operators=operators, engine_s=engine)
 
@@ -62,11 +69,12 @@ def _stacked(groups: Sequence[Group]) -> Group:
     return Group(**columns)  # type: ignore[arg-type]
 
 
-def _operator(row: TimedOperator, ratios: Array | None, count: int) -> PricedOperator:
+def _operator(row: TimedOperator, ratios: Array | None, count: int, chip: str) -> PricedOperator:
     seconds = _spread(row.timing.time_s, count) * float(row.block.repeats)
     bounds = np.ones((4, count)) if ratios is None else np.array([_spread(ratio, count) for ratio in ratios])
     return PricedOperator(
         name=row.operator.name,
+        measured_on=chip,
         row=row,
         seconds=seconds,
         low=seconds * bounds[LOW80],

@@ -73,6 +73,8 @@ def _remedy(case: Case, one: OperatorTimes) -> str:
         return f"another attention backend of the engine: {next(iter(one.kernels))[:40]} runs on every chip"
     if any(kind_of(name) == "dequantize" for name in one.kernels):
         return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
+    if one.borrowed:
+        return f"llmviewer calibrate run on this chip: the prediction has constants of {one.borrowed} and may be wrong"
     return "measure this kernel here (llmviewer calibrate run), or run another version of the engine"
 
 
