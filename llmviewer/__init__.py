@@ -13,6 +13,7 @@ __all__ = [
     "Comparison",
     "Crossover",
     "Diagnosis",
+    "Required",
     "Result",
     "Simulation",
     "Sizing",
@@ -29,6 +30,7 @@ __all__ = [
     "list_models",
     "list_techniques",
     "plot",
+    "require",
     "simulate",
     "size",
     "sweep",
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from llmviewer.core.errors import UserError
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
+    from llmviewer.planning.require import Required, require
     from llmviewer.planning.sizing import Sizing
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
@@ -68,6 +71,7 @@ _HOME = {
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
     "Diagnosis": "llmviewer.calibrate.diagnosis.diagnosis",
+    "Required": "llmviewer.planning.require",
     "Result": "llmviewer.result.result",
     "Simulation": "llmviewer.simulation.result",
     "Sizing": "llmviewer.planning.sizing",
@@ -76,6 +80,7 @@ _HOME = {
     "check": "llmviewer.planning.contract",
     "diagnose": "llmviewer.calibrate.diagnosis.call",
     "plot": "llmviewer.reports.plots.plot",
+    "require": "llmviewer.planning.require",
     "simulate": "llmviewer.simulation.call",
     "size": "llmviewer.planning.call",
 }

@@ -33,7 +33,8 @@ def parameters() -> dict[str, Any]:
 def test_the_command_line_has_every_declared_option(name: str, parameters: dict[str, Any]) -> None:
     option, declaration = parameters[name], OPTIONS[name]
     assert option.help == declaration.help
-    assert option.default == OWN_DEFAULTS.get(name, None if declaration.default == () else declaration.default)
+    own = None if declaration.default == () or declaration.repeated else declaration.default
+    assert option.default == OWN_DEFAULTS.get(name, own)
     assert set(declaration.spellings(name)) == set(option.opts)
 
 

@@ -47,7 +47,9 @@ def _main_spelling(alias: str) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """The text of a technique's option; numbers are accepted too."""
+    """The text of a technique's option; numbers are accepted too, and a mapping of names to values."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{printable(key)}={printable(one)}" for key, one in value.items()) or TECHNIQUES[name].default
     return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
 

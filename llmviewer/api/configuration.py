@@ -59,6 +59,10 @@ class Configuration:
         options = replace(self.options, techniques={**self.options.techniques, name: value})
         return _assembled(self.model, self.chip, options)
 
+    def on_chip(self, chip: Chip) -> Configuration:
+        """The configuration on another chip, such as one with arrays of figures.  Raises UserError."""
+        return _assembled(self.model, chip, self.options)
+
     def warnings(self, workload: Request) -> tuple[str, ...]:
         """Warnings about the model, the system and a request."""
         context = float(np.max(workload.input_len + workload.output_len))

@@ -12,9 +12,12 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.hardware.hypothetical import alternatives
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
 from llmviewer.techniques.panels import Panel
 
+#: Options of techniques that the command line takes several times, each with values of its own.
+REPEATED = tuple(name for name, declaration in OPTIONS.items() if declaration.repeated)
 #: Defaults that `--help` leaves out because they change nothing.
 SWITCHED_OFF = ("none", "off", "", ())
 
@@ -35,7 +38,7 @@ def annotation(name: str) -> Any:
         rich_help_panel=declaration.panel.value,
         show_default=declaration.default not in SWITCHED_OFF,
     )
-    if declaration.kind is ValueKind.WORDS:
+    if declaration.kind is ValueKind.WORDS or declaration.repeated:
         return Annotated[list[str] | None, option()]
     if declaration.kind is ValueKind.SWITCH:
         return Annotated[bool, option()]
@@ -115,7 +118,7 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
         Parameter(
             name,
             Parameter.KEYWORD_ONLY,
-            default=None if declaration.default == () else declaration.default,
+            default=None if declaration.default == () or declaration.repeated else declaration.default,
             annotation=annotation(name),
         )
         for name, declaration in OPTIONS.items()
@@ -124,6 +127,8 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
 
     def run(**words: Any) -> int:
         words["ignore_fields"] = tuple(words["ignore_fields"] or ())
+        for name in REPEATED:
+            words[name] = alternatives(words[name]) if words[name] else OPTIONS[name].default
         return command(**words)
 
     run.__doc__ = command.__doc__

@@ -82,6 +82,7 @@ class Chip:
     """One device.  Rates are dense data-sheet peaks; figures may be arrays of `points` hypothetical chips.
 
     None means unknown: the maker does not publish the figure.  power_limit_w: board power that an operator set, if any.
+    basis: the real chip of a hypothetical one; kernels reach the share of the new figures that they reach of its own.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Chip:
     special_ops_per_s: Count | None = field(default=None, metadata=figure("special functions", "op/s"))
     tdp_w: Count | None = field(default=None, metadata=figure("board power", "W", "tdp_w"))
     power_limit_w: float | None = None
+    basis: Chip | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     default_link: str = ""
     host: Host | None = None
@@ -141,6 +143,11 @@ class Chip:
         name = self.compute_dtype(wanted)
         rates = self.matrix_flops_per_s
         return rates[name] if name in rates else self.vector_flops_per_s[name]
+
+    @property
+    def real(self) -> Chip:
+        """The chip whose figures are those of a data sheet: this one, or the basis of a hypothetical one."""
+        return self if self.basis is None else self.basis
 
     @property
     def power_w(self) -> Count | None:

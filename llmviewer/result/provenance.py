@@ -14,6 +14,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
 from llmviewer.core.workload import SAME_SEQUENCE_EXPONENT
 from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import SOURCE as SET
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
 from llmviewer.timing.engine import ENGINE_ROUTING
@@ -23,6 +24,8 @@ FRAMEWORK_NOTE = (
     f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
     f"{capacity.FRAMEWORK_SOURCE}"
 )
+
+HYPOTHETICAL_NOTE = "hypothetical chip: kernels reach the same share of the new figures as of the real ones"
 
 #: How draft tokens choose experts with the popularity of a preset.
 RELATED_NOTE = f"experts: n draft tokens of a sequence use those of n^{SAME_SEQUENCE_EXPONENT:g} unrelated tokens"
@@ -43,6 +46,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
             *_rounds(analysis),
             *unknowns(chip),
             *_host(analysis, chip),
+            *_hypothetical(analysis, chip),
             *_kernels(analysis),
             *_routing(analysis),
             *assumptions(fusions, chip.name),
@@ -85,6 +89,12 @@ def _rounds(analysis: Analysis) -> list[str]:
     """Assumption about the host time of rounds of speculation in the engine."""
     engine, verifies = analysis.system.engine, np.any(analysis.system.generation.verifies)
     return [engine.rounds.assumption(engine.name)] if verifies and engine.rounds.high else []
+
+
+def _hypothetical(analysis: Analysis, chip: Chip) -> list[str]:
+    """Assumption about the kernels of a chip with other figures than the real one."""
+    changed = any(figure.source == SET for figure in chip.figures.values())
+    return [HYPOTHETICAL_NOTE] if changed and analysis.calibration is not None else []
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:

@@ -30,7 +30,7 @@ class Declaration:
     group: workload, run or technique.  least: smallest whole number.  array: Python callers may pass a sequence, one
     value per point.  choices: known values; `closed` refuses others.  aliases: further spellings on the command line,
     after vLLM's names.  separator: between several values in sweeps and comparisons; "" where only one is allowed.
-    panel: where `--help` shows it.
+    panel: where `--help` shows it.  repeated: the command line takes it several times.
     """
 
     kind: ValueKind
@@ -44,6 +44,7 @@ class Declaration:
     aliases: tuple[str, ...] = ()
     separator: str = ""
     panel: Panel = Panel.KERNELS
+    repeated: bool = False
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """Spellings on the command line, the main one first; an option that is repeated is named in the singular."""
@@ -198,6 +199,7 @@ OPTIONS: dict[str, Declaration] = {
             aliases=option.aliases,
             separator=option.separator,
             panel=panel_of(option.entry),
+            repeated=option.repeated,
         )
         for name, option in TECHNIQUES.items()
     },

@@ -35,6 +35,7 @@ PANELS = {
     "kv_cache": Panel.MEMORY,
     "offload": Panel.MEMORY,
     "kernels.power_limit": Panel.HARDWARE,
+    "kernels.set_figures": Panel.HARDWARE,
     "kernels": Panel.KERNELS,
     "parallel": Panel.HARDWARE,
     "speculation": Panel.GENERATION,

@@ -15,6 +15,13 @@ from llmviewer.techniques.technique import Change, SharedBy, Technique, Techniqu
 #: Option name -> command-line option; the order is the order of application.
 TECHNIQUES: dict[str, TechniqueOption] = {
     # the chip itself, before whatever is chosen for it
+    "set": TechniqueOption(
+        "kernels.set_figures",
+        SharedBy.ENGINE,
+        "A figure of the chip, repeatable: bandwidth=6TB/s, peak.fp8=x2, capacity=+50%.",
+        separator=";",
+        repeated=True,
+    ),
     "power_limit": TechniqueOption(
         "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),

@@ -59,7 +59,8 @@ class TechniqueOption:
 
     entry: module within `llmviewer.techniques`, or `module:NAME`, of its Technique; NAME is TECHNIQUE by default.
     help: one line.  off: the value that disables it.  default: its value if not given.  aliases: further spellings.
-    separator: between several values of a sweep; `;` where one value may contain commas.
+    separator: between several values of a sweep; `;` where one value may contain commas.  repeated: the command line
+    takes it several times, each with values of its own.
     """
 
     entry: str
@@ -69,6 +70,7 @@ class TechniqueOption:
     default: str = "none"
     aliases: tuple[str, ...] = ()
     separator: str = ","
+    repeated: bool = False
 
 
 def add_pass(name: str, make: Callable[[Chip], Pass]) -> Change:

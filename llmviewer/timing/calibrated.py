@@ -65,7 +65,8 @@ class Calibrated:
     """Efficiency from profiles, the chip's own first.  engine: preferred engine, where several were measured.
 
     borrowed: family/variant -> engine whose kernels are used instead.  user_profiles: number of leading sources that
-    the user supplied; these are searched first, for kernels of any engine.  selected: cache of select_fit.
+    the user supplied; these are searched first, for kernels of any engine.  selected: cache of select_fit.  launch,
+    latency: factors of the fixed time of a kernel and of the latency of a message, for hypothetical chips.
     """
 
     sources: tuple[Profile, ...]
@@ -76,9 +77,15 @@ class Calibrated:
     maker: str = ""
     user_profiles: int = 0
     selected: dict[str, SelectedFit] = field(default_factory=dict)
+    launch: float = 1.0
+    latency: float = 1.0
 
     def __call__(self, operator: Operator, chip: Chip) -> Rates:
         """Attainable rates of an operator."""
+        rates = self._rates(operator, chip)
+        return rates if self.launch == self.latency == 1.0 else rates.with_times(self.launch, self.latency)
+
+    def _rates(self, operator: Operator, chip: Chip) -> Rates:
         names = families_of(operator)
         fits = [self.select_fit(name, operator).fit for name in names]
         if len(fits) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -64,6 +64,19 @@ class Rates:
     sharpness: Count | None = None
     algorithms: tuple[AlgorithmRates, ...] | None = None
     host_launch_s: Count = 0.0
+
+    def with_times(self, launch: float, latency: float) -> Rates:
+        """The rates with times of launches and latencies of messages multiplied by factors."""
+        algorithms = self.algorithms and tuple(
+            replace(one, latency_s=one.latency_s * latency) for one in self.algorithms
+        )
+        return replace(
+            self,
+            fixed_s=self.fixed_s * launch,
+            host_launch_s=self.host_launch_s * launch,
+            hop_s=self.hop_s * latency,
+            algorithms=algorithms,
+        )
 
 
 Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]

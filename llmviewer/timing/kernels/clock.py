@@ -36,7 +36,7 @@ def has_sm_like_units(chip: Chip) -> bool:
     """Whether the chip's units are known and work on tiles or rows like streaming multiprocessors."""
     if chip.units is None or np.max(chip.units) > MAX_UNITS:
         return False
-    rates = chip.matrix_flops_per_s
+    rates = chip.real.matrix_flops_per_s
     return all(np.max(rates[name] / chip.units) <= MAX_UNIT_FLOPS_PER_S for name in ("bf16", "fp16") if name in rates)
 
 
@@ -51,5 +51,5 @@ def units_and_clock(chip: Chip) -> tuple[Count, Count]:
     """(units, clock [Hz]); if unknown or of another kind, an A100's units, clocked to match the chip's bandwidth."""
     clock = chip.clock_hz if chip.vector_clock_hz is None else chip.vector_clock_hz
     if clock is None or not has_sm_like_units(chip):
-        return A100_UNITS, chip.bandwidth_bytes_per_s / (A100_UNITS * A100_BYTES_PER_CLOCK)
+        return A100_UNITS, chip.real.bandwidth_bytes_per_s / (A100_UNITS * A100_BYTES_PER_CLOCK)
     return units_of(chip), clock

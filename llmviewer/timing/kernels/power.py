@@ -56,7 +56,7 @@ def sustained_share(chip: Chip) -> Count:
     share, reference, most = SUSTAINED.get(chip.generation, (DEFAULT_SUSTAINED, 0.0, DEFAULT_SUSTAINED))
     if chip.power_w is None or not reference:
         return share
-    watts = chip.power_w / (chip.matrix_rate("bf16") * 1e-12)
+    watts = chip.power_w / (chip.real.matrix_rate("bf16") * 1e-12)
     return np.minimum(share * (watts / reference) ** EXPONENT, most)
 
 
@@ -67,5 +67,5 @@ def reachable_share(chip: Chip) -> Count:
     share = ECC_SHARE if corrected else 1.0
     if chip.units is None or chip.clock_hz is None or not has_sm_like_units(chip):
         return share * DEFAULT_REACHABLE
-    per_clock = chip.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
+    per_clock = chip.real.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
     return share / (1.0 + per_clock / REQUESTED_PER_CLOCK)

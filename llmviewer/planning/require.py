@@ -1,0 +1,331 @@
+"""Inverse design: the least figures of a hypothetical chip with which a metric meets its target.
+
+A time never grows with a rate of the chip, so that the least rate is found by narrowing an interval on a logarithmic
+axis; all rates of one round are one answer with arrays of chips.  The least capacity is what the workload stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmviewer.api.build import chip_of
+from llmviewer.api.calls import request
+from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.parsing import duration
+from llmviewer.core.workload import Request
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, told, unit_of, with_figure
+from llmviewer.result.result import Result
+from llmviewer.techniques.options import ENGINE_OPTIONS
+
+SCHEMA = "llmviewer.require/1"
+METRICS = ("ttft_s", "tpot_s", "e2e_s")
+CAPACITY = "capacity"
+#: Search between a thousandth and a thousand times of the chip's own figure.
+WIDEST = 1e3
+#: Points of a round, and rounds: the interval shrinks by the number of points less one each time.
+POINTS, ROUNDS = 33, 6
+#: Figures that may vary at once, and points of a frontier along each of the others.
+MOST, ALONG = 3, {2: 9, 3: 5}
+#: Distance of the ends of a frontier from the least figure, which needs infinitely much of the other.
+ABOVE = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Figures in SI units by name, and the metric that they reach [s]."""
+
+    figures: Mapping[str, float]
+    reached: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A real chip that meets the target.  excess: largest ratio of its figures to those required."""
+
+    hardware: str
+    excess: float
+    reached: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the answer with the real chip is kept
+class Required:
+    """The answer of an inverse design.
+
+    floor: the metric with a thousand times of every varied rate [s].  bound: the least value of a single varied rate
+    on the roofline of the data sheet, None for several or if the roofline does not reach the target.
+    """
+
+    configuration: Configuration
+    workload: Request
+    metric: str
+    target: float
+    vary: tuple[str, ...]
+    solutions: tuple[Solution, ...]
+    floor: float
+    bound: float | None = None
+    nearest: Neighbour | None = None
+
+    @cached_property
+    def now(self) -> Result:
+        """The answer with the real chip."""
+        return self.configuration.answer(self.workload)
+
+    @property
+    def best(self) -> Solution | None:
+        """The solution in the middle of the frontier, or the only one."""
+        return self.solutions[len(self.solutions) // 2] if self.solutions else None
+
+    def setting(self, found: Solution) -> str:
+        """Options of `analyze` that re-run a solution; rounded upwards, so that the target is met."""
+        return " ".join(f"--set {name}={told(_upward(value), unit_of(name))}" for name, value in found.figures.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        best = self.best
+        return {
+            "schema": SCHEMA,
+            "warnings": list(self.now.warnings),
+            "model": self.configuration.model.name,
+            "hardware": self.configuration.chip.name,
+            "metric": self.metric,
+            "target": self.target,
+            "vary": list(self.vary),
+            "solutions": [dict(one.figures) for one in self.solutions],
+            "reached": None if best is None else best.reached,
+            "floor": self.floor,
+            "bound": self.bound,
+            "now": float(getattr(self.now, self.metric)),
+            "own": {name: _number(figure_of(self.configuration.chip, name)) for name in self.vary},
+            "nearest_hardware": None if self.nearest is None else self.nearest.hardware,
+        }
+
+
+def _number(figure: Any) -> float | None:
+    return None if figure is None else float(figure)
+
+
+def _upward(value: float) -> float:
+    """A value with six digits, not less than it is."""
+    step = 10.0 ** (np.floor(np.log10(value)) - 5)
+    return float(np.ceil(value / step - 1e-9) * step)
+
+
+def require(
+    model: Any,
+    hardware: Any = "h100-sxm",
+    *,
+    vary: str | Sequence[str],
+    batch_size: int = 1,
+    input_len: int = 1024,
+    output_len: int = 128,
+    **options: Any,
+) -> Required:
+    """The least figures of a chip with which a metric meets its target.
+
+    hardware: the chip whose other figures stay.  vary: up to three of bandwidth, peak.DTYPE, capacity, l2_bandwidth,
+    links.NAME ... as in `set`.  options: one of ttft, tpot, e2e (such as "10ms") or tokens_per_s of one user, and those
+    of `analyze`.  Raises UserError.
+    """
+    metric, target = _target({name: options.pop(name, None) for name in (*TARGETS, "tokens_per_s")}, output_len)
+    names = _varied(vary)
+    chosen = configuration(model, hardware, **options)
+    question = _Question(
+        configuration=chosen, workload=request(batch_size, input_len, output_len), metric=metric, target=target
+    )
+    for name in names:
+        question.check(name)
+    rates = tuple(name for name in names if name != CAPACITY)
+    floor = question.floor(rates)
+    solutions = question.solutions(rates) if floor <= target else ()
+    if CAPACITY in names:
+        stored = question.stored()
+        solutions = tuple(replace(one, figures={**one.figures, CAPACITY: stored}) for one in solutions)
+    found = Required(
+        configuration=chosen,
+        workload=question.workload,
+        metric=metric,
+        target=target,
+        vary=names,
+        solutions=solutions,
+        floor=floor,
+        bound=_bound(question, options, rates) if len(rates) == 1 else None,
+    )
+    return replace(found, nearest=_nearest(found, options)) if solutions else found
+
+
+def _bound(question: _Question, options: Mapping[str, Any], rates: Sequence[str]) -> float | None:
+    """The least value of a rate on the roofline of the data sheet."""
+    own = {name: value for name, value in options.items() if name not in ("efficiency", "engine", *ENGINE_OPTIONS)}
+    chip = question.configuration.chip
+    ideal = replace(
+        question, configuration=configuration(question.configuration.model, chip, efficiency="ideal", **own)
+    )
+    found = float(ideal.least(rates[0], {})[0])
+    return found if np.isfinite(found) else None
+
+
+#: Option -> metric that it limits.
+TARGETS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
+
+
+def _target(given: Mapping[str, Any], output_len: int) -> tuple[str, float]:
+    """Metric and target [s] of the one option that is given."""
+    named = {name: value for name, value in given.items() if value is not None}
+    if len(named) != 1:
+        allowed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(
+            f"require needs one target; give one of {allowed}" if not named else f"give only one of {allowed}"
+        )
+    ((name, value),) = named.items()
+    if name != "tokens_per_s":
+        metric, target = TARGETS[name], duration(name, str(value))
+    else:
+        try:
+            metric, target = "tpot_s", 1.0 / float(value)
+        except (TypeError, ValueError, ZeroDivisionError):
+            raise UserError(
+                f"tokens_per_s is {quoted(value)}; allowed: tokens per second of one user, such as 100"
+            ) from None
+    if not 0.0 < target < np.inf:
+        raise UserError(f"{name} is {quoted(value)}; allowed: more than 0")
+    if metric == "tpot_s" and output_len < 2:
+        raise UserError(f"output_len is {output_len}; the time per output token needs at least 2")
+    return metric, target
+
+
+def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of the varied figures, each once."""
+    words = vary.split(",") if isinstance(vary, str) else list(vary)
+    names = tuple(dict.fromkeys(figure_name(word.strip()) for word in words))
+    for name in names:
+        if name in TIMES or name in ("units", "power", "on_chip", "l2"):
+            raise unknown("figure to vary", name, ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE"))
+    if len(names) > MOST:
+        raise UserError(f"vary names {len(names)} figures; allowed: at most {MOST}")
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Question:
+    """A configuration with a workload whose metric is to meet a target."""
+
+    configuration: Configuration
+    workload: Request
+    metric: str
+    target: float
+
+    def check(self, name: str) -> None:
+        """Raise UserError for a figure that the chip lacks."""
+        if figure_of(self.configuration.chip, name) is None:
+            raise UserError(f"{self.configuration.chip.name} has no {name}; give it one with --set {name}=VALUE")
+
+    def times(self, figures: Mapping[str, Array]) -> Array:
+        """The metric of every combination of figures [s].  figures: arrays of one length."""
+        chip: Chip = self.configuration.chip
+        for name, values in figures.items():
+            chip = with_figure(chip, name, values)
+        answer = self.configuration.on_chip(chip)
+        points = len(next(iter(figures.values()))) if figures else 1
+        if answer.most_points < points:
+            raise UserError("a technique adapts to the request and the chip; figures cannot be varied with it")
+        found = np.asarray(getattr(answer.answer(self.workload).analysis, self.metric), dtype=np.float64)
+        return np.broadcast_to(found, (points,))
+
+    def own(self, name: str) -> float:
+        """The real chip's figure."""
+        return float(figure_of(self.configuration.chip, name))  # type: ignore[arg-type]
+
+    def floor(self, names: Sequence[str]) -> float:
+        """The metric with a thousand times of every varied rate [s]."""
+        return float(self.times({name: np.array([WIDEST * self.own(name)]) for name in names})[0])
+
+    def least(self, name: str, others: Mapping[str, Array]) -> Array:
+        """Least value of a figure for every combination of the others; inf where none meets the target."""
+        count = len(next(iter(others.values()))) if others else 1
+        low, high = np.full(count, self.own(name) / WIDEST), np.full(count, self.own(name) * WIDEST)
+        repeated = {other: np.repeat(values, POINTS) for other, values in others.items()}
+        for _ in range(ROUNDS):
+            tried = np.geomspace(low, high, POINTS, axis=1)
+            met = self.times({**repeated, name: tried.ravel()}).reshape(count, POINTS) <= self.target
+            first = np.where(met.any(axis=1), met.argmax(axis=1), POINTS - 1)
+            rows = np.arange(count)
+            low, high = tried[rows, np.maximum(first - 1, 0)], tried[rows, first]
+        reached = self.times({**others, name: high}) <= self.target
+        return np.where(reached, high, np.inf)
+
+    def solutions(self, names: Sequence[str]) -> tuple[Solution, ...]:
+        """The least figure, or the frontier of two or three, by the first figure."""
+        if not names:
+            return (Solution(figures={}, reached=self.floor(())),)
+        *others, last = names
+        grid = self._grid(others, last)
+        found = self.least(last, grid)
+        kept = np.isfinite(found)
+        figures = {**{name: values[kept] for name, values in grid.items()}, last: found[kept]}
+        reached = self.times(figures)
+        return tuple(
+            Solution(figures={name: float(figures[name][at]) for name in names}, reached=float(reached[at]))
+            for at in range(int(kept.sum()))
+        )
+
+    def _grid(self, others: Sequence[str], last: str) -> dict[str, Array]:
+        """Combinations of all figures but the last, each from its least value to where more of it does not help."""
+        if not others:
+            return {}
+        columns = []
+        plenty = {name: np.array([WIDEST * self.own(name)]) for name in (*others, last)}
+        for name in others:
+            rest = {other: values for other, values in plenty.items() if other != name}
+            least = float(self.least(name, rest)[0])
+            most = float(self.least(name, self._tight(name, rest))[0])
+            top = most if np.isfinite(most) and most > least * ABOVE else least * WIDEST**0.5
+            columns.append(np.geomspace(least * ABOVE, max(top, least * ABOVE**2), ALONG[len(others) + 1]))
+        mesh = np.meshgrid(*columns, indexing="ij")
+        return {name: values.ravel() for name, values in zip(others, mesh, strict=True)}
+
+    def _tight(self, name: str, rest: Mapping[str, Array]) -> dict[str, Array]:
+        """The other figures just above their least values."""
+        plenty = {name: np.array([WIDEST * self.own(name)]), **rest}
+        return {
+            other: ABOVE * self.least(other, {key: values for key, values in plenty.items() if key != other})
+            for other in rest
+        }
+
+    def stored(self) -> float:
+        """Capacity that the workload needs [byte]: what it stores, over the share of the memory that may be used."""
+        memory = self.configuration.answer(self.workload).memory
+        return float(memory["total_bytes"]) / self.configuration.options.gpu_memory_utilization
+
+
+def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:
+    """The real chip that meets the target with the least excess of its figures over a solution."""
+    best: Neighbour | None = None
+    for name in specs.names():
+        chip = chip_of(name)
+        own = [figure_of(chip, figure) for figure in found.vary]
+        if any(value is None for value in own):
+            continue
+        ratios = [
+            max(float(value) / wanted for value, wanted in zip(own, one.figures.values(), strict=True))  # type: ignore[arg-type]
+            for one in found.solutions
+            if all(float(value) >= wanted for value, wanted in zip(own, one.figures.values(), strict=True))  # type: ignore[arg-type]
+        ]
+        if not ratios or (best is not None and min(ratios) >= best.excess):
+            continue
+        try:
+            answer = configuration(found.configuration.model, chip, **options).answer(found.workload)
+        except UserError:  # the chip cannot run the model so
+            continue
+        reached = float(getattr(answer, found.metric))
+        if reached <= found.target and answer.fits:
+            best = Neighbour(hardware=name, excess=min(ratios), reached=reached)
+    return best

@@ -1,0 +1,83 @@
+"""An inverse design as a page: the least figures in a sentence, their frontier, and the nearest real chip."""
+
+from __future__ import annotations
+
+from llmviewer.planning.require import Required, Solution, told, unit_of
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
+
+#: Metric -> its name in sentences.
+NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+
+
+def page(found: Required) -> Page:
+    """Returns the verdict, the frontier if several figures vary, and what was assumed."""
+    parts = [Facts(lines=(("Verdict", verdict(found)), *_facts(found)))]
+    if len(found.solutions) > 1:
+        parts.append(_frontier(found))  # type: ignore[arg-type]
+    return (*parts, Facts(lines=_assumed(found), title="Assumptions", emphasis=Emphasis.FAINT))
+
+
+def verdict(found: Required) -> str:
+    """Returns the least figures in a sentence, or why no figure meets the target."""
+    name, target = NAMES[found.metric], fmt.duration(found.target)
+    varied = " and ".join(found.vary)
+    best = found.best
+    if best is None:
+        return f"no {varied} meets {name} {target}: a thousand times as much leaves {fmt.duration(found.floor)}"
+    figures = ", ".join(_figure(found, figure, value) for figure, value in best.figures.items())
+    which = "the frontier passes through" if len(found.solutions) > 1 else "it takes"
+    return f"{name} {target}: {which} {figures}"
+
+
+def _figure(found: Required, name: str, value: float) -> str:
+    own = found.to_dict()["own"][name]
+    times = "" if not own else f" ({fmt.times(value / own)} of {found.configuration.chip.name})"
+    return f"{name} {amount(name, value)}{times}"
+
+
+def amount(name: str, value: float) -> str:
+    """Returns a figure with its unit in three digits."""
+    return told(float(f"{value:.3g}"), unit_of(name))
+
+
+def _facts(found: Required) -> tuple[tuple[str, str], ...]:
+    name = NAMES[found.metric]
+    real = fmt.duration(float(getattr(found.now, found.metric)))
+    lines = [("Now", f"{name} {real} on {found.configuration.chip.name}")]
+    if found.bound is not None:
+        lines.append(
+            ("Roofline", f"{found.vary[0]} {amount(found.vary[0], found.bound)} if kernels reached the data sheet")
+        )
+    if found.best is not None:
+        near = found.nearest
+        text = "none of the chips known here meets the target so"
+        if near is not None:
+            text = (
+                f"{near.hardware}: {name} {fmt.duration(near.reached)}, {fmt.times(near.excess)} of a figure required"
+            )
+        lines.append(("Nearest", text))
+        lines.append(
+            ("Re-run", plain(f"llmviewer analyze {found.configuration.model.name} {_line(found, found.best)}"))
+        )
+    return tuple(lines)
+
+
+def _line(found: Required, best: Solution) -> str:
+    return f"--hardware {found.configuration.chip.name} {found.setting(best)}"
+
+
+def _frontier(found: Required) -> Table:
+    rows = tuple(
+        Row(cells=(*(amount(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
+        for one in found.solutions
+    )
+    columns = (*(right(name) for name in found.solutions[0].figures), left(NAMES[found.metric]))
+    return Table(columns=columns, rows=rows, title="Frontier: each line meets the target")
+
+
+def _assumed(found: Required) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Kernels", "reach the same share of the new figures as of the real ones; fixed times stay"),
+        ("Chip", f"all other figures are those of {found.configuration.chip.name}"),
+    )
