@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.require import Required, Solution, told, unit_of
+from llmviewer.planning.require import Required, Solution, amount
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 
@@ -36,11 +36,6 @@ def _figure(found: Required, name: str, value: float) -> str:
     return f"{name} {amount(name, value)}{times}"
 
 
-def amount(name: str, value: float) -> str:
-    """Returns a figure with its unit in three digits."""
-    return told(float(f"{value:.3g}"), unit_of(name))
-
-
 def _facts(found: Required) -> tuple[tuple[str, str], ...]:
     name = NAMES[found.metric]
     real = fmt.duration(float(getattr(found.now, found.metric)))
@@ -64,7 +59,8 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
 
 
 def _line(found: Required, best: Solution) -> str:
-    return f"--hardware {found.configuration.chip.name} {found.setting(best)}"
+    given = "".join(f" --{name.replace('_', '-')} {value}" for name, value in found.given.items())
+    return f"--hardware {found.configuration.chip.name}{given} {found.setting(best)}"
 
 
 def _frontier(found: Required) -> Table:

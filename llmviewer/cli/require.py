@@ -47,8 +47,8 @@ def command(
 
     kind = views.check_output(format, output, (model, hardware))
     targets = {"tpot": tpot, "ttft": ttft, "e2e": e2e, "tokens_per_s": tokens_per_s}
-    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
-    given = {name: text for name, text in targets.items() if text is not None}
+    sizes: dict[str, Any] = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+    given: dict[str, Any] = {name: text for name, text in targets.items() if text is not None}
     made: Required = require(model, hardware, vary=vary, **given, **sizes, **options)
     print_warnings(made.now.warnings)
     views.show(

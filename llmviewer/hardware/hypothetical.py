@@ -200,7 +200,7 @@ def with_figure(chip: Chip, name: str, value: Count, text: str = "") -> Chip:
         changed["reported_memory_bytes"] = None  # what a driver reports is of the real capacity
     figures = {known: one for known, one in chip.figures.items() if known not in (key, "reported_memory_bytes")}
     if text:
-        figures[key] = Figure(value=float(value), source=SOURCE, note=_was(chip, name))  # type: ignore[arg-type]
+        figures[key] = Figure(value=float(value), source=SOURCE, note=_was(chip, name))
         changed["title"] = f"{chip.title}, {name} {text}"
     return replace(chip, **changed, figures=figures, basis=chip.real)
 

@@ -1,0 +1,128 @@
+"""The least rates of a hypothetical chip with which a metric meets its target, alone or as a frontier.
+
+A time never grows with a rate of the chip, so that the least rate is found by narrowing an interval on a logarithmic
+axis; all rates of one round are one answer with arrays of chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.api.configuration import Configuration
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import figure_of, with_figure
+
+#: Search between a thousandth and a thousand times of the chip's own figure.
+WIDEST = 1e3
+#: Points of a round, and rounds: the interval shrinks by the number of points less one each time.
+POINTS, ROUNDS = 33, 6
+#: Points of a frontier along each figure but the last, by the number of figures.
+ALONG = {2: 9, 3: 5}
+#: Distance of the ends of a frontier from the least figure, which needs infinitely much of the other.
+ABOVE = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Figures in SI units by name, and the metric that they reach [s]."""
+
+    figures: Mapping[str, float]
+    reached: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Search:
+    """A configuration with a workload whose metric is to meet a target."""
+
+    configuration: Configuration
+    workload: Request
+    metric: str
+    target: float
+
+    def check(self, name: str) -> None:
+        """Raise UserError for a figure that the chip lacks."""
+        if figure_of(self.configuration.chip, name) is None:
+            raise UserError(f"{self.configuration.chip.name} has no {name}; give it one with --set {name}=VALUE")
+
+    def times(self, figures: Mapping[str, Array]) -> Array:
+        """The metric of every combination of figures [s].  figures: arrays of one length."""
+        chip: Chip = self.configuration.chip
+        for name, values in figures.items():
+            chip = with_figure(chip, name, values)
+        answer = self.configuration.on_chip(chip)
+        points = len(next(iter(figures.values()))) if figures else 1
+        if answer.most_points < points:
+            raise UserError("a technique adapts to the request and the chip; figures cannot be varied with it")
+        found = np.asarray(getattr(answer.answer(self.workload).analysis, self.metric), dtype=np.float64)
+        return np.broadcast_to(found, (points,))
+
+    def own(self, name: str) -> float:
+        """The real chip's figure."""
+        return float(figure_of(self.configuration.chip, name))  # type: ignore[arg-type]
+
+    def floor(self, names: Sequence[str]) -> float:
+        """The metric with a thousand times of every varied rate [s]."""
+        return float(self.times({name: np.array([WIDEST * self.own(name)]) for name in names})[0])
+
+    def least(self, name: str, others: Mapping[str, Array]) -> Array:
+        """Least value of a figure for every combination of the others; inf where none meets the target."""
+        count = len(next(iter(others.values()))) if others else 1
+        low, high = np.full(count, self.own(name) / WIDEST), np.full(count, self.own(name) * WIDEST)
+        repeated = {other: np.repeat(values, POINTS) for other, values in others.items()}
+        for _ in range(ROUNDS):
+            tried = np.geomspace(low, high, POINTS, axis=1)
+            met = self.times({**repeated, name: tried.ravel()}).reshape(count, POINTS) <= self.target
+            first = np.where(met.any(axis=1), met.argmax(axis=1), POINTS - 1)
+            rows = np.arange(count)
+            low, high = tried[rows, np.maximum(first - 1, 0)], tried[rows, first]
+        reached = self.times({**others, name: high}) <= self.target
+        return np.where(reached, high, np.inf)
+
+    def solutions(self, names: Sequence[str]) -> tuple[Solution, ...]:
+        """The least figure, or the frontier of two or three, by the first figure."""
+        if not names:
+            return (Solution(figures={}, reached=self.floor(())),)
+        *others, last = names
+        grid = self._grid(others, last)
+        found = self.least(last, grid)
+        kept = np.isfinite(found)
+        figures = {**{name: values[kept] for name, values in grid.items()}, last: found[kept]}
+        reached = self.times(figures)
+        return tuple(
+            Solution(figures={name: float(figures[name][at]) for name in names}, reached=float(reached[at]))
+            for at in range(int(kept.sum()))
+        )
+
+    def _grid(self, others: Sequence[str], last: str) -> dict[str, Array]:
+        """Combinations of all figures but the last, each from its least value to where more of it does not help."""
+        if not others:
+            return {}
+        columns = []
+        plenty = {name: np.array([WIDEST * self.own(name)]) for name in (*others, last)}
+        for name in others:
+            rest = {other: values for other, values in plenty.items() if other != name}
+            least = float(self.least(name, rest)[0])
+            most = float(self.least(name, self._tight(name, rest))[0])
+            top = most if np.isfinite(most) and most > least * ABOVE else least * WIDEST**0.5
+            columns.append(np.geomspace(least * ABOVE, max(top, least * ABOVE**2), ALONG[len(others) + 1]))
+        mesh = np.meshgrid(*columns, indexing="ij")
+        return {name: values.ravel() for name, values in zip(others, mesh, strict=True)}
+
+    def _tight(self, name: str, rest: Mapping[str, Array]) -> dict[str, Array]:
+        """The other figures just above their least values."""
+        plenty = {name: np.array([WIDEST * self.own(name)]), **rest}
+        return {
+            other: ABOVE * self.least(other, {key: values for key, values in plenty.items() if key != other})
+            for other in rest
+        }
+
+    def stored(self) -> float:
+        """Capacity that the workload needs [byte]: what it stores, over the share of the memory that may be used."""
+        memory = self.configuration.answer(self.workload).memory
+        return float(memory["total_bytes"]) / self.configuration.options.gpu_memory_utilization
