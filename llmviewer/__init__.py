@@ -17,6 +17,7 @@ __all__ = [
     "Sizing",
     "Sweep",
     "UserError",
+    "Why",
     "__version__",
     "analyze",
     "check",
@@ -30,6 +31,7 @@ __all__ = [
     "simulate",
     "size",
     "sweep",
+    "why",
 ]
 
 TYPE_CHECKING = False  # `typing` takes as long to import as all of this, and Ctrl-C there prints a traceback
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
     from llmviewer.planning.sizing import Sizing
+    from llmviewer.planning.why import Why, why
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
@@ -68,10 +71,12 @@ _HOME = {
     "Sizing": "llmviewer.planning.sizing",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
+    "Why": "llmviewer.planning.why",
     "check": "llmviewer.planning.contract",
     "plot": "llmviewer.reports.plots.plot",
     "simulate": "llmviewer.simulation.call",
     "size": "llmviewer.planning.call",
+    "why": "llmviewer.planning.why",
 }
 
 

@@ -12,6 +12,7 @@ class PlotData(Enum):
     """Input data of a plot."""
 
     POINT = "one point of every configuration"
+    PAIR = "two configurations, whose difference is split over factors"
     CURVE = "many points of every configuration, along an axis"
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
@@ -116,6 +117,15 @@ KINDS: dict[str, PlotKind] = {
         summary="Contributions to the difference between two configurations, which add up exactly.",
         example="llama-2-7b --hardware a6000 --quantization none,w4a16 --metric e2e_s",
         data=PlotData.POINT,
+        fewest=2,
+        most=2,
+        metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "factors": PlotKind(
+        module="factors",
+        summary="Difference between two configurations by factor: bandwidth, peak, kernels, options, sizes.",
+        example="llama-3.1-8b --hardware a100-80gb-sxm,h100-sxm --engine vllm",
+        data=PlotData.PAIR,
         fewest=2,
         most=2,
         metrics=("tpot_s", "e2e_s", "ttft_s"),

@@ -63,23 +63,25 @@ def frame(results: Mapping[str, Result], metric: str = "tpot_s") -> pd.DataFrame
 
 def steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns bars `name`, `start`, `change` from the first total through all changes to the second total."""
-    import pandas as pd
-
     first, second = dict.fromkeys(rows["configuration"])
     table = rows.pivot_table(index="group", columns="configuration", values="seconds", fill_value=0.0)
-    before, after = float(table[first].sum()), float(table[second].sum())
-    change = (table[second] - table[first]).sort_values(key=lambda seconds: -seconds.abs())
-    change = change[change.abs() > 1e-12 * max(before, after)]
-    shown = min(MAX_CHANGES, int((change.abs() > MIN_CHANGE * max(before, after)).sum()))
-    kept = [(str(name), float(seconds)) for name, seconds in change.iloc[:shown].items()]
-    if len(change) > shown:
-        kept.append((bars.OTHER, float(change.iloc[shown:].sum())))
-    starts = before + np.cumsum([0.0, *(seconds for _, seconds in kept)])
-    found = [
-        (first, 0.0, before),
-        *((n, at, c) for (n, c), at in zip(kept, starts, strict=False)),
-        (second, 0.0, after),
-    ]
+    changes = {str(name): float(seconds) for name, seconds in (table[second] - table[first]).items()}
+    return through((first, float(table[first].sum())), (second, float(table[second].sum())), changes)
+
+
+def through(first: tuple[str, float], second: tuple[str, float], changes: Mapping[str, float]) -> pd.DataFrame:
+    """Returns bars from a named total through changes, the largest first and small ones summed, to another total."""
+    import pandas as pd
+
+    (name, before), (end, after) = first, second
+    largest = max(abs(before), abs(after))
+    order = [(n, c) for n, c in sorted(changes.items(), key=lambda one: -abs(one[1])) if abs(c) > 1e-12 * largest]
+    shown = min(MAX_CHANGES, sum(abs(c) > MIN_CHANGE * largest for _, c in order))
+    kept = order[:shown]
+    if len(order) > shown:
+        kept.append((bars.OTHER, sum(c for _, c in order[shown:])))
+    starts = before + np.cumsum([0.0, *(c for _, c in kept)])
+    found = [(name, 0.0, before), *((n, at, c) for (n, c), at in zip(kept, starts, strict=False)), (end, 0.0, after)]
     return pd.DataFrame(found, columns=["name", "start", "change"])
 
 
@@ -92,10 +94,14 @@ def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s")
 
 def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
     """Draws rows of `frame` of two configurations."""
+    return draw_steps(steps(rows), style, title, efficiency=set(rows["efficiency"]))
+
+
+def draw_steps(found: pd.DataFrame, style: Style, title: str, *, efficiency: set[str]) -> Figure:
+    """Draws bars of `through`.  efficiency: kinds of times of both totals."""
     from matplotlib.patches import Patch
 
     figure, (axes,) = style.figure()
-    found = steps(rows)
     curve = curves.of_time(found.iloc[[0, -1]], "", "change", "Time")
     start, change = (found[name].to_numpy(float) / curve.scale for name in ("start", "change"))
     inks = [SLOWER if seconds > 0 else FASTER for seconds in change]
@@ -111,7 +117,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
         )  # fmt: skip
     axes.yaxis.set_major_formatter(ticks.plain)
     bars.names(axes, list(found["name"]), style)
-    axes.set_ylabel(curves.axis_label(rows, curve.title, curve.unit))
+    axes.set_ylabel(f"{'Ideal time' if efficiency == {'ideal'} else curve.title} ({curve.unit})")
     axes.use_sticky_edges = False  # otherwise the label above a bar that starts at the top has no room
     axes.margins(y=0.1)
     axes.set_ylim(bottom=min(0.0, float(ends.min())))

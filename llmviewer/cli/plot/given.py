@@ -17,6 +17,7 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips
+from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result
@@ -205,8 +206,18 @@ def _simulation(request: PlotRequest) -> LoadedData:
     return LoadedData(data=made, warnings=made.notes)
 
 
+def _pair(request: PlotRequest) -> LoadedData:
+    """The difference between two configurations, split over factors."""
+    _grid(request.kind, request.sizes)
+    sizes = {name: int(parse_values(name, request.sizes[name] or text)[0]) for name, text in DEFAULT_SIZES.items()}
+    first, second = ({**one, **sizes} for one in _configurations(request).values())
+    found = why(first, second, metric=request.metric or request.kind.metrics[0])
+    return LoadedData(data=found, warnings=tuple(found.warnings()))
+
+
 LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.POINT: _results,
+    PlotData.PAIR: _pair,
     PlotData.CURVE: _results,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
