@@ -1,0 +1,73 @@
+"""Trials: changes of options and sizes, each with the answer that it would have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.api.configuration import Configuration
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.result.verdict import Change
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.techniques.registry import TECHNIQUES
+
+TENSOR = "tensor_parallel_size"
+#: Number formats that are tried, least change of the numbers first, each with the matrix dtype that it needs.
+NUMBER_FORMATS: Mapping[str, Mapping[str, str]] = {
+    "quantization": {"fp8": "fp8", "w8a8": "int8", "w8a16": "", "w4a16": "", "nvfp4": "fp4"},
+    "kv_cache_dtype": {"fp8": ""},
+}
+#: Sizes of a tensor group, tried as multiples of the requested one.
+MULTIPLES = (2, 4, 8, 16)
+
+
+def number_formats(configuration: Configuration) -> list[list[tuple[str, str]]]:
+    """The values of each option in NUMBER_FORMATS that the chip computes natively."""
+    rates = {"", *configuration.chip.matrix_flops_per_s}
+    return [
+        [(name, value) for value, needed in values.items() if needed in rates]
+        for name, values in NUMBER_FORMATS.items()
+    ]
+
+
+def tensor_group(configuration: Configuration, factor: int) -> tuple[str, str]:
+    """The tensor group of a multiple of the requested size."""
+    return TENSOR, str(configuration.system.parallelism.tensor * factor)
+
+
+def flag(name: str) -> str:
+    """The main spelling of an option or size on the command line."""
+    return "-tp" if name == TENSOR else OPTIONS[name].spellings(name)[0]
+
+
+def changed(configuration: Configuration, workload: Request, words: Mapping[str, Any]) -> tuple[Configuration, Request]:
+    """The configuration and the request with other options and sizes.  Raises UserError for what is not supported."""
+    sizes = {name: np.array([float(value)]) for name, value in words.items() if name in WORKLOAD}
+    options = {name: str(value) if name in TECHNIQUES else value for name, value in words.items() if name not in sizes}
+    return (configuration.with_options(options) if options else configuration), replace(workload, **sizes)
+
+
+def tried(configuration: Configuration, workload: Request, words: Mapping[str, Any]) -> Change | None:
+    """The change of some options and sizes with its result; None if it changes nothing or is not supported."""
+    if all(_is_now(configuration, workload, name, value) for name, value in words.items()):
+        return None
+    try:
+        made, request = changed(configuration, workload, words)
+        result = made.answer(request)
+    except UserError:  # the chip or the model does not support it
+        return None
+    option = " ".join(f"{flag(name)} {value}" for name, value in words.items())
+    return Change(option=option, words=dict(words), result=result)
+
+
+def _is_now(configuration: Configuration, workload: Request, name: str, value: Any) -> bool:
+    """Whether an option or a size has a value already."""
+    if name in TECHNIQUES:
+        return configuration.techniques[name] == str(value)
+    if name in WORKLOAD:
+        return float(getattr(workload, name)[0]) == float(value)
+    return bool(getattr(configuration.options, name) == value)
