@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmviewer.core.version import __version__
 
 __all__ = [
+    "Advice",
     "Check",
     "Comparison",
     "Crossover",
@@ -19,6 +20,7 @@ __all__ = [
     "UserError",
     "Why",
     "__version__",
+    "advise",
     "analyze",
     "check",
     "compare",
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
         sweep,
     )
     from llmviewer.core.errors import UserError
+    from llmviewer.planning.advice import Advice
+    from llmviewer.planning.advise import advise
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
     from llmviewer.planning.sizing import Sizing
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
 
 #: Modules of public names that are not in `llmviewer.api`.
 _HOME = {
+    "Advice": "llmviewer.planning.advice",
     "Check": "llmviewer.planning.contract",
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
@@ -72,6 +77,7 @@ _HOME = {
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
     "Why": "llmviewer.planning.why",
+    "advise": "llmviewer.planning.advise",
     "check": "llmviewer.planning.contract",
     "plot": "llmviewer.reports.plots.plot",
     "simulate": "llmviewer.simulation.call",

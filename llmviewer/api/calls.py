@@ -153,7 +153,7 @@ def _values(name: str, given: object) -> Sequence[object]:
     return found
 
 
-def with_options(function: Callable[..., Any]) -> None:
+def _with_options(function: Callable[..., Any]) -> None:
     """Give a function with **options a signature that names all options."""
     own = signature(function)
     kept = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
@@ -166,4 +166,4 @@ def with_options(function: Callable[..., Any]) -> None:
 
 
 for _function in (analyze, sweep, compare, crossover):
-    with_options(_function)
+    _with_options(_function)

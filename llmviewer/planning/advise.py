@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.api import calls
-from llmviewer.api.calls import BATCH_SIZE, INPUT_LEN, OUTPUT_LEN, with_options
 from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import flag
 from llmviewer.core import arguments
@@ -15,14 +15,12 @@ from llmviewer.planning.advice import Advice
 from llmviewer.planning.advise_goal import Goal, limits
 from llmviewer.planning.advise_search import Run, Scope, widest_needed
 from llmviewer.planning.run_metrics import run_metric
+from llmviewer.result.stages import value_at
 from llmviewer.result.verdict import Change
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from llmviewer.api.calls import ChipName, ModelName
-    from llmviewer.api.keywords import RunOptions
 
 #: Devices of a combination where no run on as many as asked fits and keeps the limits.
 MOST_DEVICES = 8
@@ -36,24 +34,24 @@ def advise(
     ttft: str | None = None,
     tpot: str | None = None,
     max_gpus: int | None = None,
-    batch_size: int = BATCH_SIZE,
-    input_len: int = INPUT_LEN,
-    output_len: int = OUTPUT_LEN,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Advice:
     """Changes of a run that make it better, each tried, and their greedy combination.
 
-    model, hardware, sizes, options: as of `analyze`.  metric: what to improve: tpot_s, ttft_s, e2e_s (less is better),
-    output_tokens_per_s, output_tokens_per_s_per_device ... (more is better).  ttft, tpot: limits that have to hold
-    ("500ms").  max_gpus: most devices; by default as many as asked, more only if nothing else holds.  Raises UserError.
+    model, hardware, options: as of `analyze`, sizes included.  metric: what to improve: tpot_s, ttft_s, e2e_s (less is
+    better), output_tokens_per_s, output_tokens_per_s_per_device ... (more is better).  ttft, tpot: limits that have to
+    hold ("500ms").  max_gpus: most devices; by default as many as asked, more only if nothing else holds.
+
+    Raises UserError.
     """
     goal = Goal(metric=run_metric(metric), limits=limits({"ttft": ttft, "tpot": tpot}))
-    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
-    request = calls.request(*(arguments.whole_number(name, value) for name, value in sizes.items()))
-    made = configuration(model, hardware, **options)
+    sizes = {name: arguments.whole_number(name, options.get(name, one.default)) for name, one in WORKLOAD.items()}
+    words = {name: value for name, value in options.items() if name not in WORKLOAD}
+    request = calls.request(*sizes.values())
+    made = configuration(model, hardware, **words)
     start = Run(goal=goal, configuration=made, request=request, result=made.answer(request))
     goal.metric.of(start.result)
-    line = _line(model, hardware, {**options, **sizes})
+    line = _line(model, hardware, {**words, **sizes})
     return _advice(start, start.singles(), line, max_gpus)
 
 
@@ -76,12 +74,12 @@ def _advice(start: Run, singles: list[Change], line: Mapping[str, tuple[str, ...
 
 
 def _scopes(start: Run, max_gpus: int | None) -> list[Scope]:
-    """The scopes of a combination: as asked; with more devices unless limited; with a smaller batch."""
-    batch, least = float(start.request.batch_size[0]), 1.0
+    """The scopes of a combination: as asked; with more devices unless limited; with smaller batches."""
+    batch = float(value_at(start.request.batch_size, 0))
     devices = start.devices if max_gpus is None else max(arguments.whole_number("max_gpus", max_gpus), start.devices)
     most = max(MOST_DEVICES, devices) if max_gpus is None else devices
-    scopes = [Scope(devices=devices, batch=batch), Scope(devices=most, batch=batch)]
-    scopes += [Scope(devices=devices, batch=least), Scope(devices=most, batch=least)]
+    sizes = [devices, *(size for size in (2 * devices, 4 * devices) if size < most), most]
+    scopes = [Scope(devices=size, batch=least) for least in (batch, 1.0) for size in sizes]
     return list(dict.fromkeys(scopes))
 
 
@@ -108,4 +106,11 @@ def _name(given: Any) -> str:
     return str(getattr(given, "name", "FILE"))
 
 
-with_options(advise)
+def _sign() -> None:
+    """Give the call the names and defaults of all options of a run."""
+    own = [one for one in signature(advise).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    of_run = [one for one in signature(calls.analyze).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
+    advise.__signature__ = signature(advise).replace(parameters=[*own, *of_run])  # type: ignore[attr-defined]
+
+
+_sign()

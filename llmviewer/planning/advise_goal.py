@@ -51,7 +51,7 @@ def _memory_lack(result: Result) -> float:
     if result.fits:
         return 1.0
     memory = result.memory
-    return max(memory["total_bytes"] / memory["budget_bytes"], 1.0 + 1e-9)
+    return max(float(memory["total_bytes"]) / float(memory["budget_bytes"]), 1.0 + 1e-9)
 
 
 def limits(texts: Mapping[str, str | None]) -> tuple[Limit, ...]:

@@ -11,6 +11,7 @@ from llmviewer.api.trials import MULTIPLES, number_formats, tensor_group
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result
+from llmviewer.result.stages import value_at
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
@@ -43,14 +44,14 @@ def choices(configuration: Configuration, result: Result) -> Iterator[Choice]:
 
 def larger_batches(workload: Request, result: Result) -> Iterator[Choice]:
     """Twice, four and eight times the batch and the largest that fits, which raise throughput."""
-    batch, largest = int(workload.batch_size[0]), int(result.memory["max_batch_size"] or 0)
+    batch, largest = int(value_at(workload.batch_size, 0)), int(result.memory["max_batch_size"] or 0)
     wanted = {batch * 2, batch * 4, batch * 8, largest}
     yield from (("batch_size", size) for size in sorted(wanted) if batch < size <= largest)
 
 
 def smaller_batches(workload: Request, result: Result) -> Iterator[Choice]:
     """Parts of the batch and the largest that fits, for a run that does not fit or breaks a limit."""
-    batch, largest = int(workload.batch_size[0]), int(result.memory["max_batch_size"] or 0)
+    batch, largest = int(value_at(workload.batch_size, 0)), int(result.memory["max_batch_size"] or 0)
     wanted = {batch // 2, batch // 4, batch // 8, min(largest, batch - 1)}
     yield from (("batch_size", size) for size in sorted(wanted, reverse=True) if size > 0)
 
@@ -92,4 +93,3 @@ def acceptance_of(value: str) -> Preset | None:
     """The published acceptance that a value of --speculative names."""
     found = re.search(r"acceptance=([^,]+)", value)
     return PRESETS.get(found[1]) if found else None
-

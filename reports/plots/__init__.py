@@ -13,6 +13,7 @@ class PlotData(Enum):
 
     POINT = "one point of every configuration"
     PAIR = "two configurations, whose difference is split over factors"
+    ADVICE = "one configuration, with changes that were tried on it"
     CURVE = "many points of every configuration, along an axis"
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
@@ -128,6 +129,14 @@ KINDS: dict[str, PlotKind] = {
         data=PlotData.PAIR,
         fewest=2,
         most=2,
+        metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "advice": PlotKind(
+        module="advice",
+        summary="The combination of changes that `advise` finds, step by step.",
+        example="llama-3.1-8b --hardware h100-sxm --batch-size 16 --engine vllm",
+        data=PlotData.ADVICE,
+        most=1,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
     ),
     "latency-cdf": PlotKind(

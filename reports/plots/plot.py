@@ -8,6 +8,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.planning.advice import Advice
 from llmviewer.planning.why import Why
 from llmviewer.reports.plots import KINDS, PlotData, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 
 
 #: Data of a plot -> the type that states it.
-OF_ONE_TYPE: Mapping[PlotData, type] = {PlotData.LOAD: Simulation, PlotData.PAIR: Why}
+OF_ONE_TYPE: Mapping[PlotData, type] = {
+    PlotData.LOAD: Simulation,
+    PlotData.PAIR: Why,
+    PlotData.ADVICE: Advice,
+}
 #: Columns of every frame of points that the plots read.
 POINT_COLUMNS = ("model", "hardware", "batch_size", "input_len", "output_len")
 #: Columns that name a configuration where they differ, before the options of techniques.
@@ -46,9 +51,9 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
-    Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), or a frame of points as of
-    `to_frame()`.  theme: light or dark.  size: half, page, slide.  options: of the kind (metric, measured, title).
-    Raises UserError.
+    Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), an Advice (kind advice), or a frame
+    of points as of `to_frame()`.  theme: light or dark.  size: half, page, slide.  options: of the
+    kind (metric, measured, title).  Raises UserError.
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)

@@ -65,21 +65,22 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns bars `name`, `start`, `change` from the first total through all changes to the second total."""
     first, second = dict.fromkeys(rows["configuration"])
     table = rows.pivot_table(index="group", columns="configuration", values="seconds", fill_value=0.0)
-    changes = {str(name): float(seconds) for name, seconds in (table[second] - table[first]).items()}
+    found = (table[second] - table[first]).sort_values(key=lambda seconds: -seconds.abs())
+    changes = {str(name): float(seconds) for name, seconds in found.items()}
     return through((first, float(table[first].sum())), (second, float(table[second].sum())), changes)
 
 
 def through(first: tuple[str, float], second: tuple[str, float], changes: Mapping[str, float]) -> pd.DataFrame:
-    """Returns bars from a named total through changes, the largest first and small ones summed, to another total."""
+    """Returns bars from a named total through changes in their order to another total; the smallest are summed last."""
     import pandas as pd
 
     (name, before), (end, after) = first, second
     largest = max(abs(before), abs(after))
-    order = [(n, c) for n, c in sorted(changes.items(), key=lambda one: -abs(one[1])) if abs(c) > 1e-12 * largest]
-    shown = min(MAX_CHANGES, sum(abs(c) > MIN_CHANGE * largest for _, c in order))
-    kept = order[:shown]
-    if len(order) > shown:
-        kept.append((bars.OTHER, sum(c for _, c in order[shown:])))
+    some = {n: c for n, c in changes.items() if abs(c) > 1e-12 * largest}
+    shown = [n for n in sorted(some, key=lambda n: -abs(some[n])) if abs(some[n]) > MIN_CHANGE * largest][:MAX_CHANGES]
+    kept = [(n, c) for n, c in some.items() if n in shown]
+    if len(some) > len(kept):
+        kept.append((bars.OTHER, sum(c for n, c in some.items() if n not in shown)))
     starts = before + np.cumsum([0.0, *(c for _, c in kept)])
     found = [(name, 0.0, before), *((n, at, c) for (n, c), at in zip(kept, starts, strict=False)), (end, 0.0, after)]
     return pd.DataFrame(found, columns=["name", "start", "change"])
