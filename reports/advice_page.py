@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmviewer.api.trials import flag
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.why_page import label, value
@@ -50,7 +49,7 @@ def _head(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 def sentence(answer: dict[str, Any]) -> str:
     """Returns what the combination brings in words, or the nearest miss."""
     best, metric = answer["combination"], answer["metric"]
-    words = plain(" ".join(_option(name, text) for name, text in best["options"].items()))
+    words = plain(best["text"])
     then = f"{label(metric)} {value(metric, best['then'])}{_bounds(metric, best['interval80'])}"
     if not best["holds"]:
         nearest = f"nearest: {words}: {then}" if words else "nearest: the run as asked"
@@ -85,13 +84,9 @@ def _lacks(answer: dict[str, Any], one: dict[str, Any]) -> str:
     return "".join(f"; {text}" for text in found)
 
 
-def _option(name: str, text: str) -> str:
-    return f"{flag(name)} {text}"
-
-
 def _short(one: dict[str, Any]) -> str:
     """Returns a change without the name of the acceptance that it assumes."""
-    return plain(_option(one["option"], one["value"].partition(",acceptance=")[0]))
+    return plain(one["text"].partition(",acceptance=")[0])
 
 
 def _risks(rows: Sequence[dict[str, Any]]) -> tuple[tuple[str, str], ...]:

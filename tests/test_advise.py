@@ -11,8 +11,8 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import api
-from llmviewer.api.trials import NUMBER_FORMATS, changed, tried
-from llmviewer.api.verdict import verdict
+from llmviewer.api.trials import changed, tried
+from llmviewer.api.verdict import NUMBER_FORMATS, verdict
 from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.planning import accuracy

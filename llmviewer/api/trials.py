@@ -16,27 +16,6 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 from llmviewer.techniques.registry import TECHNIQUES
 
 TENSOR = "tensor_parallel_size"
-#: Number formats that are tried, least change of the numbers first, each with the matrix dtype that it needs.
-NUMBER_FORMATS: Mapping[str, Mapping[str, str]] = {
-    "quantization": {"fp8": "fp8", "w8a8": "int8", "w8a16": "", "w4a16": "", "nvfp4": "fp4"},
-    "kv_cache_dtype": {"fp8": ""},
-}
-#: Sizes of a tensor group, tried as multiples of the requested one.
-MULTIPLES = (2, 4, 8, 16)
-
-
-def number_formats(configuration: Configuration) -> list[list[tuple[str, str]]]:
-    """The values of each option in NUMBER_FORMATS that the chip computes natively."""
-    rates = {"", *configuration.chip.matrix_flops_per_s}
-    return [
-        [(name, value) for value, needed in values.items() if needed in rates]
-        for name, values in NUMBER_FORMATS.items()
-    ]
-
-
-def tensor_group(configuration: Configuration, factor: int) -> tuple[str, str]:
-    """The tensor group of a multiple of the requested size."""
-    return TENSOR, str(configuration.system.parallelism.tensor * factor)
 
 
 def flag(name: str) -> str:

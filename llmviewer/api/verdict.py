@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from llmviewer.api.configuration import Configuration
-from llmviewer.api.trials import MULTIPLES, number_formats, tensor_group, tried
+from llmviewer.api.trials import TENSOR, tried
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result
 from llmviewer.result.verdict import Change, Verdict
+
+#: Number formats that are tried, least change of the numbers first, each with the matrix dtype that it needs.
+NUMBER_FORMATS: Mapping[str, Mapping[str, str]] = {
+    "quantization": {"fp8": "fp8", "w8a8": "int8", "w8a16": "", "w4a16": "", "nvfp4": "fp4"},
+    "kv_cache_dtype": {"fp8": ""},
+}
+#: Sizes of a tensor group, tried as multiples of the requested one.
+MULTIPLES = (2, 4, 8, 16)
+
+
+def number_formats(configuration: Configuration) -> list[list[tuple[str, str]]]:
+    """The values of each option in NUMBER_FORMATS that the chip computes natively."""
+    rates = {"", *configuration.chip.matrix_flops_per_s}
+    return [
+        [(name, value) for value, needed in values.items() if needed in rates]
+        for name, values in NUMBER_FORMATS.items()
+    ]
+
+
+def tensor_group(configuration: Configuration, factor: int) -> tuple[str, str]:
+    """The tensor group of a multiple of the requested size."""
+    return TENSOR, str(configuration.system.parallelism.tensor * factor)
 
 
 def verdict(configuration: Configuration, workload: Request, result: Result) -> Verdict:

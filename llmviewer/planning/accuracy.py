@@ -19,7 +19,7 @@ UNKNOWN = "no published figure known"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Risk:
-    """What a value does to the answers.  source: a page, "" where there is no figure."""
+    """The effect of a value on the answers.  source: a page, "" where there is no figure."""
 
     text: str
     source: str = ""

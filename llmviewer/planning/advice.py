@@ -109,6 +109,7 @@ class Advice:
         return {
             "option": name,
             "value": str(value),
+            "text": change.option,
             **self._then(change.result),
             "risk": known.text,
             "source": known.source or None,
@@ -118,13 +119,19 @@ class Advice:
 
     def _combination(self) -> dict[str, Any]:
         steps = [
-            {"option": name, "value": str(value), "then": self.goal.metric.of(step.result)}
+            {"option": name, "value": str(value), "text": step.option, "then": self.goal.metric.of(step.result)}
             for step in self.steps
             for name, value in step.words.items()
         ]
         words = {name: str(value) for name, value in self.words.items()}
-        facts = self._facts(self.best)
-        return {"options": words, **self._then(self.best), **facts, "steps": steps, "command": self.command(words)}
+        return {
+            "options": words,
+            "text": " ".join(f"{flag(name)} {value}" for name, value in words.items()),
+            **self._then(self.best),
+            **self._facts(self.best),
+            "steps": steps,
+            "command": self.command(words),
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """One row per change that helps, best first."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.api.configuration import Configuration
-from llmviewer.api.trials import MULTIPLES, number_formats, tensor_group
+from llmviewer.api.verdict import MULTIPLES, number_formats, tensor_group
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result
