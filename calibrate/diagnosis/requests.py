@@ -196,7 +196,7 @@ def _is_rate(row: Mapping[str, Any]) -> bool:
 
 
 def stated_of(hardware: str, model: str, options: Mapping[str, Any]) -> Stated:
-    """Facts of a run that the user states in the options of `diagnose`.  Raises UserError for one that it cannot take."""
+    """Facts of a run that the user states in the options of `diagnose`.  Raises UserError for another option."""
     defaults = {name: declaration.default for name, declaration in OPTIONS.items()}
     given = {name: value for name, value in options.items() if value not in (None, "", defaults.get(name))}
     for name in given:
