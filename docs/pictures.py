@@ -81,6 +81,15 @@ NOTES = {
         "Difference between the first and the second configuration by operator group; the bars add up to it exactly. "
         "`--metric` is tpot_s, e2e_s or ttft_s. Queueing, drafting and pipeline overlap are one bar."
     ),
+    "factors": (
+        "Bars between the two totals are Shapley values and add up to the difference exactly ([page](why.md)). Lists "
+        "may differ: `--hardware a100,h100`, `--quantization none,fp8`; for runs that differ in several options use "
+        '`llmviewer why`, or `lv.plot("factors", lv.why(a, b))`.'
+    ),
+    "advice": (
+        "Each bar is the best change on top of those before it ([page](advise.md)). Limits are options of `llmviewer "
+        'advise`; with them, and for objects from Python: `lv.plot("advice", lv.advise(...))`.'
+    ),
     "parity": (
         "Takes the file of `llmviewer calibrate validate measured.csv -o predicted.csv`, a benchmark's own file with "
         "`--hardware` ([benchmarks](calibration.md#benchmarks-of-your-own-server)), or a file of `calibrate ledger "

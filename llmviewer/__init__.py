@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmviewer.core.version import __version__
 
 __all__ = [
+    "Advice",
     "Check",
     "Comparison",
     "Crossover",
@@ -19,7 +20,9 @@ __all__ = [
     "Sizing",
     "Sweep",
     "UserError",
+    "Why",
     "__version__",
+    "advise",
     "analyze",
     "check",
     "compare",
@@ -34,6 +37,7 @@ __all__ = [
     "simulate",
     "size",
     "sweep",
+    "why",
 ]
 
 TYPE_CHECKING = False  # `typing` takes as long to import as all of this, and Ctrl-C there prints a traceback
@@ -53,10 +57,13 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
     from llmviewer.core.errors import UserError
+    from llmviewer.planning.advice import Advice
+    from llmviewer.planning.advise import advise
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
     from llmviewer.planning.require import Required, require
     from llmviewer.planning.sizing import Sizing
+    from llmviewer.planning.why import Why, why
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
@@ -67,6 +74,7 @@ if TYPE_CHECKING:
 
 #: Modules of public names that are not in `llmviewer.api`.
 _HOME = {
+    "Advice": "llmviewer.planning.advice",
     "Check": "llmviewer.planning.contract",
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
@@ -77,12 +85,15 @@ _HOME = {
     "Sizing": "llmviewer.planning.sizing",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
+    "Why": "llmviewer.planning.why",
+    "advise": "llmviewer.planning.advise",
     "check": "llmviewer.planning.contract",
     "diagnose": "llmviewer.calibrate.diagnosis.call",
     "plot": "llmviewer.reports.plots.plot",
     "require": "llmviewer.planning.require",
     "simulate": "llmviewer.simulation.call",
     "size": "llmviewer.planning.call",
+    "why": "llmviewer.planning.why",
 }
 
 

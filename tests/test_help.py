@@ -62,7 +62,21 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
 
 @pytest.mark.parametrize(
     "command",
-    ["analyze", "sweep", "compare", "crossover", "simulate", "size", "check", "diagnose", "plot", "report", "trace"],
+    [
+        "analyze",
+        "sweep",
+        "compare",
+        "crossover",
+        "why",
+        "advise",
+        "simulate",
+        "size",
+        "check",
+        "diagnose",
+        "plot",
+        "report",
+        "trace",
+    ],
 )
 @pytest.mark.parametrize("columns", [80, 160])
 def test_no_line_is_wider_than_the_terminal(command: str, columns: int, help_of) -> None:  # type: ignore[no-untyped-def]

@@ -19,6 +19,8 @@ SIZES = "--batch-size 2 --input-len 64 --output-len 4"
 LINES = {
     "analyze": f"analyze {MODEL} {SIZES}",
     "sweep": f"sweep {MODEL} --batch-size 1,2 --input-len 64 --output-len 4",
+    "why": f"why '{MODEL} {SIZES}' '{MODEL} {SIZES} --quantization w4a16'",
+    "advise": f"advise {MODEL} {SIZES}",
     "simulate": f"simulate {MODEL} --request-rate 2 --requests 50 --input-len 64 --output-len 8",
     "size": f"size {MODEL} --request-rate 2 --requests 50 --input-len 64 --output-len 8 --ttft 1s",
     "compare": f"compare {MODEL},h100 {SIZES}",

@@ -23,6 +23,8 @@ LINES = {
     "analyze": f"analyze {MODEL} --quantization awq --speculative eagle3,tokens=3,acceptance=0.7",
     "sweep": f"sweep {MODEL} --batch-size 1,8",
     "size": "size llama-3.1-8b --hardware h100 --request-rate 2 --requests 50 --ttft 1s",
+    "why": f"why '{MODEL}' '{MODEL} --quantization fp8'",
+    "advise": f"advise {MODEL}",
     "simulate": "simulate llama-3.1-8b --hardware h100 --request-rate 2 --requests 50",
     "compare": f"compare {MODEL},a100",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",

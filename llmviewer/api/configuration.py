@@ -54,9 +54,14 @@ class Configuration:
         """Points that may be answered together: one if a technique adapts to the request."""
         return np.inf if self.system.policy is None else 1.0
 
-    def with_option(self, name: str, value: str) -> Configuration:
-        """The configuration with another value of a technique's option.  Raises UserError."""
-        options = replace(self.options, techniques={**self.options.techniques, name: value})
+    def with_options(self, words: Mapping[str, Any]) -> Configuration:
+        """The configuration with other values of options that do not change how its model is read.
+
+        Raises UserError.
+        """
+        techniques = {name: value for name, value in words.items() if name in TECHNIQUES}
+        others = {name: value for name, value in words.items() if name not in TECHNIQUES}
+        options = replace(self.options, **others, techniques={**self.options.techniques, **techniques})
         return _assembled(self.model, self.chip, options)
 
     def on_chip(self, chip: Chip) -> Configuration:

@@ -94,10 +94,9 @@ def _draw(answer: dict[str, Any], path: str) -> None:
     from llmviewer.reports.plots import plot, waterfall
 
     process.silence_matplotlib()
-    parts = [(part["name"], part["amount_s"]) for part in answer["parts"]]
-    title = f"Time of a pass: {answer['model']} on {answer['hardware']}"
-    figure = waterfall.between(
-        ("predicted", answer["predicted_s"]), parts, ("measured", answer["measured_s"]), plot.style_of("light", "page"),
-        title,
-    )  # fmt: skip
+    parts = {part["name"]: part["amount_s"] for part in answer["parts"]}
+    totals = ("predicted", answer["predicted_s"]), ("measured", answer["measured_s"])
+    title = f"Time of a {answer.get('of', 'pass')}: {answer['model']} on {answer['hardware']}"
+    found = waterfall.through(*totals, parts)
+    figure = waterfall.draw_steps(found, plot.style_of("light", "page"), title, efficiency={"calibrated"})
     save(figure, path)

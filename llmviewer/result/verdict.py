@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from llmviewer.result.result import Result
 
@@ -13,10 +14,14 @@ LEAST_GAIN = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
-    """One option with another value, and the result it would have.  option: as typed on the command line."""
+    """One or more options with other values, and the result they would have.
+
+    option: as typed on the command line.  words: the same by name.
+    """
 
     option: str
     result: Result
+    words: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:

@@ -12,6 +12,8 @@ class PlotData(Enum):
     """Input data of a plot."""
 
     POINT = "one point of every configuration"
+    PAIR = "two configurations, whose difference is split over factors"
+    ADVICE = "one configuration, with changes that were tried on it"
     CURVE = "many points of every configuration, along an axis"
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
@@ -118,6 +120,23 @@ KINDS: dict[str, PlotKind] = {
         data=PlotData.POINT,
         fewest=2,
         most=2,
+        metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "factors": PlotKind(
+        module="factors",
+        summary="Difference between two configurations by factor: bandwidth, peak, kernels, options, sizes.",
+        example="llama-3.1-8b --hardware a100-80gb-sxm,h100-sxm --engine vllm",
+        data=PlotData.PAIR,
+        fewest=2,
+        most=2,
+        metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "advice": PlotKind(
+        module="advice",
+        summary="The combination of changes that `advise` finds, step by step.",
+        example="llama-3.1-8b --hardware h100-sxm --batch-size 16 --engine vllm",
+        data=PlotData.ADVICE,
+        most=1,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
     ),
     "latency-cdf": PlotKind(

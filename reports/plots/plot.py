@@ -8,6 +8,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.planning.advice import Advice
+from llmviewer.planning.why import Why
 from llmviewer.reports.plots import KINDS, PlotData, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.result.comparison import OPTION_COLUMNS, Comparison
@@ -21,10 +23,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     Drawable: TypeAlias = (
-        Result | Sequence[Result] | Mapping[str, Result] | Comparison | Sweep | Crossover | Simulation | pd.DataFrame
+        Result
+        | Sequence[Result]
+        | Mapping[str, Result]
+        | Comparison
+        | Sweep
+        | Crossover
+        | Simulation
+        | Why
+        | pd.DataFrame
     )
 
 
+#: Data of a plot -> the type that states it.
+OF_ONE_TYPE: Mapping[PlotData, type] = {
+    PlotData.LOAD: Simulation,
+    PlotData.PAIR: Why,
+    PlotData.ADVICE: Advice,
+}
 #: Columns of every frame of points that the plots read.
 POINT_COLUMNS = ("model", "hardware", "batch_size", "input_len", "output_len")
 #: Columns that name a configuration where they differ, before the options of techniques.
@@ -35,8 +51,9 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
-    Crossover (kind crossover), a Simulation (kinds of loads), or a frame of points as of `to_frame()`.  theme: light or
-    dark.  size: half, page, slide.  options: of the kind (metric, measured, title).  Raises UserError.
+    Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), an Advice (kind advice), or a frame
+    of points as of `to_frame()`.  theme: light or dark.  size: half, page, slide.  options: of the
+    kind (metric, measured, title).  Raises UserError.
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)
@@ -81,9 +98,10 @@ def _is_frame(data: object) -> bool:
 def _taken(name: str, kind: PlotKind, data: Any) -> Any:
     """The data as a kind of plot takes it.  Raises UserError for data of another kind."""
     needs = kind.data
-    if needs is PlotData.LOAD:
-        if not isinstance(data, Simulation):
-            raise UserError(f"plot {name} takes a Simulation, not a {type(data).__name__}")
+    if needs in OF_ONE_TYPE:
+        wanted = OF_ONE_TYPE[needs]
+        if not isinstance(data, wanted):
+            raise UserError(f"plot {name} takes a {wanted.__name__}, not a {type(data).__name__}")
         return data
     takes = {PlotData.MAP: "a Crossover", PlotData.TABLE: "a frame of rows", PlotData.LEDGER: "a frame of rows"}
     if needs in takes:

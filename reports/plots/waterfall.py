@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WATERFALL_METRICS = {"tpot_s": "Time per output token", "e2e_s": "End-to-end latency", "ttft_s": "Time to first token"}
-#: A name with its seconds.
-Total: TypeAlias = tuple[str, float]
 FASTER, SLOWER, TOTAL = "#009E73", "#D55E00", "#0072B2"
 #: Maximum number of changes shown separately; smaller ones are summed.
 MAX_CHANGES = 8
@@ -67,25 +65,25 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns bars `name`, `start`, `change` from the first total through all changes to the second total."""
     first, second = dict.fromkeys(rows["configuration"])
     table = rows.pivot_table(index="group", columns="configuration", values="seconds", fill_value=0.0)
-    changes = (table[second] - table[first]).items()
-    whole = float(table[first].sum()), float(table[second].sum())
-    return _chain((first, whole[0]), [(str(name), float(change)) for name, change in changes], (second, whole[1]))
+    found = (table[second] - table[first]).sort_values(key=lambda seconds: -seconds.abs())
+    changes = {str(name): float(seconds) for name, seconds in found.items()}
+    return through((first, float(table[first].sum())), (second, float(table[second].sum())), changes)
 
 
-def _chain(first: Total, changes: Sequence[Total], second: Total) -> pd.DataFrame:
-    """Returns bars from one total to another: the largest changes one by one, the others as one."""
+def through(first: tuple[str, float], second: tuple[str, float], changes: Mapping[str, float]) -> pd.DataFrame:
+    """Returns bars from a named total through changes in their order to another total; the smallest are summed last."""
     import pandas as pd
 
-    most = max(first[1], second[1])
-    found = sorted((one for one in changes if abs(one[1]) > 1e-12 * most), key=lambda one: -abs(one[1]))
-    shown = min(MAX_CHANGES, sum(abs(change) > MIN_CHANGE * most for _, change in found))
-    kept = found[:shown]
-    if len(found) > shown:
-        kept.append((bars.OTHER, sum(change for _, change in found[shown:])))
-    starts = first[1] + np.cumsum([0.0, *(change for _, change in kept)])
-    middle = ((name, at, change) for (name, change), at in zip(kept, starts, strict=False))
-    columns = ["name", "start", "change"]
-    return pd.DataFrame([(first[0], 0.0, first[1]), *middle, (second[0], 0.0, second[1])], columns=columns)
+    (name, before), (end, after) = first, second
+    largest = max(abs(before), abs(after))
+    some = {n: c for n, c in changes.items() if abs(c) > 1e-12 * largest}
+    shown = [n for n in sorted(some, key=lambda n: -abs(some[n])) if abs(some[n]) > MIN_CHANGE * largest][:MAX_CHANGES]
+    kept = [(n, c) for n, c in some.items() if n in shown]
+    if len(some) > len(kept):
+        kept.append((bars.OTHER, sum(c for n, c in some.items() if n not in shown)))
+    starts = before + np.cumsum([0.0, *(c for _, c in kept)])
+    found = [(name, 0.0, before), *((n, at, c) for (n, c), at in zip(kept, starts, strict=False)), (end, 0.0, after)]
+    return pd.DataFrame(found, columns=["name", "start", "change"])
 
 
 def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s") -> Figure:
@@ -97,15 +95,11 @@ def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s")
 
 def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
     """Draws rows of `frame` of two configurations."""
-    return _drawn(steps(rows), style, title, lambda curve: curves.axis_label(rows, curve.title, curve.unit))
+    return draw_steps(steps(rows), style, title, efficiency=set(rows["efficiency"]))
 
 
-def between(first: Total, changes: Sequence[Total], second: Total, style: Style, title: str) -> Figure:
-    """Draws named changes from one total to another, to which they add up [s]."""
-    return _drawn(_chain(first, changes, second), style, title, lambda curve: f"{curve.title} [{curve.unit}]")
-
-
-def _drawn(found: pd.DataFrame, style: Style, title: str, label: Callable[[curves.Curve], str]) -> Figure:
+def draw_steps(found: pd.DataFrame, style: Style, title: str, *, efficiency: set[str]) -> Figure:
+    """Draws bars of `through`.  efficiency: kinds of times of both totals."""
     from matplotlib.patches import Patch
 
     figure, (axes,) = style.figure()
@@ -124,7 +118,7 @@ def _drawn(found: pd.DataFrame, style: Style, title: str, label: Callable[[curve
         )  # fmt: skip
     axes.yaxis.set_major_formatter(ticks.plain)
     bars.names(axes, list(found["name"]), style)
-    axes.set_ylabel(label(curve))
+    axes.set_ylabel(f"{'Ideal time' if efficiency == {'ideal'} else curve.title} ({curve.unit})")
     axes.use_sticky_edges = False  # otherwise the label above a bar that starts at the top has no room
     axes.margins(y=0.1)
     axes.set_ylim(bottom=min(0.0, float(ends.min())))

@@ -17,6 +17,8 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips
+from llmviewer.planning.advise import advise
+from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result
@@ -205,8 +207,31 @@ def _simulation(request: PlotRequest) -> LoadedData:
     return LoadedData(data=made, warnings=made.notes)
 
 
+def _pair(request: PlotRequest) -> LoadedData:
+    """The difference between two configurations, split over factors."""
+    first, second = ({**one, **_sizes(request)} for one in _configurations(request).values())
+    found = why(first, second, metric=request.metric or request.kind.metrics[0])
+    return LoadedData(data=found, warnings=tuple(found.warnings()))
+
+
+def _advice(request: PlotRequest) -> LoadedData:
+    """The changes of one configuration that were tried, and their combination."""
+    (options,) = _configurations(request).values()
+    words: dict[str, Any] = {**options, **_sizes(request), "metric": request.metric or request.kind.metrics[0]}
+    found = advise(**words)
+    return LoadedData(data=found, warnings=found.result.warnings)
+
+
+def _sizes(request: PlotRequest) -> dict[str, int]:
+    """The sizes of a single point.  Raises UserError for a list."""
+    _grid(request.kind, request.sizes)
+    return {name: int(parse_values(name, request.sizes[name] or text)[0]) for name, text in DEFAULT_SIZES.items()}
+
+
 LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.POINT: _results,
+    PlotData.PAIR: _pair,
+    PlotData.ADVICE: _advice,
     PlotData.CURVE: _results,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,

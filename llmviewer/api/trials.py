@@ -1,0 +1,52 @@
+"""Trials: changes of options and sizes, each with the answer that it would have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.api.configuration import Configuration
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.result.verdict import Change
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.techniques.registry import TECHNIQUES
+
+TENSOR = "tensor_parallel_size"
+
+
+def flag(name: str) -> str:
+    """The main spelling of an option or size on the command line."""
+    return "-tp" if name == TENSOR else OPTIONS[name].spellings(name)[0]
+
+
+def changed(configuration: Configuration, workload: Request, words: Mapping[str, Any]) -> tuple[Configuration, Request]:
+    """The configuration and the request with other options and sizes.  Raises UserError for what is not supported."""
+    sizes = {name: np.array([float(value)]) for name, value in words.items() if name in WORKLOAD}
+    options = {name: str(value) if name in TECHNIQUES else value for name, value in words.items() if name not in sizes}
+    return (configuration.with_options(options) if options else configuration), replace(workload, **sizes)
+
+
+def tried(configuration: Configuration, workload: Request, words: Mapping[str, Any]) -> Change | None:
+    """The change of some options and sizes with its result; None if it changes nothing or is not supported."""
+    if all(_is_now(configuration, workload, name, value) for name, value in words.items()):
+        return None
+    try:
+        made, request = changed(configuration, workload, words)
+        result = made.answer(request)
+    except UserError:  # the chip or the model does not support it
+        return None
+    option = " ".join(f"{flag(name)} {value}" for name, value in words.items())
+    return Change(option=option, words=dict(words), result=result)
+
+
+def _is_now(configuration: Configuration, workload: Request, name: str, value: Any) -> bool:
+    """Whether an option or a size has a value already."""
+    if name in TECHNIQUES:
+        return configuration.techniques[name] == str(value)
+    if name in WORKLOAD:
+        return float(getattr(workload, name)[0]) == float(value)
+    return bool(getattr(configuration.options, name) == value)

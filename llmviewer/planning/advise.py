@@ -1,0 +1,116 @@
+"""`lv.advise`: changes of a run that were tried, ranked by gain, and their greedy combination."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.api import calls
+from llmviewer.api.configuration import configuration
+from llmviewer.api.trials import flag
+from llmviewer.core import arguments
+from llmviewer.planning.advice import Advice
+from llmviewer.planning.advise_goal import Goal, limits
+from llmviewer.planning.advise_search import Run, Scope, widest_needed
+from llmviewer.planning.run_metrics import run_metric
+from llmviewer.result.stages import value_at
+from llmviewer.result.verdict import Change
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
+
+if TYPE_CHECKING:
+    from llmviewer.api.calls import ChipName, ModelName
+
+#: Devices of a combination where no run on as many as asked fits and keeps the limits.
+MOST_DEVICES = 8
+
+
+def advise(
+    model: ModelName,
+    hardware: ChipName,
+    *,
+    metric: str = "tpot_s",
+    ttft: str | None = None,
+    tpot: str | None = None,
+    max_gpus: int | None = None,
+    **options: Any,
+) -> Advice:
+    """Changes of a run that make it better, each tried, and their greedy combination.
+
+    model, hardware, options: as of `analyze`, sizes included.  metric: what to improve: tpot_s, ttft_s, e2e_s (less is
+    better), output_tokens_per_s, output_tokens_per_s_per_device ... (more is better).  ttft, tpot: limits that have to
+    hold ("500ms").  max_gpus: most devices; by default as many as asked, more only if nothing else holds.
+
+    Raises UserError.
+    """
+    goal = Goal(metric=run_metric(metric), limits=limits({"ttft": ttft, "tpot": tpot}))
+    sizes = {name: arguments.whole_number(name, options.get(name, one.default)) for name, one in WORKLOAD.items()}
+    words = {name: value for name, value in options.items() if name not in WORKLOAD}
+    request = calls.request(*sizes.values())
+    made = configuration(model, hardware, **words)
+    start = Run(goal=goal, configuration=made, request=request, result=made.answer(request))
+    goal.metric.of(start.result)
+    line = _line(model, hardware, {**words, **sizes})
+    return _advice(start, start.singles(), line, max_gpus)
+
+
+def _advice(start: Run, singles: list[Change], line: Mapping[str, tuple[str, ...]], max_gpus: int | None) -> Advice:
+    goal = start.goal
+    scope, steps = widest_needed(start, singles, _scopes(start, max_gpus))
+    better = [one for one in singles if goal.is_better(one.result, start.result)]
+    better.sort(key=lambda one: goal.order(one.result))
+    holding = [one for one in better if goal.holds(one.result)]
+    return Advice(
+        goal=goal,
+        result=start.result,
+        changes=tuple(one for one in holding if scope(one)),
+        more_devices=tuple(one for one in holding if one.devices > scope.devices),
+        broken=tuple(one for one in better if one not in holding),
+        tried=len(singles),
+        steps=tuple(steps),
+        line=line,
+    )
+
+
+def _scopes(start: Run, max_gpus: int | None) -> list[Scope]:
+    """The scopes of a combination: as asked; with more devices unless limited; with smaller batches."""
+    batch = float(value_at(start.request.batch_size, 0))
+    devices = start.devices if max_gpus is None else max(arguments.whole_number("max_gpus", max_gpus), start.devices)
+    most = max(MOST_DEVICES, devices) if max_gpus is None else devices
+    sizes = [devices, *(size for size in (2 * devices, 4 * devices) if size < most), most]
+    scopes = [Scope(devices=size, batch=least) for least in (batch, 1.0) for size in sizes]
+    return list(dict.fromkeys(scopes))
+
+
+def _line(model: Any, hardware: Any, words: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Words of the run on the command line, by option; those at their defaults are left out."""
+    found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
+    for name, value in words.items():
+        declared = OPTIONS[name]
+        if value in (declared.default, None) or (name not in WORKLOAD and str(value) == str(declared.default)):
+            continue
+        if declared.kind is ValueKind.SWITCH:
+            found[name] = (flag(name),)
+        elif declared.kind is ValueKind.WORDS:
+            found[name] = tuple(word for one in arguments.words(name, value) for word in (flag(name), one))
+        else:
+            found[name] = (flag(name), str(value))
+    return found
+
+
+def _name(given: Any) -> str:
+    """The name or path of a model or a chip; fields of a file have none."""
+    if isinstance(given, (str, os.PathLike)):
+        return os.fspath(given)
+    return str(getattr(given, "name", "FILE"))
+
+
+def _sign() -> None:
+    """Give the call the names and defaults of all options of a run."""
+    own = [one for one in signature(advise).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    of_run = [one for one in signature(calls.analyze).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
+    advise.__signature__ = signature(advise).replace(parameters=[*own, *of_run])  # type: ignore[attr-defined]
+
+
+_sign()

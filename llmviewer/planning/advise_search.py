@@ -1,0 +1,110 @@
+"""Single changes of a run, and the greedy search for a combination of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llmviewer.api.configuration import Configuration
+from llmviewer.api.trials import changed, tried
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.planning.advise_goal import Goal
+from llmviewer.planning.advise_trials import Choice, choices, larger_batches, smaller_batches
+from llmviewer.result.result import Result
+from llmviewer.result.verdict import Change
+
+#: Whether a change may be made.
+Allowed = Callable[[Change], bool]
+#: Most changes of a combination.
+MOST_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """A run with its result, from which changes start."""
+
+    goal: Goal
+    configuration: Configuration
+    request: Request
+    result: Result
+
+    @property
+    def devices(self) -> int:
+        """Devices of the run."""
+        return int(self.configuration.system.parallelism.devices)
+
+    def singles(self) -> list[Change]:
+        """All single changes that are supported here."""
+        return list(self._singles())
+
+    def _singles(self) -> Iterator[Change]:
+        for name, value in self._choices():
+            found = tried(self.configuration, self.request, {name: value})
+            if found is not None and _is_defined(self.goal, found.result):
+                yield found
+
+    def _choices(self) -> Iterator[Choice]:
+        """Values to try; the batch is part of the question unless throughput is, or the run misses something."""
+        yield from choices(self.configuration, self.result)
+        if "tokens_per_s" in self.goal.metric.name:
+            yield from larger_batches(self.request, self.result)
+        if not self.goal.holds(self.result):
+            yield from smaller_batches(self.request, self.result)
+
+    def after(self, change: Change) -> Run:
+        """The run with a change."""
+        configuration, request = changed(self.configuration, self.request, change.words)
+        return replace(self, configuration=configuration, request=request, result=change.result)
+
+
+def _is_defined(goal: Goal, result: Result) -> bool:
+    try:
+        goal.metric.of(result)
+    except UserError:
+        return False
+    return True
+
+
+def combination(start: Run, singles: list[Change], allowed: Allowed) -> list[Change]:
+    """The best change, then the best on top of it, until none is better; each with the result so far.
+
+    An option may change again, such as a share of offloaded weights after their number format.  singles: changes of the
+    start.  allowed: whether a change may be made.
+    """
+    run, steps, known = start, list[Change](), singles
+    while len(steps) < MOST_STEPS:
+        better = [one for one in known if allowed(one) and run.goal.is_better(one.result, run.result)]
+        if not better:
+            break
+        best = min(better, key=lambda one: run.goal.order(one.result))
+        steps.append(best)
+        run = run.after(best)
+        known = run.singles()
+    return steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Changes that a combination may make.  devices: most of them.  batch: least size of the batch."""
+
+    devices: int
+    batch: float
+
+    def __call__(self, change: Change) -> bool:
+        """Whether a change is within the scope."""
+        return change.devices <= self.devices and float(change.words.get("batch_size", self.batch)) >= self.batch
+
+
+def widest_needed(start: Run, singles: list[Change], scopes: Sequence[Scope]) -> tuple[Scope, list[Change]]:
+    """The first scope with a combination that holds, and that combination; without one, the nearest of all."""
+    found = [(scopes[0], combination(start, singles, scopes[0]))]
+    for scope in scopes[1:]:
+        if start.goal.holds(_end(start, found[-1][1])):
+            return found[-1]
+        found.append((scope, combination(start, singles, scope)))
+    return min(reversed(found), key=lambda one: start.goal.order(_end(start, one[1])))
+
+
+def _end(start: Run, steps: list[Change]) -> Result:
+    return steps[-1].result if steps else start.result

@@ -1,0 +1,204 @@
+"""`lv.why`: the difference between two runs, split over the factors in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmviewer.api import build
+from llmviewer.core.errors import UserError
+from llmviewer.planning.run_metrics import RunMetric, run_metric
+from llmviewer.planning.shapley import MOST_EXACT, SAMPLED_PAIRS, SEED, split
+from llmviewer.planning.why_factors import Factor, Pair
+from llmviewer.planning.why_groups import Group, Grouped, Merge, grouped
+from llmviewer.planning.why_line import side
+from llmviewer.result.attribution import ATTRIBUTED_METRICS, attribution_rows
+from llmviewer.result.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "llmviewer.why/1"
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A factor, or several that change together, with its amount of the difference.  error: 0 if exact."""
+
+    factors: tuple[Factor, ...]
+    amount: float
+    error: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The names of its factors."""
+        return " + ".join(factor.name for factor in self.factors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of the JSON schema; factors that change together are listed beside it."""
+        only = self.factors[0]
+        joined = len(self.factors) > 1
+        found = {
+            "name": self.name,
+            "a": ", ".join(f"{one.name} {one.a}" for one in self.factors) if joined else _plain(only.a),
+            "b": ", ".join(f"{one.name} {one.b}" for one in self.factors) if joined else _plain(only.b),
+            "amount": self.amount,
+            "standard_error": self.error,
+        }
+        parts = [{"name": one.name, "a": _plain(one.a), "b": _plain(one.b)} for one in self.factors]
+        return {**found, "together": parts} if joined else found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Why:
+    """The difference between two runs.
+
+    results, texts: of A and B.  shares: of the factors, the largest amounts first; they sum to the difference.  merges:
+    factors that change only together.  evaluated: coalitions that were evaluated.
+    """
+
+    metric: RunMetric
+    results: tuple[Result, Result]
+    texts: tuple[str, str]
+    shares: tuple[Share, ...]
+    merges: tuple[Merge, ...]
+    evaluated: int
+
+    def __repr__(self) -> str:
+        return f"<Why: {self.metric.name} {self.a:.4g} in A, {self.b:.4g} in B, {len(self.shares)} factors>"
+
+    @property
+    def a(self) -> float:
+        """The metric of the first run."""
+        return self.metric.of(self.results[0])
+
+    @property
+    def b(self) -> float:
+        """The metric of the second run."""
+        return self.metric.of(self.results[1])
+
+    @property
+    def difference(self) -> float:
+        """The second value minus the first."""
+        return self.b - self.a
+
+    @property
+    def exact(self) -> bool:
+        """Whether all coalitions were evaluated; otherwise orders of the factors were sampled."""
+        return len(self.shares) <= MOST_EXACT
+
+    @property
+    def probability(self) -> float | None:
+        """The probability that the sign of the difference holds; None for counts, ideal times and equal values."""
+        if not self.difference:
+            return None
+        order = self.results if self.difference > 0 else self.results[::-1]
+        return self.metric.probability_less(order[0], order[1])
+
+    def operators(self) -> list[dict[str, Any]]:
+        """Seconds of every operator in A and B, which sum to the metric; empty for metrics other than times."""
+        if self.metric.name not in ATTRIBUTED_METRICS:
+            return []
+        columns = [
+            {(row["name"], row["kind"]): row["seconds"] for row in attribution_rows(r.analysis, self.metric.name, 0)}
+            for r in self.results
+        ]
+        found = []
+        for name, kind in dict.fromkeys((*columns[0], *columns[1])):
+            a, b = (column.get((name, kind), 0.0) for column in columns)
+            found.append({"name": name, "kind": kind, "a": a, "b": b, "amount": b - a})
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of the JSON schema."""
+        intervals = [self.metric.interval(result) for result in self.results]
+        method = {"kind": "exact"} if self.exact else {"kind": "sampled", "orders": 2 * SAMPLED_PAIRS, "seed": SEED}
+        return {
+            "schema": SCHEMA,
+            "metric": self.metric.name,
+            "less_is_better": self.metric.less_is_better,
+            "a": self.a,
+            "b": self.b,
+            "difference": self.difference,
+            "interval80": {"a": intervals[0], "b": intervals[1]},
+            "probability": self.probability,
+            "lines": {"a": self.texts[0], "b": self.texts[1]},
+            "fits": {"a": self.results[0].fits, "b": self.results[1].fits},
+            "factors": [share.to_dict() for share in self.shares],
+            "method": {**method, "evaluated": self.evaluated},
+            "merged": [{"factors": list(one.names), "reason": one.reason} for one in self.merges],
+            "operators": self.operators(),
+            "warnings": self.warnings(),
+        }
+
+    def warnings(self) -> list[str]:
+        """Warnings of both runs, each once, and those that do not fit in memory."""
+        found = [text for result in self.results for text in result.warnings]
+        found += [
+            f"{name} does not fit in memory; its times are those of a device with more"
+            for name, result in zip("AB", self.results, strict=True)
+            if not result.fits
+        ]
+        return list(dict.fromkeys(found))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per factor: name, its values in A and B, amount, standard error."""
+        import pandas as pd
+
+        return pd.DataFrame([share.to_dict() for share in self.shares]).drop(columns="together", errors="ignore")
+
+
+def why(a: Any, b: Any, *, metric: str = "tpot_s") -> Why:
+    """Why a metric of one run differs from that of another: the difference by factor, by Shapley values.
+
+    a, b: lines as typed after `llmviewer analyze` ("llama-3.1-8b --hardware a100 --batch-size 8"), or mappings of the
+    arguments of `lv.analyze` with `model` and `hardware`.  metric: a time, a rate or a size of memory: ttft_s, tpot_s,
+    e2e_s, output_tokens_per_s, total_bytes ...  Raises UserError that names the side.
+    """
+    wanted = run_metric(metric)
+    sides = _of_side("A", lambda: side(a)), _of_side("B", lambda: side(b))
+    chips = tuple(_of_side(n, lambda s=s: build.chip_of(s.hardware)) for n, s in zip("AB", sides, strict=True))  # type: ignore[misc]
+    both = Pair(a=sides[0], b=sides[1], chips=(chips[0], chips[1]))
+    names = frozenset(factor.name for factor in both.factors)
+    results = _of_side("A", lambda: both.result(frozenset())), _of_side("B", lambda: both.result(names))
+    for name, result in zip("AB", results, strict=True):
+        _of_side(name, lambda result=result: wanted.of(result))  # type: ignore[misc]
+    found = _values(both, wanted)
+    return Why(
+        metric=wanted,
+        results=results,
+        texts=(sides[0].text, sides[1].text),
+        shares=_shares(both, found),
+        merges=found.merges,
+        evaluated=len(found.values),
+    )
+
+
+def _of_side(name: str, made: Callable[[], Found]) -> Found:
+    """The outcome of a step; an error of it names the side."""
+    try:
+        return made()
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+
+
+def _values(both: Pair, metric: RunMetric) -> Grouped:
+    return grouped(tuple(factor.name for factor in both.factors), lambda wanted: both.values(wanted, metric))
+
+
+def _shares(both: Pair, found: Grouped) -> tuple[Share, ...]:
+    """The amounts of all groups of factors, the largest first."""
+    factors = {factor.name: factor for factor in both.factors}
+    parts = split(found.values, len(found.groups))
+
+    def share(group: Group, amount: float, error: float) -> Share:
+        return Share(factors=tuple(factors[name] for name in group), amount=amount, error=error)
+
+    made = [share(*one) for one in zip(found.groups, map(float, parts.amounts), map(float, parts.errors), strict=True)]
+    return tuple(sorted(made, key=lambda one: -abs(one.amount)))

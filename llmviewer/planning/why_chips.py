@@ -1,0 +1,92 @@
+"""Chips between two chips: groups of figures, each taken from one of them, and many such chips as one with arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.hardware.chip import FIGURES, PER_DTYPE, Chip
+
+#: Group of figures -> fields of Chip, each in one group.  What kernels attain is looked up by name and generation.
+CHIP_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "bandwidth": ("bandwidth_bytes_per_s",),
+    "peak": ("matrix_flops_per_s", "sparse_speedup", "units", "clock_hz"),
+    "capacity": ("memory_bytes", "reported_memory_bytes"),
+    "vector units": ("vector_flops_per_s", "vector_clock_hz", "special_ops_per_s"),
+    "L2": ("l2_bytes", "l2_bandwidth_bytes_per_s", "on_chip_bytes_per_unit"),
+    "links": ("links", "default_link"),
+    "host": ("host",),
+    "kernels": ("name", "maker", "generation", "tdp_w", "power_limit_w"),
+}
+#: Fields that change no number; they go with the kernels.
+DESCRIPTION = ("title", "aliases", "figures", "path")
+#: Groups of which some rules read a number only once for all chips of an array (engines by capacity, the host).
+NOT_STACKED = ("capacity", "host", "kernels")
+
+
+def _peak(chip: Chip) -> Any:
+    """The 16-bit matrix rate, the highest rate of a chip without one [FLOP/s]."""
+    rates = chip.matrix_flops_per_s
+    return next((rates[name] for name in ("bf16", "fp16") if name in rates), max(rates.values(), default=None))
+
+
+#: Group -> the figure that stands for it in tables.
+SHOWN: Mapping[str, Callable[[Chip], Any]] = {
+    "bandwidth": lambda chip: chip.bandwidth_bytes_per_s,
+    "peak": _peak,
+    "capacity": lambda chip: chip.memory_bytes,
+    "vector units": lambda chip: chip.vector_rate(),
+    "L2": lambda chip: chip.l2_bytes,
+    "links": lambda chip: chip.link_rate,
+    "host": lambda chip: None if chip.host is None else chip.host.name,
+    "kernels": lambda chip: chip.name,
+}
+
+
+def differing(a: Chip, b: Chip) -> list[str]:
+    """Groups with a field that differs."""
+    return [
+        group
+        for group, names in CHIP_GROUPS.items()
+        if any(repr(getattr(a, name)) != repr(getattr(b, name)) for name in names)
+    ]
+
+
+def hybrid(a: Chip, b: Chip, taken: frozenset[str]) -> Chip:
+    """The chip with these groups of figures of b, and all others of a."""
+    names = [name for group, fields in CHIP_GROUPS.items() if group in taken for name in fields]
+    names += DESCRIPTION if "kernels" in taken else ()
+    return replace(a, **{name: getattr(b, name) for name in names})
+
+
+def structure(chip: Chip) -> Hashable:
+    """Everything about the figures of a chip that an array of chips must share: which are known, of which links."""
+    known = [getattr(chip, name) is not None for name in FIGURES]
+    dtypes = [tuple(getattr(chip, name)) for name in PER_DTYPE]
+    links = [(name, link.devices, link.needs_bridge) for name, link in chip.links.items()]
+    return (tuple(known), tuple(dtypes), tuple(links), chip.default_link)
+
+
+def stacked(chips: Sequence[Chip]) -> Chip:
+    """One chip whose figures are arrays with an entry per chip; all chips have one structure."""
+    first = chips[0]
+    changed: dict[str, Any] = {
+        name: _column([getattr(chip, name) for chip in chips]) for name in FIGURES if name not in PER_DTYPE
+    }
+    for name in PER_DTYPE:
+        changed[name] = {
+            dtype: _column([getattr(chip, name)[dtype] for chip in chips]) for dtype in getattr(first, name)
+        }
+    changed["links"] = {
+        name: replace(link, bandwidth_bytes_per_s=_column([chip.links[name].bandwidth_bytes_per_s for chip in chips]))
+        for name, link in first.links.items()
+    }
+    return replace(first, **changed)
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """The values as an array, or the only one that all chips have."""
+    return values[0] if all(value == values[0] for value in values) else np.array(values, dtype=np.float64)

@@ -1,0 +1,117 @@
+"""One side of a comparison: a line as typed after `llmviewer analyze`, or a mapping of its names to values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer.api import calls
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.workload import Request
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
+
+#: Option as typed -> its name.
+SPELLED = {
+    "--hardware": "hardware",
+    **{spelling: name for name, one in OPTIONS.items() for spelling in one.spellings(name)},
+}
+#: Words in front of a line that was copied whole.
+COMMAND = ("llmviewer", "analyze")
+DEFAULTS: Mapping[str, Any] = {name: one.default for name, one in OPTIONS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One run.  text: as it was given.  words: every option of a run and size by name, defaults included."""
+
+    text: str
+    model: Any
+    hardware: Any
+    words: Mapping[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the run that are not at their defaults."""
+        return {name: value for name, value in self.words.items() if name not in WORKLOAD and value != DEFAULTS[name]}
+
+    @property
+    def request(self) -> Request:
+        """The request of the sizes.  Raises UserError."""
+        return calls.request(*(self.words[name] for name in WORKLOAD))
+
+
+def side(given: object) -> Side:
+    """The side that a line or a mapping states.  Raises UserError."""
+    if isinstance(given, str):
+        return _side(given, dict(_words(_lexed(given))))
+    if isinstance(given, Mapping):
+        return _side("", dict(given))
+    raise UserError(f"a side is {quoted(given)}; expected a line of analyze, or a mapping of its arguments")
+
+
+def _lexed(line: str) -> list[str]:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UserError(f"{quoted(line)} cannot be read: {str(error).lower()}") from error
+    for name in COMMAND:
+        words = words[1:] if words[:1] == [name] else words
+    return words
+
+
+def _side(text: str, given: dict[str, Any]) -> Side:
+    for name in ("model", "hardware"):
+        if given.get(name) in (None, ""):
+            raise UserError(f"no {name}; write MODEL --hardware CHIP and options, as for analyze")
+    model, hardware = given.pop("model"), given.pop("hardware")
+    for name in given:
+        if name not in OPTIONS:
+            raise unknown("option", name, OPTIONS)
+    words = {name: _checked(name, given.get(name, one.default)) for name, one in OPTIONS.items()}
+    return Side(text=text, model=model, hardware=hardware, words=words)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value as the option takes it; numbers of techniques become the text that the command line has."""
+    declared = OPTIONS[name]
+    text_of_number = declared.group == "technique" and arguments.is_number(value)
+    return declared.checked(name, f"{value}" if text_of_number else value)
+
+
+def _words(words: list[str]) -> Iterator[tuple[str, Any]]:
+    """Names and values on a line, each once; values of an option that may be repeated are joined."""
+    found: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        name, value = _next(rest)
+        if name in found and not isinstance(value, tuple):
+            raise UserError(f"{name} is given twice; remove one of them")
+        found[name] = (*found.get(name, ()), *value) if isinstance(value, tuple) else value
+    yield from found.items()
+
+
+def _next(rest: list[str]) -> tuple[str, Any]:
+    """The next name and value, removed from the words that are left."""
+    word = rest.pop(0)
+    if not word.startswith("-"):
+        return "model", word
+    spelled, equals, text = word.partition("=")
+    if spelled not in SPELLED:
+        raise unknown("option", spelled, SPELLED, hint="options are those of analyze")
+    name = SPELLED[spelled]
+    if name != "hardware" and OPTIONS[name].kind is ValueKind.SWITCH:
+        return name, True
+    if not equals and not rest:
+        raise UserError(f"{spelled} has no value; write it behind the option")
+    value = text if equals else rest.pop(0)
+    return name, value if name == "hardware" else _parsed(OPTIONS[name], value)
+
+
+def _parsed(declared: Declaration, text: str) -> Any:
+    parse = {ValueKind.WHOLE: arguments.parse_size, ValueKind.FRACTION: arguments.parse_number}
+    if declared.kind is ValueKind.WORDS:
+        return (text,)
+    return parse[declared.kind](text) if declared.kind in parse else text
