@@ -14,6 +14,7 @@ __all__ = [
     "Comparison",
     "Crossover",
     "Diagnosis",
+    "Elasticities",
     "Required",
     "Result",
     "Simulation",
@@ -28,6 +29,7 @@ __all__ = [
     "compare",
     "crossover",
     "diagnose",
+    "elasticity",
     "list_engines",
     "list_hardware",
     "list_models",
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from llmviewer.planning.advise import advise
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
+    from llmviewer.planning.elasticity import Elasticities, elasticity
     from llmviewer.planning.require import Required, require
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.why import Why, why
@@ -79,6 +82,7 @@ _HOME = {
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
     "Diagnosis": "llmviewer.calibrate.diagnosis.diagnosis",
+    "Elasticities": "llmviewer.planning.elasticity",
     "Required": "llmviewer.planning.require",
     "Result": "llmviewer.result.result",
     "Simulation": "llmviewer.simulation.result",
@@ -88,6 +92,7 @@ _HOME = {
     "Why": "llmviewer.planning.why",
     "advise": "llmviewer.planning.advise",
     "check": "llmviewer.planning.contract",
+    "elasticity": "llmviewer.planning.elasticity",
     "diagnose": "llmviewer.calibrate.diagnosis.call",
     "plot": "llmviewer.reports.plots.plot",
     "require": "llmviewer.planning.require",

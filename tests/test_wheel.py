@@ -30,6 +30,7 @@ LINES = {
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
     "check": f"check {ROOT}/docs/contract.yaml",
     "diagnose": f"diagnose {ROOT}/docs/profile.json.gz llama-3.1-8b --hardware h100",
+    "require": "require llama-3.1-8b --vary bandwidth --tpot 5ms",
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",

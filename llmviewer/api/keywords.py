@@ -21,6 +21,7 @@ class RunOptions(TypedDict, total=False):
     enforce_eager: bool
     ignore_fields: tuple[str, ...]
     trace_model: bool
+    set: str | int | float
     power_limit: str | int | float
     expert_skew: str | int | float
     lora: str | int | float
@@ -70,6 +71,7 @@ class RunOptionLists(TypedDict, total=False):
     enforce_eager: bool | Sequence[bool]
     ignore_fields: tuple[str, ...]
     trace_model: bool | Sequence[bool]
+    set: str | int | float | Sequence[str | int | float]
     power_limit: str | int | float | Sequence[str | int | float]
     expert_skew: str | int | float | Sequence[str | int | float]
     lora: str | int | float | Sequence[str | int | float]

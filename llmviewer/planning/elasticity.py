@@ -30,9 +30,10 @@ HOST, LAUNCH, LATENCY = "host", "launch", "latency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticities:
-    """Elasticities of a metric by resource, largest first.  value: the metric [s]."""
+    """Elasticities of a metric by resource, largest first.  title: model and chip.  value: the metric [s]."""
 
     metric: str
+    title: str
     value: float
     by_resource: dict[str, float]
 
@@ -76,6 +77,8 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
     """The elasticities of one point.  Raises UserError for an unknown metric or a system that adapts to the chip."""
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
+    if metric == "tpot_s" and np.max(workload.output_len) < 2:
+        raise UserError("one output token has no time per output token; give output_len 2 or more, or another metric")
     if chosen.most_points < np.inf:
         raise UserError("a technique adapts to the request and the chip; its time has no elasticity by resource")
     value = float(_times(chosen, workload, metric)[0])
@@ -84,7 +87,8 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
     found[HOST] = _host_share(chosen, workload, metric)
     kept = {name: share for name, share in found.items() if abs(share) > 1e-6}
     ordered = dict(sorted(kept.items(), key=lambda item: -abs(item[1])))
-    return Elasticities(metric=metric, value=value, by_resource=ordered)
+    title = f"{chosen.model.name} on {chosen.chip.name}"
+    return Elasticities(metric=metric, title=title, value=value, by_resource=ordered)
 
 
 def _times(chosen: Configuration, workload: Request, metric: str) -> Array:

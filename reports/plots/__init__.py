@@ -14,6 +14,7 @@ class PlotData(Enum):
     POINT = "one point of every configuration"
     PAIR = "two configurations, whose difference is split over factors"
     ADVICE = "one configuration, with changes that were tried on it"
+    ELASTICITY = "one configuration, with the elasticities of its time"
     CURVE = "many points of every configuration, along an axis"
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
@@ -136,6 +137,14 @@ KINDS: dict[str, PlotKind] = {
         summary="The combination of changes that `advise` finds, step by step.",
         example="llama-3.1-8b --hardware h100-sxm --batch-size 16 --engine vllm",
         data=PlotData.ADVICE,
+        most=1,
+        metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "elasticity": PlotKind(
+        module="elasticity",
+        summary="Tornado: what ten percent more or less of each resource of the chip does to a time.",
+        example="llama-3.1-8b --hardware h100-sxm --batch-size 16 --engine vllm",
+        data=PlotData.ELASTICITY,
         most=1,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
     ),

@@ -18,6 +18,7 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips
 from llmviewer.planning.advise import advise
+from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.result.crossover import crossover
@@ -222,6 +223,13 @@ def _advice(request: PlotRequest) -> LoadedData:
     return LoadedData(data=found, warnings=found.result.warnings)
 
 
+def _elasticities(request: PlotRequest) -> LoadedData:
+    """The elasticities of one configuration's time."""
+    (options,) = _configurations(request).values()
+    words: dict[str, Any] = {**options, **_sizes(request), "metric": request.metric or request.kind.metrics[0]}
+    return LoadedData(data=elasticity(**words))
+
+
 def _sizes(request: PlotRequest) -> dict[str, int]:
     """The sizes of a single point.  Raises UserError for a list."""
     _grid(request.kind, request.sizes)
@@ -232,6 +240,7 @@ LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.POINT: _results,
     PlotData.PAIR: _pair,
     PlotData.ADVICE: _advice,
+    PlotData.ELASTICITY: _elasticities,
     PlotData.CURVE: _results,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
