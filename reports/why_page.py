@@ -39,7 +39,10 @@ def page(answer: dict[str, Any]) -> Page:
         parts.append(_factors(answer))
     if answer["operators"] and answer["difference"]:
         parts.append(_operators(answer))
-    together = [("Together", f"{', '.join(one['factors'])}: {plain(one['reason'])}") for one in answer["merged"]]
+    together = [
+        ("Together", f"{', '.join(one['factors'])}: {plain(one['reason'])} (between A and B)")
+        for one in answer["merged"]
+    ]
     if together:
         parts.append(Facts(lines=tuple(together), title="Factors that change only together"))
     warnings = tuple(("Warning", plain(text)) for text in answer["warnings"])
@@ -152,9 +155,7 @@ def _factors(answer: dict[str, Any]) -> Table:
         part = fmt.percent(round(one["amount"] / whole, 3) + 0.0).replace("-", "−") if whole else fmt.DASH
         return (_name(one), _shown(one, "a"), _shown(one, "b"), change(metric, one["amount"]), *error, part)
 
-    rows = tuple(
-        Row(cells=cells(one), emphasis=Emphasis.PLAIN if one["amount"] else Emphasis.FAINT) for one in answer["factors"]
-    )
+    rows = tuple(Row(cells=cells(one)) for one in answer["factors"])
     error = (right("Std. error", 1),) if sampled else ()
     columns = (left("Factor"), left("A"), left("B"), right("Amount"), *error, right("Share"))
     blank = ("",) if sampled else ()

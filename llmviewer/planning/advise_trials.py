@@ -17,8 +17,8 @@ from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
 #: Most prompt tokens of one prefill pass that are tried.
 CHUNKS = (512, 2048, 8192)
-#: Shares of the weights that the host stores, where a run does not fit.
-SHARES = ("0.25", "0.5", "0.75", "1")
+#: Shares of the weights that the host stores, where a run does not fit or offloads already.
+SHARES = ("none", "weights=0.25", "weights=0.5", "weights=0.75", "weights=1")
 #: Kernels that are tried where no engine has its own.
 KERNELS = {"fusion": "all", "attention": "flash-decoding"}
 NO_ENGINE = "kernels"
@@ -38,7 +38,7 @@ def choices(configuration: Configuration, result: Result) -> Iterator[Choice]:
         yield from weights
     yield from cache
     if not result.fits or not _is_default(configuration, "offload"):
-        yield from (("offload", f"weights={share}") for share in SHARES)
+        yield from (("offload", share) for share in SHARES)
     yield from _tensor_groups(configuration)
 
 

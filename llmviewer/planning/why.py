@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from llmviewer.api import build
+from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.planning.run_metrics import RunMetric, run_metric
 from llmviewer.planning.shapley import MOST_EXACT, SAMPLED_PAIRS, SEED, split
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "llmviewer.why/1"
 Found = TypeVar("Found")
+#: Relative error of a value by the order in which its operators are summed.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +90,8 @@ class Why:
 
     @property
     def difference(self) -> float:
-        """The second value minus the first."""
-        return self.b - self.a
+        """The second value minus the first; 0 where they differ by rounding alone."""
+        return 0.0 if abs(self.b - self.a) <= ROUNDING * max(abs(self.a), abs(self.b)) else self.b - self.a
 
     @property
     def exact(self) -> bool:
@@ -200,5 +205,15 @@ def _shares(both: Pair, found: Grouped) -> tuple[Share, ...]:
     def share(group: Group, amount: float, error: float) -> Share:
         return Share(factors=tuple(factors[name] for name in group), amount=amount, error=error)
 
-    made = [share(*one) for one in zip(found.groups, map(float, parts.amounts), map(float, parts.errors), strict=True)]
+    values = found.values[frozenset()], found.values[frozenset(range(len(found.groups)))]
+    amounts = _without_rounding(parts.amounts, *values)
+    made = [share(*one) for one in zip(found.groups, map(float, amounts), map(float, parts.errors), strict=True)]
     return tuple(sorted(made, key=lambda one: -abs(one.amount)))
+
+
+def _without_rounding(amounts: Array, a: float, b: float) -> Array:
+    """The amounts with 0 for those that are rounding errors of the values, which sum to the difference as before."""
+    kept = np.where(np.abs(amounts) <= ROUNDING * max(abs(a), abs(b)), 0.0, amounts)
+    if kept.any():
+        kept[np.argmax(np.abs(kept))] += (b - a) - kept.sum()
+    return kept
