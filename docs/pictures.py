@@ -96,8 +96,8 @@ NOTES = {
         "--format csv`. Right: the ratio, and the 80 % interval as the median over rows of similar time."
     ),
     "elasticity": (
-        "−∂ln t / ∂ln r of every rate of the chip, of launches, of messages between devices and of the host, as the change "
-        "of the time with a tenth more or less of it. `--metric` is tpot_s, e2e_s or ttft_s ([page](what_if.md))."
+        "Elasticity of the time for every rate of the chip, for launches, messages between devices, the host, as the "
+        "change of the time with a tenth more or less. `--metric` is tpot_s, e2e_s or ttft_s ([page](what_if.md))."
     ),
     "latency-cdf": (
         "Without the requests of the warm-up. Dots mark p50, p90 and p99; dashed lines are limits (`--ttft`, `--tpot`, "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.require import Required, Solution, amount
+from llmviewer.planning.least_figures import Solution
+from llmviewer.planning.require import Required, amount
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 

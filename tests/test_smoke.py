@@ -25,7 +25,7 @@ LINES = {
     "size": f"size {MODEL} --request-rate 2 --requests 50 --input-len 64 --output-len 8 --ttft 1s",
     "compare": f"compare {MODEL},h100 {SIZES}",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
-    "require": f"require {MODEL.split()[0]} --vary bandwidth --tpot 10ms",
+    "require": f"require {MODEL.split(maxsplit=1)[0]} --vary bandwidth --tpot 10ms",
     "check": f"check {Path(__file__).parent.parent}/docs/contract.yaml",
     "diagnose": f"diagnose {Path(__file__).parent.parent}/docs/profile.json.gz llama-3.1-8b --hardware h100",
     "report": f"report {MODEL} {SIZES} -o report.html",

@@ -128,7 +128,8 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
     def run(**words: Any) -> int:
         words["ignore_fields"] = tuple(words["ignore_fields"] or ())
         for name in REPEATED:
-            words[name] = alternatives(words[name]) if words[name] else OPTIONS[name].default
+            given = words[name] or [OPTIONS[name].default]
+            words[name] = given[0] if given == [OPTIONS[name].default] else alternatives(given)
         return command(**words)
 
     run.__doc__ = command.__doc__

@@ -19,7 +19,7 @@ CHIP_GROUPS: Mapping[str, tuple[str, ...]] = {
     "L2": ("l2_bytes", "l2_bandwidth_bytes_per_s", "on_chip_bytes_per_unit"),
     "links": ("links", "default_link"),
     "host": ("host",),
-    "kernels": ("name", "maker", "generation", "tdp_w", "power_limit_w"),
+    "kernels": ("name", "maker", "generation", "tdp_w", "power_limit_w", "basis"),
 }
 #: Fields that change no number; they go with the kernels.
 DESCRIPTION = ("title", "aliases", "figures", "path")

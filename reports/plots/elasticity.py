@@ -50,8 +50,8 @@ def picture(found: Elasticities, style: Style) -> Figure:
         for value, side in ((more, "right"), (less, "left")):
             offset = (-3 if side == "right" else 3, 0)
             axes.annotate(
-                fmt.signed(value), (100.0 * value, place), xytext=offset, textcoords="offset points", ha=side, va="center",
-                fontsize=style.size.text * 0.75, color=style.theme.ink,
+                fmt.signed(value), (100.0 * value, place), xytext=offset, textcoords="offset points", ha=side,
+                va="center", fontsize=style.size.text * 0.75, color=style.theme.ink,
             )  # fmt: skip
     axes.axvline(0.0, color=style.theme.ink, linewidth=0.8)
     axes.set_yticks(places, list(rows["resource"]))

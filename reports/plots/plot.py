@@ -53,9 +53,9 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
-    Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), an Advice (kind advice), Elasticities, or
-    a frame of points as of `to_frame()`.  theme: light or dark.  size: half, page, slide.  options: of the
-    kind (metric, measured, title).  Raises UserError.
+    Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), an Advice (kind advice),
+    Elasticities (kind elasticity), or a frame of points as of `to_frame()`.  theme: light or dark.  size: half, page,
+    slide.  options: of the kind (metric, measured, title).  Raises UserError.
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)

@@ -1,0 +1,233 @@
+"""Hypothetical chips, elasticities, and the least figures that meet a target."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
+from llmviewer.hardware.hypothetical import alternatives, figure_of, quantity, told, unit_of
+from llmviewer.hardware.hypothetical import settings as changes
+from llmviewer.planning.elasticity import elasticity
+from llmviewer.planning.require import require
+from tests.answers import refusal
+
+MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "mamba-2.8b")
+CHIPS = ("h100-sxm", "a100-80gb-sxm", "mi300x", "l40s", "rtx-4090")
+
+
+def _analyzed(model: str, chip: str, **options: Any) -> dict[str, Any]:
+    return lv.analyze(model, chip, **options).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("bandwidth", "6TB/s", 6e12),
+        ("bandwidth", "900 GB/s", 9e11),
+        ("capacity", "192GiB", 192 * 2.0**30),
+        ("capacity", "80GB", 8e10),
+        ("peak.fp8", "3PFLOP/s", 3e15),
+        ("peak.bf16", "989.4TFLOPS", 9.894e14),
+        ("power", "1kW", 1e3),
+        ("units", "132", 132.0),
+    ],
+)
+def test_quantities_are_in_si_units(name: str, text: str, value: float) -> None:
+    assert quantity(name, text) == pytest.approx(value, rel=1e-15)
+
+
+@given(value=st.floats(1e-1, 1e18), name=st.sampled_from(["bandwidth", "peak.fp8", "capacity", "units"]))
+def test_a_value_that_is_told_reads_the_same(value: float, name: str) -> None:
+    assert quantity(name, told(value, unit_of(name))) == pytest.approx(value, rel=1e-11)
+
+
+def test_a_range_adds_or_multiplies_and_lists_combine() -> None:
+    assert alternatives(["bandwidth=2TB/s:4TB/s:+1TB/s"]) == "bandwidth=2TB/s;bandwidth=3TB/s;bandwidth=4TB/s"
+    assert alternatives(["bandwidth=1TB/s:4TB/s:*2", "l2=x1;x2"]).split(";")[:2] == [
+        "bandwidth=1TB/s,l2=x1",
+        "bandwidth=1TB/s,l2=x2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("foo=3", "unknown figure of a chip 'foo'"),
+        ("bandwith=3TB/s", "did you mean 'bandwidth'"),
+        ("bandwidth=3", "allowed: a value such as 6TB/s"),
+        ("bandwidth=3GiB/s", "allowed: a value such as 6TB/s"),
+        ("bandwidth", "allowed: FIGURE=VALUE"),
+        ("peak.fp9=1TFLOP/s", "unknown dtype 'fp9'"),
+        ("launch=2us", "a factor of the calibrated time"),
+        ("bandwidth=x0", "a factor from"),
+        ("bandwidth=x2,bandwidth=x3", "gives bandwidth twice"),
+        ("capacity=-5GiB", "allowed: a value such as"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        changes(text)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_setting_a_figure_to_its_own_value_changes_no_time(chip: str) -> None:
+    own = figure_of(specs.load(chip), "bandwidth")
+    assert own is not None
+    setting = f"bandwidth={own / 1e9!r}GB/s"
+    plain, same = (_analyzed("llama-3.1-8b", chip, **options) for options in ({}, {"set": setting}))
+    for metric in ("ttft_s", "tpot_s"):
+        assert same["metrics"][metric] == pytest.approx(plain["metrics"][metric], rel=1e-12)
+    assert same["provenance"]["figures"]["bandwidth_bytes_per_s"]["source"] == "set by the user (--set)"
+    assert any("hypothetical chip" in text for text in same["provenance"]["assumed"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    chip=st.sampled_from(CHIPS),
+    name=st.sampled_from(["bandwidth", "peak.bf16", "launch"]),
+    factor=st.floats(1.05, 20.0),
+)
+def test_more_of_a_resource_never_takes_longer(model: str, chip: str, name: str, factor: float) -> None:
+    less, more = (factor, 1.0) if name == "launch" else (1.0, factor)
+    times = [_analyzed(model, chip, set=f"{name}=x{one!r}")["metrics"] for one in (less, more)]
+    for metric in ("ttft_s", "tpot_s"):
+        assert times[1][metric] <= times[0][metric] * (1.0 + 1e-9)
+
+
+def test_a_format_that_the_chip_lacks_can_be_set() -> None:
+    """An A100 has no fp8; with 1.2 PFLOP/s of it, w8a8 products compute in fp8."""
+    found = _analyzed("llama-3.1-8b", "a100-80gb-sxm", set={"peak.fp8": "1.2PFLOP/s"}, quantization="fp8")
+    assert found["hardware"]["peak_flops_per_s"]["fp8"] == 1.2e15
+    dtypes = {row["name"]: row["compute_dtype"] for row in found["stages"]["prefill"]["operators"]}
+    assert dtypes["gate_proj"] == "fp8"
+
+
+def test_ideal_time_of_a_memory_bound_step_is_inverse_to_bandwidth() -> None:
+    one, two = (
+        _analyzed("llama-2-7b", "h100-sxm", efficiency="ideal", set=f"bandwidth=x{factor}")["metrics"]["tpot_s"]
+        for factor in (1, 2)
+    )
+    assert one / two == pytest.approx(2.0, rel=1e-9)
+
+
+def test_a_sweep_has_a_row_for_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "sweep llama-3.2-1b --hardware h100 --set bandwidth=1TB/s:4TB/s:*2 --set capacity=80GiB;160GiB --format csv"
+    assert main(shlex.split(line.replace(";", "\\;"))) == 0
+    rows = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert len({row["set"] for row in rows}) == 6
+
+
+@pytest.mark.parametrize("metric", ["ttft_s", "tpot_s", "e2e_s"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("chip", ["h100-sxm", "mi300x"])
+def test_elasticities_of_the_roofline_add_up_to_one(model: str, chip: str, metric: str) -> None:
+    found = elasticity(model, chip, metric=metric, efficiency="ideal", batch_size=4)
+    assert sum(found.by_resource.values()) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "options"),
+    [
+        ("llama-3.1-8b", "h100-sxm", {"engine": "vllm", "batch_size": 16}),
+        ("llama-3.1-70b", "h100-sxm", {"engine": "vllm", "batch_size": 16, "tensor_parallel_size": 4}),
+        ("qwen3-30b-a3b", "h200", {"batch_size": 32}),
+    ],
+)
+def test_elasticities_agree_with_wider_differences(model: str, chip: str, options: dict[str, Any]) -> None:
+    """The change of the time with 1 % more and less of a resource, within 1 % of the time's elasticity."""
+    found = elasticity(model, chip, **options)
+    for name, share in found.by_resource.items():
+        if name == "host" or share < 0.02:
+            continue
+        sides = (0.99, 1.01) if name not in ("launch", "latency") else (1.01, 0.99)
+        low, high = (_analyzed(model, chip, set=f"{name}=x{side}", **options)["metrics"]["tpot_s"] for side in sides)
+        slope = -(np.log(high) - np.log(low)) / (np.log(1.01) - np.log(0.99))
+        assert slope == pytest.approx(share, abs=0.01)
+
+
+def test_elasticity_of_a_host_is_its_share() -> None:
+    with_engine = elasticity("llama-3.1-8b", "h100-sxm", engine="vllm")
+    rows = lv.analyze("llama-3.1-8b", "h100-sxm", engine="vllm").attribution("tpot_s")
+    share = rows[rows["kind"] == "engine"]["seconds"].sum() / rows["seconds"].sum()
+    assert with_engine.by_resource["host"] == pytest.approx(share)
+    assert "host" not in elasticity("llama-3.1-8b", "h100-sxm").by_resource
+
+
+@pytest.mark.parametrize(
+    ("vary", "target"),
+    [
+        ("bandwidth", {"tpot": "20ms"}),
+        ("bandwidth", {"tokens_per_s": 60}),
+        ("peak.bf16", {"ttft": "120ms"}),
+        ("bandwidth,peak.bf16", {"ttft": "100ms"}),
+        ("bandwidth,peak.bf16,vector.fp32", {"e2e": "3s"}),
+        ("bandwidth,capacity", {"tpot": "15ms"}),
+    ],
+)
+def test_required_figures_meet_their_target(vary: str, target: dict[str, Any]) -> None:
+    found = require("llama-2-70b", "h100-sxm", vary=vary, **target)
+    assert found.solutions
+    assert found.best is not None
+    setting = found.setting(found.best).replace("--set ", "").replace(" ", ",")
+    again = _analyzed("llama-2-70b", "h100-sxm", set=setting)
+    assert again["metrics"][found.metric] == pytest.approx(found.target, rel=1e-3)
+    if "capacity" in vary:
+        assert again["memory"]["fits"]
+
+
+def test_a_frontier_falls() -> None:
+    """More of one figure takes less of the other."""
+    found = require("llama-2-70b", "h100-sxm", vary="bandwidth,peak.bf16", ttft="100ms")
+    first, second = (np.array([one.figures[name] for one in found.solutions]) for name in found.vary)
+    assert len(found.solutions) >= 8
+    assert (np.diff(first) > 0.0).all()
+    assert (np.diff(second) < 0.0).all()
+
+
+def test_the_nearest_chip_meets_the_target() -> None:
+    found = require("llama-3.1-8b", "l40s", vary="bandwidth", tpot="8ms")
+    assert found.nearest is not None
+    assert _analyzed("llama-3.1-8b", found.nearest.hardware)["metrics"]["tpot_s"] <= 8e-3
+
+
+def test_an_impossible_target_is_answered_with_the_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("require llama-2-70b --vary bandwidth --tpot 0.5ms")) == 1
+    text = capsys.readouterr().out
+    assert "no bandwidth meets TPOT 500 µs: a thousand times as much leaves" in text
+
+
+def test_the_document_has_the_nouns_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("require llama-3.1-8b --vary bandwidth --tpot 5ms --format json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "llmviewer.require/1"
+    assert set(found) >= {"metric", "target", "vary", "solutions", "reached", "nearest_hardware"}
+    assert found["reached"] <= found["target"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--vary bandwidth", "give one of"),
+        ("--vary bandwidth --tpot 1ms --ttft 1s", "give only one of"),
+        ("--vary bandwidth --tpot 0ms", "allowed: more than 0"),
+        ("--vary launch --tpot 1ms", "unknown figure to vary 'launch'"),
+        ("--vary bandwidth --tokens-per-s fast", "tokens per second of one user"),
+        ("--vary bandwidth --tpot 1ms --output-len 1", "needs at least 2"),
+        ("--vary l2_bandwidth --tpot 5ms", "give it one with --set"),
+        ("--vary bandwidth,capacity,peak.bf16,vector.fp32 --tpot 5ms", "at most 3"),
+    ],
+)
+def test_wrong_questions_are_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refusal(["require", "llama-2-70b", *shlex.split(line)], capsys)
