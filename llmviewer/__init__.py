@@ -15,6 +15,7 @@ __all__ = [
     "Crossover",
     "Diagnosis",
     "Elasticities",
+    "Explanation",
     "Required",
     "Result",
     "Simulation",
@@ -30,6 +31,7 @@ __all__ = [
     "crossover",
     "diagnose",
     "elasticity",
+    "explain",
     "list_engines",
     "list_hardware",
     "list_models",
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         list_techniques,
         sweep,
     )
+    from llmviewer.api.calls import explain
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
     from llmviewer.core.errors import UserError
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
+    from llmviewer.result.explanation.explain import Explanation
     from llmviewer.result.result import Result
     from llmviewer.result.sweep import Sweep
     from llmviewer.simulation.call import simulate
@@ -82,6 +86,7 @@ _HOME = {
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
     "Diagnosis": "llmviewer.calibrate.diagnosis.diagnosis",
+    "Explanation": "llmviewer.result.explanation.explain",
     "Elasticities": "llmviewer.planning.elasticity",
     "Required": "llmviewer.planning.require",
     "Result": "llmviewer.result.result",
@@ -92,6 +97,7 @@ _HOME = {
     "Why": "llmviewer.planning.why",
     "advise": "llmviewer.planning.advise",
     "check": "llmviewer.planning.contract",
+    "explain": "llmviewer.api.calls",
     "elasticity": "llmviewer.planning.elasticity",
     "diagnose": "llmviewer.calibrate.diagnosis.call",
     "plot": "llmviewer.reports.plots.plot",

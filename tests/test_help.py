@@ -71,6 +71,7 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "advise",
         "simulate",
         "size",
+        "explain",
         "require",
         "check",
         "diagnose",

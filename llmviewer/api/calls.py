@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from llmviewer.api.keywords import RunOptionLists, RunOptions
+    from llmviewer.result.explanation.explain import Explanation
 
 ModelName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Model
 ChipName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Chip
@@ -121,6 +122,17 @@ def crossover(
         metric,
         arguments.whole_number("output_len", output_len),
     )
+
+
+def explain(number: str, model: ModelName, hardware: ChipName, **options: Any) -> Explanation:
+    """The explanation of a number by its name: tpot_s, memory.total_bytes, operators.o_proj.time_s.
+
+    options: those of `analyze`, sizes included; of several points the first is explained.  Every leaf of the tree has a
+    source, and its arithmetic gives the number again.  Raises UserError.
+    """
+    from llmviewer.result.explanation.explain import explained  # other calls do not need it
+
+    return explained(analyze(model, hardware, **options), number)
 
 
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "crossover": ("llmviewer.cli.crossover", "Fastest configuration at each batch size and context length."),
     "why": ("llmviewer.cli.why", "Why one run is faster than another, by factor."),
     "advise": ("llmviewer.cli.advise", "Changes that make a run faster, each tried."),
+    "explain": ("llmviewer.cli.explain", "Any number as a tree: formula, values, source of each."),
     "simulate": ("llmviewer.cli.simulate", "A server under load: percentiles, queues, the highest rate."),
     "size": ("llmviewer.cli.size", "The least hardware for a load within limits, with cost."),
     "require": ("llmviewer.cli.require", "The least bandwidth, compute or capacity that meets a target."),

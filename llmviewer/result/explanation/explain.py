@@ -1,0 +1,102 @@
+"""Any number of a result as a tree, by the name that it has in the JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core.errors import unknown
+from llmviewer.result.explanation.memory import NAMES, memory_node
+from llmviewer.result.explanation.metrics import Question, metric_time, operator_node, stage_time
+from llmviewer.result.explanation.node import SCHEMA, Node, evaluated
+from llmviewer.result.result import Result
+
+TIMES = ("ttft_s", "tpot_s", "e2e_s")
+RATES = ("output_tokens_per_s", "output_tokens_per_s_per_user", "output_tokens_per_s_per_device")
+STAGES = ("prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The tree of one number.  metric: its name as asked.  subject: the model and the chip."""
+
+    metric: str
+    subject: str
+    root: Node
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> float:
+        """The explained number, in the unit of the root."""
+        return self.root.value
+
+    def evaluated(self) -> float:
+        """The number by the formulas of the tree."""
+        return evaluated(self.root)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {"schema": SCHEMA, **self.root.to_dict()}
+
+
+def names() -> tuple[str, ...]:
+    """Names of the numbers that can be explained; NAME stands for an operator."""
+    return (
+        *TIMES,
+        *RATES,
+        *(f"memory.{name}" for name in NAMES),
+        *(f"stages.{stage}.time_s" for stage in STAGES),
+        "operators.NAME.time_s",
+        "operators.NAME.traffic_bytes",
+        "stages.prefill.operators.NAME.time_s",
+    )
+
+
+def explained(result: Result, name: str, point: int = 0) -> Explanation:
+    """The explanation of a number of one point.  Raises UserError for an unknown name or an undefined number."""
+    one = Question(analysis=result.analysis, point=point)
+    subject = f"{result.analysis.model.name} on {result.analysis.system.chip.name}"
+    return Explanation(metric=name, subject=subject, root=_root(one, name), warnings=result.warnings)
+
+
+def _root(one: Question, name: str) -> Node:
+    word = name.removeprefix("metrics.")
+    if word in TIMES:
+        return metric_time(one, word)
+    if word in RATES:
+        return _rate(one, word)
+    parts = word.split(".")
+    if parts[0] == "memory" and len(parts) == 2:
+        return memory_node(one, parts[1])
+    stage = "decode"
+    if parts[0] == "stages" and len(parts) > 2 and parts[1] in STAGES:
+        stage, parts = parts[1], parts[2:]
+        if parts == ["time_s"]:
+            return stage_time(one, stage)
+    if parts[0] == "operators" and len(parts) >= 3:
+        return operator_node(one, ".".join(parts[1:-1]), parts[-1], stage)
+    raise unknown("number", name, names())
+
+
+def _rate(one: Question, name: str) -> Node:
+    """Output tokens per second of the batch, of a user or of a device."""
+    own = one.analysis
+    batch, output = (
+        float(np.asarray(column, dtype=np.float64).reshape(-1)[one.point if np.size(column) > 1 else 0])
+        for column in (own.request.batch_size, own.request.output_len)
+    )
+    e2e = metric_time(one, "e2e_s")
+    values = {"batch_size": batch, "output_len": output}
+    formula = "batch_size * output_len / e2e_s"
+    if name == "output_tokens_per_s_per_user":
+        formula, values = "output_len / e2e_s", {"output_len": output}
+    if name == "output_tokens_per_s_per_device":
+        values = {**values, "devices": float(own.system.parallelism.devices)}
+        formula = f"{formula} / devices"
+    probe = Node(name=name, value=0.0, unit="1/s", formula=formula, values=values, children=(e2e,))
+    source = "sizes of the request, devices of --tensor-parallel-size and its like"
+    return Node(
+        name=name, value=evaluated(probe), unit="1/s", formula=formula, values=values, source=source, children=(e2e,)
+    )

@@ -1,0 +1,119 @@
+"""A number with the formula that gives it, the values in the formula, their source, and the numbers it is made of."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+SCHEMA = "llmviewer.explanation/1"
+#: Largest relative difference between a number and its formula: sums may run in another order.
+TOLERANCE = 1e-9
+#: Name of a node that stands for several small ones.
+OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One explained number.
+
+    unit: SI unit, "" for a count.  formula: an expression of values, of children by name, and of `sum(children)`; ""
+    for a leaf.  source: where the value is from, or what the formula is; every leaf has one.
+    """
+
+    name: str
+    value: float
+    unit: str = ""
+    formula: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    children: tuple[Node, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, without the schema."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "formula": self.formula,
+            "values": dict(self.values),
+            "source": self.source,
+            "children": [child.to_dict() for child in self.children],
+        }
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def evaluated(node: Node) -> float:
+    """The value of a node by its formula, with its children evaluated in the same way; of a leaf its own value."""
+    if not node.formula:
+        return node.value
+    below = [(child.name, evaluated(child)) for child in node.children]
+    names = {**node.values, **dict(below)}
+    return _value(ast.parse(node.formula, mode="eval").body, names, [value for _, value in below])
+
+
+def folded(node: Node, most: int, depth: int) -> Node:
+    """The tree cut at a depth, with at most this many children of a sum; the smallest are one child with their sum."""
+    if depth <= 0:
+        return replace(node, children=())
+    children = sorted(node.children, key=lambda child: -abs(child.value)) if is_sum(node) else list(node.children)
+    kept = [folded(child, most, depth - 1) for child in (children[:most] if is_sum(node) else children)]
+    rest = children[most:] if is_sum(node) else []
+    if rest:
+        kept.append(
+            Node(
+                name=f"{len(rest)} {OTHERS}",
+                value=math.fsum(child.value for child in rest),
+                unit=node.unit,
+                source=", ".join(child.name for child in rest),
+            )
+        )
+    return replace(node, children=tuple(kept))
+
+
+def is_sum(node: Node) -> bool:
+    """Whether the value is the sum of the children."""
+    return node.formula == "sum(children)"
+
+
+def smooth_max(*values: float) -> float:
+    """(Σ t^p)^(1/p) of all but the last value, which is p: the smooth maximum of times (`timing/roofline.py`)."""
+    *times, sharpness = values
+    largest = max(times)
+    if largest <= 0.0:
+        return 0.0
+    return float(largest * math.fsum((time / largest) ** sharpness for time in times) ** (1.0 / sharpness))
+
+
+FUNCTIONS: Mapping[str, Callable[..., float]] = {"max": max, "min": min, "smooth_max": smooth_max}
+OPERATORS: Mapping[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+def _value(tree: ast.expr, names: Mapping[str, float], children: Sequence[float]) -> float:
+    """Value of an expression of numbers, names, + − × ÷ **, FUNCTIONS and sum(children)."""
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float):
+        return float(tree.value)
+    if isinstance(tree, ast.Name):
+        return names[tree.id]
+    if isinstance(tree, ast.BinOp):
+        left, right = (_value(side, names, children) for side in (tree.left, tree.right))
+        return OPERATORS[type(tree.op)](left, right)
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+        if tree.func.id == "sum":
+            return math.fsum(children)
+        return float(FUNCTIONS[tree.func.id](*(_value(one, names, children) for one in tree.args)))
+    raise ValueError(f"no formula: {ast.dump(tree)}")
