@@ -47,8 +47,8 @@ def _main_spelling(alias: str) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """The text of a technique's option; numbers are accepted too, and a mapping of names to values."""
-    if isinstance(value, Mapping):
+    """The text of a technique's option; numbers are accepted too, and for a repeated one a mapping."""
+    if isinstance(value, Mapping) and TECHNIQUES[name].repeated:
         return ",".join(f"{printable(key)}={printable(one)}" for key, one in value.items()) or TECHNIQUES[name].default
     return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
