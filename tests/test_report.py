@@ -137,6 +137,7 @@ def test_every_section_is_there(elements: Elements) -> None:
             "all-operators",
             "sweep",
             "memory",
+            "explanations",
             "configurations",
             "provenance",
         )
@@ -544,3 +545,10 @@ def test_the_heading_of_one_configuration_lists_devices_and_techniques() -> None
     lead = re.search(r'<p class="lead">(.*?)</p>', found)
     assert lead is not None
     assert "; 4 devices; passes: flash_attention, shard(tensor=4)." in lead[1]
+
+
+def test_numbers_are_explained_down_to_their_sources(html: str) -> None:
+    pane = html.split('<section id="explanations"')[1].partition("</section>")[0]
+    assert pane.count("<details>") > 20
+    for text in ("tpot_s", "memory_s", "bytes / ", "total_bytes", "sizes of the config"):
+        assert text in pane

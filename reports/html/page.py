@@ -16,7 +16,7 @@ from typing import Any
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.cells import safe_columns
-from llmviewer.reports.html import charts, curves, operators, provenance, roofline
+from llmviewer.reports.html import charts, curves, explanations, operators, provenance, roofline
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.page import Page
 from llmviewer.reports.report import Report
@@ -78,6 +78,7 @@ def text(report: Report) -> str:
         survey=bottleneck.SURVEY,
         details=_details(report),
         loads=_loads(report),
+        trees=explanations.trees(report),
         heads=operators.heads(answers),
         lines=lines,
         layers=_layers(answers, lines),

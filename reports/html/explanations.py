@@ -1,0 +1,56 @@
+"""Explained numbers of a report: nested parts that a reader opens one by one, each with formula and source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmviewer.core.errors import UserError
+from llmviewer.reports import format as fmt
+from llmviewer.reports.explanation_page import amount, formula
+from llmviewer.reports.page import plain
+from llmviewer.reports.report import Report
+from llmviewer.result.explanation.explain import explained
+from llmviewer.result.explanation.node import Node, folded
+
+#: Numbers that a report explains, levels of their trees, and parts of a sum that stand alone.
+NUMBERS = ("ttft_s", "tpot_s", "memory.total_bytes")
+DEPTH, MOST = 6, 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One number of a tree as texts."""
+
+    name: str
+    value: str
+    share: str
+    formula: str
+    source: str
+    children: tuple[Branch, ...]
+
+
+def trees(report: Report) -> list[tuple[str, list[Branch]]]:
+    """Returns the trees of every configuration; a number that is undefined has none."""
+    return [(name, list(_trees(report, name))) for name in report.results]
+
+
+def _trees(report: Report, name: str) -> Iterator[Branch]:
+    for number in NUMBERS:
+        try:
+            root = explained(report.results[name], number).root
+        except UserError:  # no decode steps
+            continue
+        yield _branch(folded(root, MOST, DEPTH), root.value)
+
+
+def _branch(node: Node, whole: float) -> Branch:
+    share = node.value / whole if node.unit in ("s", "byte") and whole else -1.0
+    return Branch(
+        name=plain(node.name),
+        value=amount(node),
+        share=fmt.percent(share) if 0.0 <= share <= 1.0 + 1e-9 else "",
+        formula=formula(node),
+        source=plain(node.source),
+        children=tuple(_branch(child, whole) for child in node.children),
+    )
