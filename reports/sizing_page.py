@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llmviewer.reports import format as fmt
@@ -27,7 +28,7 @@ BEST = {
     "usd": "cheapest",
     "gpus": "smallest",
     "usd-per-token": "cheapest per token",
-    "watts": "most frugal",
+    "watts": "least power",
     "latency": "fastest",
 }
 
@@ -79,7 +80,8 @@ def _nearest(answer: dict[str, Any]) -> str:
 def _limited(request: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns latencies with the statistic that is shown: the limited one, else the mean."""
     statistics = {one["metric"]: one["statistic"] for one in request["limits"]}
-    return [(f"{key[:4].upper()} {statistics.get(key, 'mean')}", key) for key in ("ttft_s", "tpot_s")]
+    shown = ("ttft_s", "tpot_s", "e2e_s") if "e2e_s" in statistics else ("ttft_s", "tpot_s")
+    return [(f"{key.removesuffix('_s').upper()} {statistics.get(key, 'mean')}", key) for key in shown]
 
 
 def options_text(one: dict[str, Any]) -> str:
@@ -103,7 +105,8 @@ def _header(answer: dict[str, Any]) -> Facts:
     )
     bounds = []
     if request["max_gpus"] is not None:
-        bounds.append(f"at most {fmt.whole(request['max_gpus'])} devices")
+        plural = "" if request["max_gpus"] == 1 else "s"
+        bounds.append(f"at most {fmt.whole(request['max_gpus'])} device{plural}")
     if request["max_usd_per_hour"] is not None:
         bounds.append(f"at most ${request['max_usd_per_hour']:,.2f} an hour")
     load = (
@@ -121,14 +124,13 @@ def _header(answer: dict[str, Any]) -> Facts:
 
 
 def _configurations(answer: dict[str, Any]) -> Table:
-    ttft, tpot = (f"{name}" for name, _ in _limited(answer["request"]))
+    limited = _limited(answer["request"])
     columns: list[tuple[Column, Callable[[dict[str, Any]], str]]] = [
         (left("Hardware"), lambda one: one["hardware"]),
         (right("GPUs"), lambda one: fmt.whole(one["devices"])),
         (left("Options", 1), options_text),
         (right("$/h"), lambda one: _usd(one["usd_per_hour"])),
-        (right(ttft), lambda one: _latency(one, "ttft_s")),
-        (right(tpot), lambda one: _latency(one, "tpot_s")),
+        *((right(title), partial(_latency, name=key)) for title, key in limited),
         (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
         (right("$/Mtok in", 4), lambda one: _split(one, "input")),
         (right("out", 4), lambda one: _split(one, "output")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -88,9 +89,11 @@ def test_owned_hardware_without_published_power_asks_for_watts() -> None:
 
 
 def test_a_chip_of_the_user_s_own_file_is_priced_by_its_name() -> None:
-    assert price_list("rented", ["mychip=1.5"], None, ["mychip"]).of("mychip").usd_per_hour == 1.5  # type: ignore[union-attr]
+    chips = {"mychip": replace(specs.load("l40s"), name="mychip")}
+    assert price_list("rented", ["mychip=1.5"], None, chips).of("mychip").usd_per_hour == 1.5  # type: ignore[union-attr]
+    assert price_list("owned", (), OWNED, chips).of("mychip") is not None
     with pytest.raises(UserError, match="unknown chip 'mychip'"):
-        price_list("rented", ["mychip=1.5"], None, ["another"])
+        price_list("rented", ["mychip=1.5"])
 
 
 def test_old_prices_and_mixed_terms_are_said() -> None:

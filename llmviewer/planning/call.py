@@ -139,8 +139,8 @@ def _scaling(asked: Question, best: Choice) -> dict[str, float] | None:
     if asked.words["autoscale"] is None or not best.capacity:
         return None
     window_s, start_up_s = (duration(name, asked.words[name]) for name in ("autoscale", "start_up"))
-    needed = best.replicas - best.spare
-    return gpu_hours(asked.traffic, best.capacity / needed, best.devices // best.replicas, window_s, start_up_s)
+    needed = best.replicas - (best.spare if len(best.parts) == 1 else 0)
+    return gpu_hours(asked.traffic, best.capacity / needed, best.devices_needed // needed, window_s, start_up_s)
 
 
 def _sign() -> None:

@@ -21,11 +21,11 @@ class Choice:
     """One configuration with its figures; those without a price or a source of power are None.
 
     options: words of `simulate`.  devices, replicas: spare ones included.  rate: of one replica without them [1/s].
-    ttft_s, tpot_s: the limited statistics [s].  probability: that all limits hold, by the calibration's errors; None
-    for ideal times.  capacity: highest rate of the replicas within the limits in the steady state [1/s].
-    prompt_share: of the time of the devices.  simulated: False for points in
-    the steady state alone.  spare: replicas beyond those needed.  parts: pools with their replicas, for the capacity
-    under other loads.
+    ttft_s, tpot_s, e2e_s: the limited statistics [s].  probability: that all limits hold, by the calibration's errors;
+    None for ideal times.  capacity: highest rate of the replicas within the limits in the steady state, below that for
+    which the simulation took one more replica [1/s].  prompt_share: of the time of the devices.  simulated: False for
+    points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with their replicas, for the
+    capacity under other loads.
     """
 
     model: str
@@ -36,6 +36,7 @@ class Choice:
     rate: float
     ttft_s: float | None
     tpot_s: float | None
+    e2e_s: float | None
     tokens_per_s: float
     capacity: float
     prompt_share: float
@@ -93,6 +94,7 @@ class Choice:
             "request_rate_per_replica": self.rate,
             "ttft_s": self.ttft_s,
             "tpot_s": self.tpot_s,
+            "e2e_s": self.e2e_s,
             "probability": self.probability,
             "output_tokens_per_s_per_device": self.tokens_per_s_per_device,
             "output_tokens_per_s_per_user": 1.0 / self.mean_tpot_s if self.mean_tpot_s else None,
@@ -135,7 +137,15 @@ class Choice:
         }[objective]
         known = float("inf") if measure is None else measure
         usd = float("inf") if self.usd_per_hour is None else self.usd_per_hour
-        return known, float(self.devices), usd, len(self.options), self.mean_e2e_s or 0.0, str(self.options)
+        doubt = 1.0 - round(self.probability or 0.0, 1)
+        return (
+            known,
+            float(self.devices),
+            usd,
+            doubt + 1e-3 * len(self.options),
+            self.mean_e2e_s or 0.0,
+            str(self.options),
+        )
 
 
 def order_of(objective: str) -> Callable[[Choice], Order]:
@@ -151,16 +161,16 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
     usd = sum(part.screened.usd_per_hour(count + spare) for part, count in parts)
     rate = workload.rate
     watts = watts_of(asked, parts, answer)
-    found: dict[str, Any] = {name: answer.limited(asked.workload, name) for name in ("ttft_s", "tpot_s")}
+    found: dict[str, Any] = {name: answer.limited(asked.workload, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
     return Choice(
         model=asked.model_name,
         hardware=answer.hardware,
         devices=devices,
-        replicas=answer.replicas + spare,
+        replicas=answer.replicas + (spare if len(parts) == 1 else 0),
         options=answer.words,
         rate=answer.rate,
         tokens_per_s=rate * workload.output_len,
-        capacity=max(capacity_of(parts, workload), rate),
+        capacity=max(min(capacity_of(parts, workload), rate * _beyond(asked, parts)), rate),
         prompt_share=_prompt_share(parts),
         spare=spare,
         output_len=workload.output_len,
@@ -187,6 +197,13 @@ def capacity_of(parts: tuple[Part, ...], workload: Workload) -> float:
     """The highest rate of these pools within the limits in the steady state [1/s]: that of the slower pool."""
     works = (workload,) if len(parts) == 1 else (of_prompts(workload), of_answers(workload))
     return min(capacity(part.screened, work) * count for (part, count), work in zip(parts, works, strict=True))
+
+
+def _beyond(asked: Question, parts: tuple[Part, ...]) -> float:
+    """Bound of the highest rate over the asked one: with one replica fewer the limits did not hold."""
+    if asked.objective == "latency":  # as many replicas as allowed, not as few as hold
+        return float("inf")
+    return min((count / (count - 1.0) for _, count in parts if count > 1), default=float("inf"))
 
 
 def _prompt_share(parts: tuple[Part, ...]) -> float:

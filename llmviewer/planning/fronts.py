@@ -54,6 +54,7 @@ def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
         rate=workload.rate / one.replicas,
         ttft_s=one.ttft_s,
         tpot_s=one.tpot_s,
+        e2e_s=one.mean_ttft_s + workload.steps * one.mean_tpot_s,
         tokens_per_s=workload.rate * workload.output_len,
         capacity=capacity_of(((one, one.replicas),), workload),
         prompt_share=one.prompt_share,

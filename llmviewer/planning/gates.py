@@ -45,7 +45,7 @@ def first_gate(structure: Structure, curves: Curves, workload: Workload) -> Gate
         least = float(np.min(getattr(found, limit.metric)))
         if least > limit.seconds:
             name = limit.metric.removesuffix("_s").upper()
-            text = f"{name} {1e3 * least:.3g} ms for a single request{_layout(structure)}"
+            text = f"{name} {told(least)} for a single request{_layout(structure)}"
             return Gate(constraint=limit.metric, margin=least - limit.seconds, unit="s", text=text)
     return None
 
@@ -75,3 +75,8 @@ def _layout(structure: Structure) -> str:
 def farthest(gates: Sequence[Gate]) -> Gate:
     """The gate of the configuration that came farthest."""
     return max(gates, key=lambda one: (one.rank, one.text))
+
+
+def told(seconds: float) -> str:
+    """A time in ms, or in s from one second on."""
+    return f"{seconds:.3g} s" if seconds >= 1.0 else f"{1e3 * seconds:.3g} ms"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmviewer.planning.gates import Gate
+from llmviewer.planning.gates import Gate, told
 from llmviewer.planning.screen import Bounds, Candidate, Screened, candidates
 from llmviewer.planning.workload import Workload
 
@@ -38,6 +38,6 @@ def _rate_gate(one: Screened, workload: Workload) -> Gate:
         least = float(np.min(getattr(found, limit.metric)))
         if least > limit.seconds:
             name = f"{limit.metric.removesuffix('_s').upper()} {limit.statistic}"
-            text = f"{name} {1e3 * least:.3g} ms at {rate:.2g} requests/s of a replica"
+            text = f"{name} {told(least)} at {rate:.2g} requests/s of a replica"
             return Gate(constraint="rate", margin=least - limit.seconds, unit="s", text=text)
     return Gate(constraint="rate", margin=None, unit="", text="no single point meets all limits together")

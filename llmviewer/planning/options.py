@@ -127,7 +127,9 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         lists=lists,
         traffic=traffic,
         workload=workload,
-        load=Load(words=given, rate=rate, confidence=words["confidence"] or 0.0),
+        load=Load(
+            words=given, rate=rate, confidence=words["confidence"] or 0.0, widest=words["objective"] == "latency"
+        ),
         bounds=Bounds(
             devices=words["max_gpus"] or np.inf,
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
@@ -139,7 +141,8 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
 
 def _prices(words: Mapping[str, Any], given: Sequence[str], hardware: Sequence[Any]) -> PriceList:
     """Prices of the sizing; a chip of the user's own file is priced by its name."""
-    own = [chip_of(one).name for one in hardware] if given else []
+    named = [chip_of(one) for one in hardware] if given or words["owned"] else []
+    own = {chip.name: chip for chip in named}
     return price_list(words["price_kind"], given, words["owned"], own)
 
 
@@ -176,18 +179,23 @@ def _lists(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         values = tuple(value) if several else tuple(_split(name, value))
         if not values:
             raise UserError(f"{name} has no values; give at least one")
-        found[name] = values
+        found[name] = tuple(_whole(name, one) for one in values) if name in STEP_LIMITS else values
     return found
 
 
+def _whole(name: str, value: Any) -> int:
+    """A limit of a step: a whole number from 1 on."""
+    return arguments.whole_number(name, arguments.parse_size(value) if isinstance(value, str) else value, minimum=1)
+
+
 def _split(name: str, value: Any) -> list[Any]:
-    separator = OPTIONS[name].separator if name not in STEP_LIMITS else ","
+    separator = "," if name in (*STEP_LIMITS, "engine") else OPTIONS[name].separator
     if not isinstance(value, str) or not separator:
         return [value]
     words = [word.strip() for word in value.split(separator)]
     if not all(words):
         raise UserError(f"{name} is {quoted(value)}: a value is missing")
-    return [arguments.parse_size(word) for word in words] if name in STEP_LIMITS else words
+    return words
 
 
 def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:

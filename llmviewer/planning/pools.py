@@ -18,11 +18,13 @@ PREFIX_OF: Mapping[str, str] = {option: prefix for prefix, option in PREFIXES.it
 class Pair:
     """A pool for prompts and a pool for answers that meet the limits in the steady state.
 
-    prefill, decode: candidates of the pools; their replicas are instances.
+    prefill, decode: candidates of the pools; their replicas are instances.  busy: the instances of each that would be
+    busy all the time, fewer than which cannot do the work.
     """
 
     prefill: Candidate
     decode: Candidate
+    busy: tuple[int, int] = (1, 1)
 
     @property
     def parts(self) -> tuple[Candidate, Candidate]:
@@ -72,6 +74,11 @@ class Pair:
         }[objective]
         return measure, devices, self.usd_per_hour, len(self.key), seconds, str(self.key)
 
+    def least(self, objective: str, workload: Workload) -> Order:
+        """The least figures that it can have in simulation: with all instances busy all the time."""
+        parts = [replace(part, replicas=count) for part, count in zip(self.parts, self.busy, strict=True)]
+        return replace(self, prefill=parts[0], decode=parts[1]).order(objective, workload)
+
     def words(self, counts: Sequence[int]) -> dict[str, Any]:
         """Options of `simulate` with these instances."""
         common = {name: value for name, value in self.prefill.words.items() if name not in LAYOUT}
@@ -99,8 +106,19 @@ def pairs(group: Sequence[Screened], workload: Workload, bounds: Bounds, most: i
         prompts = list(_pools(alike, of_prompts(workload), bounds, "prompts"))
         answers = list(_pools(alike, of_answers(workload), bounds, "answers"))
         made = (Pair(prefill=one, decode=other) for one in _best(prompts, most) for other in _best(answers, most))
-        found += [one for one in made if one.devices <= bounds.devices and _affordable(one, bounds)]
+        within = [one for one in made if one.devices <= bounds.devices and _affordable(one, bounds)]
+        found += [replace(one, busy=_busy(one, workload, bounds)) for one in within]
     return sorted(found, key=_order)
+
+
+def _busy(one: Pair, workload: Workload, bounds: Bounds) -> tuple[int, int]:
+    """Instances of both pools that sustain the rate without any limit of latencies."""
+    least = [
+        candidates(part.screened, replace(work(workload), limits=()), bounds)
+        for part, work in zip(one.parts, (of_prompts, of_answers), strict=True)
+    ]
+    first, then = (found[0].replicas if found else part.replicas for found, part in zip(least, one.parts, strict=True))
+    return first, then
 
 
 def of_prompts(workload: Workload) -> Workload:

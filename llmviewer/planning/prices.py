@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.technique import Parameter, parse_numbers
 
 #: Kind of price -> what it is.
@@ -105,12 +107,13 @@ class PriceList:
     rows: Mapping[str, Price]
     given: Mapping[str, Price] = field(default_factory=dict)
     owned: Owned | None = None
+    chips: Mapping[str, Chip] = field(default_factory=dict)
 
     def of(self, chip: str) -> Price | None:
         """The price of a chip by its stem: the user's, else the least row of the kind; None if there is none."""
         if chip in self.given or self.owned is None:
             return self.given.get(chip, self.rows.get(chip))
-        tdp = specs.load(chip).tdp_w
+        tdp = (self.chips.get(chip) or specs.load(chip)).tdp_w
         usd = self.owned.usd_per_hour(None if tdp is None else float(tdp))
         return None if usd is None else Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
 
@@ -146,11 +149,11 @@ def price_list(
     kind: str = "rented",
     given: Iterable[str] = (),
     owned: Owned | str | None = None,
-    chips: Collection[str] = (),
+    chips: Mapping[str, Chip] = MappingProxyType({}),
 ) -> PriceList:
     """Prices of one kind.  given: the user's own, `h100=2.10`.  owned: hardware of the kind `owned`, or its text.
 
-    chips: names of chips of the user's own files, which `given` may price too.
+    chips: by name, also those of the user's own files, which `given` and `owned` may price too.
 
     Raises UserError for an unknown kind or chip, a malformed price, and `owned` without its figures or beside others.
     """
@@ -165,10 +168,10 @@ def price_list(
         theirs[chip] = price
     if kind == "owned" and owned is None and not theirs:
         raise UserError("--price-kind owned needs --owned capex=...,years=...,utilization=...,usd_per_kwh=...,pue=...")
-    return PriceList(kind, _least(kind), theirs, parse_owned(owned) if isinstance(owned, str) else owned)
+    return PriceList(kind, _least(kind), theirs, parse_owned(owned) if isinstance(owned, str) else owned, chips)
 
 
-def _given(text: str, chips: Collection[str]) -> tuple[str, Price]:
+def _given(text: str, chips: Mapping[str, Chip]) -> tuple[str, Price]:
     """The chip's stem and price in `h100=2.10`."""
     name, equals, number = text.rpartition("=")
     usd = parse_number(number)

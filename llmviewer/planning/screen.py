@@ -34,7 +34,7 @@ POOLS: Mapping[str, Callable[[Curves], Curves]] = {
     "answers": lambda curves: curves.of_answers,
 }
 #: Measure of an objective, devices, dollars per hour, number of options, seconds, options.
-Order = tuple[float, float, float, int, float, str]
+Order = tuple[float, float, float, float, float, str]
 #: Points of the front that a structure contributes: one per step of this ratio in tokens per second and user.
 FRONT_STEPS = 24
 
@@ -160,7 +160,12 @@ class Candidate:
             measure = self.usd_per_hour
         else:
             measure = float(self.devices) * (self.screened.watts if objective == "watts" else 1.0)
-        return measure, float(self.devices), self.usd_per_hour, len(self.words), seconds, str(self.words)
+        fewest = seconds if objective == "watts" else float(len(self.words))  # less time takes less energy
+        return measure, float(self.devices), self.usd_per_hour, fewest, seconds, str(self.words)
+
+    def least(self, objective: str, workload: Workload) -> Order:
+        """The least figures that it can have in simulation: those of the steady state."""
+        return self.order(objective, workload)
 
     def capacity(self, workload: Workload) -> float:
         """The highest rate of all replicas within the limits [1/s]."""

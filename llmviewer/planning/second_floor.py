@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmviewer.core.errors import UserError
 from llmviewer.planning.choices import Choice, choice_of, order_of
 from llmviewer.planning.first_floor import ChipScreen
-from llmviewer.planning.gates import Gate
+from llmviewer.planning.gates import Gate, told
 from llmviewer.planning.options import Question
 from llmviewer.planning.pools import Pair, pairs
 from llmviewer.planning.screen import Candidate
@@ -16,6 +16,8 @@ from llmviewer.planning.verification import Answer, verified, verified_pair
 
 #: Candidates of a chip that are simulated, and chips whose pools are combined.
 MOST_CANDIDATES, MOST_MIXED = 4, 4
+#: Probability of the limits above which no other configuration of the same cost is simulated.
+SURE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +61,8 @@ def _simulated(asked: Question, hardware: str, candidates: Sequence[Candidate | 
     for one in candidates:
         if len(done) >= MOST_CANDIDATES and choices:
             break
-        held = min((choice.order(asked.objective) for choice in choices), default=None)
-        if held is not None and one.order(asked.objective, asked.workload)[:2] >= held[:2]:
-            break
+        if choices and not _may_win(asked, one, min(choices, key=order_of(asked.objective))):
+            continue
         answer = _answer(asked, one)
         if isinstance(answer, Gate):
             gates.append(answer)
@@ -71,6 +72,19 @@ def _simulated(asked: Question, hardware: str, candidates: Sequence[Candidate | 
             gates.append(_gate(asked, answer))
         done.add(str(sorted(one.key.items())))
     return Tried(hardware=hardware, choices=tuple(choices), gates=tuple(gates), runs=len(done))
+
+
+def _may_win(asked: Question, one: Candidate | Pair, held: Choice) -> bool:
+    """Whether a candidate can be better than a configuration that holds, by the least that it can need.
+
+    Power is known only of what was simulated.  At equal cost another one is worth a simulation if the limits of the
+    one that holds are unsure.
+    """
+    if asked.objective == "watts":
+        return True
+    least, best = one.least(asked.objective, asked.workload)[:2], held.order(asked.objective)[:2]
+    unsure = held.probability is not None and held.probability < SURE
+    return least < best or (least == best and unsure)
 
 
 def _answer(asked: Question, one: Candidate | Pair) -> Answer | Gate:
@@ -93,5 +107,5 @@ def _gate(asked: Question, answer: Answer) -> Gate:
     limit = answer.broken[0]
     value = answer.latencies[limit.metric][limit.statistic] or 0.0
     name = f"{limit.metric.removesuffix('_s').upper()} {limit.statistic}"
-    text = f"{name} {1e3 * value:.3g} ms at {answer.rate:.3g} requests/s of a replica with {layout}"
+    text = f"{name} {told(value)} at {answer.rate:.3g} requests/s of a replica with {layout}"
     return Gate(constraint="simulation", margin=value - limit.seconds, unit="s", text=text)

@@ -55,12 +55,14 @@ class Answer:
 class Load:
     """The load and limits as options of `simulate`.  rate: requests per second of all replicas; None for a trace.
 
-    confidence: least probability that the limits hold; 0: the prediction has to hold.
+    confidence: least probability that the limits hold; 0: the prediction has to hold.  widest: as many replicas as the
+    bounds allow are wanted, not as few as hold.
     """
 
     words: Mapping[str, Any]
     rate: float | None
     confidence: float = 0.0
+    widest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,9 @@ def verified(model: Any, candidate: Candidate, load: Load, bounds: Bounds) -> An
         return replace(made, traffic=made.traffic.at_rate(rate / counts[0]))
 
     trial = Trial(server=server, at=at, confidence=load.confidence)
+    if load.widest:
+        found = trial.whole((candidate.replicas,))
+        return replace(_answer(candidate, found, candidate.replicas, load), holds=trial.holds(found))
     replicas = _least(lambda count: trial.holds(trial.probe((count,))), min(candidate.replicas, most), most)
     found = trial.whole((replicas,))
     while not trial.holds(found) and replicas < most and trial.holds(trial.probe((replicas,))):
@@ -152,7 +157,7 @@ def _least(holds: Callable[[int], bool], guess: int, most: int) -> int:
 
 
 def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
-    """Two pools with the fewest instances around those of the steady state that hold in simulation.
+    """Two pools with the fewest instances that hold in simulation, from those of the steady state.
 
     Raises UserError.
     """
@@ -165,10 +170,9 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
         confidence=load.confidence,
     )
     counts = _enough(trial, trial.probe, counts, pair, bounds)
-    for fewer in ((counts[0] - 1, counts[1]), (counts[0], counts[1] - 1)):
-        if trial.holds(trial.probe(counts)) and min(fewer) and trial.holds(trial.probe(fewer)):
-            counts = fewer
     if trial.holds(trial.probe(counts)):
+        if not load.widest:
+            counts = _fewest(trial, counts, pair)
         counts = _enough(trial, trial.whole, counts, pair, bounds)
     made = trial.whole(counts)
     return Answer(
@@ -180,6 +184,25 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
         counts=counts,
         **_measured(made) | {"holds": trial.holds(made)},
     )
+
+
+def _fewest(trial: Trial, counts: Counts, pair: Pair) -> Counts:
+    """The fewest instances that hold in probes: the larger pool shrinks first, in turns until neither can."""
+    before: Counts = ()
+    while counts != before:
+        before = counts
+        for pool in sorted(range(len(counts)), key=lambda at: -counts[at] * pair.parts[at].screened.devices):
+            counts = _shrunk(trial, counts, pool)
+    return counts
+
+
+def _shrunk(trial: Trial, counts: Counts, pool: int) -> Counts:
+    """The counts with the fewest instances of one pool that hold with those of the other."""
+
+    def at(count: int) -> Counts:
+        return tuple(count if other == pool else kept for other, kept in enumerate(counts))
+
+    return at(_least(lambda count: trial.holds(trial.probe(at(count))), counts[pool], counts[pool]))
 
 
 def _enough(trial: Trial, run: Callable[[Counts], Simulation], counts: Counts, pair: Pair, bounds: Bounds) -> Counts:

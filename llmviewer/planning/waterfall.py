@@ -11,11 +11,12 @@ from llmviewer.planning.choices import Choice
 def waterfall(best: Choice, other: Choice) -> dict[str, Any]:
     """The difference between two configurations as the object of `llmviewer why`.
 
-    Dollars per hour (devices, where a price is missing) are a product: price of a device x devices that the rate would
-    keep busy to the limits x what whole and spare replicas add.  Each factor gets the logarithmic mean of both totals
-    times the logarithm of its ratio, so that the amounts sum to the difference: Ang, Energy Policy 32(9), 2004 (LMDI).
+    Dollars per hour (devices, where a price is missing or 0) are a product: price of a device x devices that the rate
+    would keep busy to the limits x what whole and spare replicas add.  Each factor gets the logarithmic mean of both
+    totals times the logarithm of its ratio, so that the amounts sum to the difference: Ang, Energy Policy 32(9), 2004
+    (LMDI).
     """
-    priced = best.usd_per_hour is not None and other.usd_per_hour is not None
+    priced = bool(best.usd_per_hour and other.usd_per_hour)  # a price of 0 has no logarithm
     first, second = _factors(best, priced=priced), _factors(other, priced=priced)
     a, b = _total(first), _total(second)
     mean = a if abs(b - a) < 1e-12 * a else (b - a) / log(b / a)

@@ -229,10 +229,12 @@ def meets(records: Records, chosen: Chosen, limits: Sequence[Limit]) -> Chosen:
 
 
 def broken(latencies: Mapping[str, Mapping[str, float | None]], limits: Sequence[Limit]) -> tuple[Limit, ...]:
-    """Limits that the statistics of a run exceed."""
+    """Limits that the statistics of a run exceed; answers of one token have no time per output token to limit."""
     found = []
     for one in limits:
         value = latencies[one.metric][one.statistic]
+        if value is None and one.metric == "tpot_s" and latencies["ttft_s"][one.statistic] is not None:
+            continue
         if value is None or value > one.seconds:
             found.append(one)
     return tuple(found)

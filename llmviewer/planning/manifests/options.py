@@ -17,7 +17,8 @@ ENGINES = ("vllm", "sglang", "trtllm")
 NOT_LAUNCHED = frozenset(
     """request_rate concurrency trace burst rate_curve arrivals input_len output_len lengths speed_up duration requests
     seed warm_up replications find_rate ttft tpot e2e timeline format output router link network expert_skew
-    prefix_cache efficiency profile ignore_field trace_model pools batching batch_size""".split()
+    prefix_cache efficiency profile ignore_field trace_model pools batching batch_size
+    replicas""".split()
 )
 #: Option -> field of Serving and the type of its value.
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -34,6 +35,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "gpu_memory_utilization": ("gpu_memory_utilization", float),
     "kv_cache_free_gpu_memory_fraction": ("kv_fraction", float),
     "kv_block_size": ("kv_block_size", int),
+    "power_limit": ("power_limit", str),
 }
 #: Options of which 0 means that there is no limit.
 NO_LIMIT = {"max_num_batched_tokens": 0}

@@ -25,7 +25,8 @@ class Serving:
     or trtllm.  engine_version: as the user asked for it, may be empty.  tensor, pipeline, data, expert: group sizes of
     one replica; expert is 1 or tensor x data.  quantization: a name of `--quantization`.  None: the engine's default.
     kv_fraction: share of the free memory for the KV cache.  mixed: chunks of prompts share a step with decoding.
-    draft: of speculative decoding.  role: prefill or decode, in disaggregated pools.  prefill: the pool before it.
+    draft: of speculative decoding.  power_limit: board power below the chip's own, "" for none.  role: prefill or
+    decode, in disaggregated pools.  prefill: the pool before it.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Serving:
     enforce_eager: bool = False
     mixed: bool = False
     draft: Draft | None = None
+    power_limit: str = ""
     role: str = ""
     prefill: Serving | None = None
 
@@ -121,7 +123,19 @@ def serving_of(configuration: Mapping[str, Any]) -> Serving:
     else:
         serving = _pool(model, chips[0], options)
     total = configuration.get("devices")
+    if pools and total is not None:
+        return _with_spare(serving, int(total))
     return _repeated(serving, int(configuration.get("replicas") or 1) if total is None else _times(serving, int(total)))
+
+
+def _with_spare(serving: Serving, total: int) -> Serving:
+    """Two pools with as many spare replicas of each as the devices allow, or so many times both of them."""
+    assert serving.prefill is not None
+    one, beyond = serving.group + serving.prefill.group, total - serving.devices
+    if beyond > 0 and beyond % one == 0:
+        first = replace(serving.prefill, replicas=serving.prefill.replicas + beyond // one)
+        return replace(serving, replicas=serving.replicas + beyond // one, prefill=first)
+    return _repeated(serving, _times(serving, total))
 
 
 def _repeated(serving: Serving, times: int) -> Serving:

@@ -65,4 +65,6 @@ def heading(serving: Serving, launch: Launch, title: str) -> list[str]:
     role = f"{serving.role}: " if serving.role else ""
     asked = serving.engine_version
     other = f"; predicted for version {asked}" if asked and not title.rsplit(maxsplit=1)[-1].startswith(asked) else ""
-    return [f"{role}{times} of {one}{place}, {title}{other}", *launch.notes]
+    limited = f"on every device first: nvidia-smi -pl {serving.power_limit.lower().removesuffix('w')}"
+    notes = (*launch.notes, limited) if serving.power_limit else launch.notes
+    return [f"{role}{times} of {one}{place}, {title}{other}", *notes]
