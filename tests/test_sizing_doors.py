@@ -104,7 +104,7 @@ def test_spare_pools_and_power_limits_can_be_launched(target: str) -> None:
 
 def test_replicas_behind_a_trace_can_be_launched(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
-    rows = "\n".join(f"{second / 90:.3f},1000,200" for second in range(900))
+    rows = "\n".join(f"2023-11-16 18:15:{second / 90:06.3f},1000,200" for second in range(900))
     trace.write_text(f"timestamp,contexttokens,generatedtokens\n{rows}\n", encoding="utf-8")
     best = lv.size("llama-3.1-8b", "l40s", trace=str(trace), ttft="p99:1s", tpot="p99:50ms", batching="continuous").best
     assert best is not None and best.options["replicas"] > 1
