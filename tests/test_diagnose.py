@@ -13,7 +13,7 @@ import pytest
 from llmviewer.calibrate.diagnosis.alignment import NONE, align
 from llmviewer.calibrate.diagnosis.annotation import Stated, step_of, work_of
 from llmviewer.calibrate.diagnosis.assignment import assigned
-from llmviewer.calibrate.diagnosis.call import diagnosis_of
+from llmviewer.calibrate.diagnosis.call import diagnosis_of, engine_of
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
 from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
 from llmviewer.calibrate.diagnosis.slots import slots_of
@@ -166,6 +166,19 @@ def test_marks_of_engines_state_their_work(mark: str, context: Any, generation: 
             assert (part.requests, part.new, part.keys) == pytest.approx(expected, nan_ok=True)
         else:
             assert part.requests == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [("dense vLLM on Hopper", "vllm"), ("AMD", "vllm"), ("experts of SGLang", "sglang")]
+)
+def test_marks_tell_the_engine(name: str, engine: str) -> None:
+    case = CASES[name]
+    recording, _ = recorded(case, runs_of(case, np.random.default_rng(0)))
+    assert engine_of(recording) == engine
+    plain = replace(recording, marks=())
+    assert engine_of(plain) == "vllm"
+    launched = tuple(replace(kernel, operator="aten::mm") for kernel in recording.kernels)
+    assert engine_of(replace(plain, kernels=launched)) == "torch-eager"
 
 
 def test_a_mark_of_something_else_states_nothing() -> None:

@@ -25,8 +25,9 @@ from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
 
-#: Engine whose kernels are expected unless another one is named.
-ENGINE = "vllm"
+#: Beginning of the marks of an engine -> its preset, and the preset without any mark that is known.
+ENGINES = {"step[": "sglang", "execute_": "vllm", "[Executor] _forward_step": "trtllm"}
+ENGINE, PLAIN_TORCH = "vllm", "torch-eager"
 #: Options that state the work of a pass, with their defaults.
 WORK: dict[str, Any] = {"batch_size": None, "input_len": None, "output_len": None, "stage": "", "passes": None}
 
@@ -36,14 +37,14 @@ def diagnose(
     model: Any,
     hardware: Any,
     *,
-    engine: str = ENGINE,
+    engine: str = "",
     **options: Any,
 ) -> Diagnosis:
     """The diagnosis of a measured run: where it lost time against the prediction of the same work.
 
     measured: a profile (torch.profiler, Nsight Systems, rocprofv3) or the result of a benchmark (vLLM, SGLang, AIPerf,
     llama-bench).  options: those of `analyze`, and what the file does not state: batch_size, input_len and stage of a
-    pass, output_len of a request, passes of a table of kernels.  Raises UserError.
+    pass, output_len of a request, passes of a table of kernels.  engine: "" for that of the marks.  Raises UserError.
     """
     path = Path(arguments.path_or_name("measured", os.fspath(measured)))
     work = {name: options.pop(name, default) for name, default in WORK.items()}
@@ -51,11 +52,22 @@ def diagnose(
     names, said = (str(hardware), str(model)), {**options, **work, "engine": engine}
     if is_result(path):
         return diagnosis_of_result(path, stated_of(*names, said))
-    chosen = configuration(model, hardware, engine=engine, **options)
     recording = read(path)
+    engine = engine or engine_of(recording)
+    chosen = configuration(model, hardware, engine=engine, **options)
     if isinstance(recording, Summary):
-        return diagnosis_of_summary(recording, stated_of(*names, said), chosen, str(path))
+        return diagnosis_of_summary(recording, stated_of(*names, {**said, "engine": engine}), chosen, str(path))
     return diagnosis_of(recording, chosen, facts, str(path))
+
+
+def engine_of(recording: Recording | Summary) -> str:
+    """The engine whose marks a recording has; plain PyTorch if operators of the framework launched kernels unmarked."""
+    if isinstance(recording, Summary):
+        return ENGINE
+    for start, engine in ENGINES.items():
+        if any(mark.name.startswith(start) for mark in recording.marks):
+            return engine
+    return PLAIN_TORCH if any(kernel.operator.startswith("aten::") for kernel in recording.kernels) else ENGINE
 
 
 def stated(batch_size: int | None, input_len: int | None, stage: str) -> Stated:

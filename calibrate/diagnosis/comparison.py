@@ -27,13 +27,17 @@ from llmviewer.hardware.chip import Chip
 
 #: Work that engines do beside the model, which no operator predicts.
 BESIDE = (PREPARE, SAMPLING)
+#: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
+PLAIN_TORCH = "torch"
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = ("copy", "prepare", "sampling", "elementwise")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OperatorTimes:
-    """Times of one operator over all layers.  kernels: name -> number of runs; wait_s: idle time before its kernels.
+    """Times of one operator over all layers.  wait_s: idle time before its kernels.
+
+    kernels: name -> number of runs; kernel_s: name -> seconds.
 
     kind: of the operator.  dtype: in which its matrix units compute, "" without them.  borrowed: chip on which the
     kernels of the prediction were measured, "" if it is this one.
@@ -49,6 +53,12 @@ class OperatorTimes:
     measured_s: float = 0.0
     wait_s: float = 0.0
     kernels: Counter[str] = field(default_factory=Counter)
+    kernel_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def longest(self) -> dict[str, int]:
+        """Number of runs by kernel, those with the most time first."""
+        return {name: self.kernels[name] for name in sorted(self.kernels, key=lambda one: -self.kernel_s[one])}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -125,13 +135,14 @@ def _add(found: Comparison, configuration: Configuration, passes: Sequence[Recor
     prices = priced(configuration, steps)
     slots = slots_of(prices.evaluation.graph)
     _predict(found, prices, configuration.system.chip, [one.next_s is not None for one in passes])
+    chains = configuration.options.engine.startswith(PLAIN_TORCH)
     cache: dict[tuple[str, ...], Assigned] = {}
     for one in passes:
         key = tuple(kernel.name for kernel in one.kernels)
         if key not in cache:
             cache[key] = assigned(one.kernels, slots, open_start=1.0, open_end=1.0)
         names = ["" if place == NONE else slots[place].operator for place in cache[key].places]
-        _measure(found, one, names, cache[key].beside)
+        _measure(found, one, names, cache[key].beside & ~np.array(chains))
 
 
 def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequence[bool]) -> None:
@@ -182,6 +193,7 @@ def _count(found: Comparison, kernel: Kernel, name: str, wait_s: float) -> None:
         own.measured_s += seconds
         own.wait_s += wait_s
         own.kernels[kernel.name] += 1
+        _add_time(own.kernel_s, kernel.name, seconds)
     elif kind in OWN_KINDS:
         _add_time(found.unplanned, kind, seconds)
     else:

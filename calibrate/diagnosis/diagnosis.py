@@ -90,7 +90,7 @@ def _operator(one: OperatorTimes) -> dict[str, Any]:
         "interval80": None if one.name in BESIDE else [one.low_s, one.high_s],
         "gap_s": one.wait_s,
         "verdict": verdict(one),
-        "kernels": dict(one.kernels),
+        "kernels": one.longest,
     }
 
 

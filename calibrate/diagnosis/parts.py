@@ -91,7 +91,7 @@ def _part(found: Comparison, name: str, amount: float, evidence: str, kind: str 
 
 def _names(one: OperatorTimes) -> str:
     """The most frequent kernels of an operator."""
-    return ", ".join(name[:60] for name, _ in one.kernels.most_common(2)) or "none seen"
+    return ", ".join(name[:60] for name in list(one.longest)[:2]) or "none seen"
 
 
 def told(seconds: float) -> str:

@@ -70,7 +70,7 @@ def _remedy(case: Case, one: OperatorTimes) -> str:
     if _falls_back(one):
         return f"{one.dtype} was expected and 16-bit kernels ran: look for the fallback in the engine's log"
     if one.kind == "attention" and PORTABLE.search(kernels):
-        return f"another attention backend of the engine: {next(iter(one.kernels))[:40]} runs on every chip"
+        return f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
     if any(kind_of(name) == "dequantize" for name in one.kernels):
         return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
     if one.borrowed:

@@ -11,9 +11,6 @@ from llmviewer.cli import options as opt
 from llmviewer.cli.output import print_warnings
 from llmviewer.core import arguments
 
-#: Engine whose kernels are expected unless another one is named.
-ENGINE = "vllm"
-
 
 def _size(text: object) -> object:
     return arguments.parse_size(text) if isinstance(text, str) else text
@@ -26,7 +23,7 @@ def command(
     ],
     model: opt.Model,
     hardware: opt.Hardware,
-    engine: opt.annotation("engine") = ENGINE,  # type: ignore[valid-type]
+    engine: opt.annotation("engine") = "",  # type: ignore[valid-type]
     batch_size: Annotated[
         Any, typer.Option("--batch-size", parser=_size, metavar="WHOLE", help="Requests of a pass, if not marked.")
     ] = None,
@@ -56,7 +53,7 @@ def command(
     """Compares a measured run with the prediction of the same work, a recorded one operator by operator.
 
     Reads profiles (torch.profiler, Nsight Systems, rocprofv3) and results (vLLM, SGLang, AIPerf, llama-bench).  The
-    marks of engines state the work of a pass; without them --stage, --batch-size and --input-len do.
+    marks of engines state engine and work; without them --engine, --stage, --batch-size and --input-len do.
     """
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.reports import diagnosis_page
