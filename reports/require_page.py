@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.least_figures import Solution
 from llmviewer.planning.require import Required, amount
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
@@ -53,15 +52,8 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
                 f"{near.hardware}: {name} {fmt.duration(near.reached)}, {fmt.times(near.excess)} of a figure required"
             )
         lines.append(("Nearest", text))
-        lines.append(
-            ("Re-run", plain(f"llmviewer analyze {found.configuration.model.name} {_line(found, found.best)}"))
-        )
+        lines.append(("Re-run", plain(found.command(found.best))))
     return tuple(lines)
-
-
-def _line(found: Required, best: Solution) -> str:
-    given = "".join(f" --{name.replace('_', '-')} {value}" for name, value in found.given.items())
-    return f"--hardware {found.configuration.chip.name}{given} {found.setting(best)}"
 
 
 def _frontier(found: Required) -> Table:

@@ -231,3 +231,47 @@ def test_the_document_has_the_nouns_of_the_schema(capsys: pytest.CaptureFixture[
 )
 def test_wrong_questions_are_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in refusal(["require", "llama-2-70b", *shlex.split(line)], capsys)
+
+
+@pytest.mark.parametrize("set_", ["bandwidth=6TB/s", "bandwidth=x2,peak.bf16=x2,launch=x0.5"])
+def test_a_figure_that_is_set_can_vary(set_: str) -> None:
+    """The search and the elasticities begin at the figures that are set, and the command to re-run has the others."""
+    found = require("llama-2-70b", vary="bandwidth", tpot="20ms", set=set_)
+    assert found.best is not None
+    side = shlex.split(found.command(found.best))
+    settings_ = ",".join(side[at + 1] for at, word in enumerate(side) if word == "--set")
+    assert settings_.count("bandwidth=") == 1
+    again = _analyzed("llama-2-70b", "h100-sxm", set=settings_)["metrics"]["tpot_s"]
+    assert again == pytest.approx(20e-3, rel=1e-3)
+    assert elasticity("llama-3.1-8b", "h100", set=set_).by_resource["bandwidth"] > 0.3
+
+
+def test_a_figure_set_to_its_own_value_has_the_same_elasticities() -> None:
+    plain, same = (elasticity("llama-3.1-8b", "h100", **one) for one in ({}, {"set": "bandwidth=3.35TB/s"}))
+    assert same.by_resource == pytest.approx(plain.by_resource, rel=1e-9)
+
+
+def test_the_nearest_chip_is_a_real_one() -> None:
+    """No chip gets the capacity that is set: no real one both holds 128 GiB of weights and has over 10 TB/s."""
+    assert require("llama-2-70b", vary="bandwidth", tpot="20ms", set="capacity=200GB").nearest is None
+
+
+def test_the_ends_of_a_search_are_told() -> None:
+    found = require("llama-3.1-8b", vary="bandwidth", tokens_per_s=1e-6)
+    assert any("less was not searched" in text for text in found.warnings)
+    assert found.bound is None, "the roofline meets the target at the least bandwidth that is searched"
+    full = require("llama-2-70b", vary="bandwidth", tokens_per_s=100)
+    assert any("vary capacity too" in text for text in full.warnings)
+
+
+def test_a_range_of_factors() -> None:
+    assert alternatives(["bandwidth=x1:x4:*2"]) == "bandwidth=x1;bandwidth=x2;bandwidth=x4"
+    assert alternatives(["launch=x0.5:x1:+x0.25"]) == "launch=x0.5;launch=x0.75;launch=x1"
+    with pytest.raises(UserError, match="in a range of factors"):
+        alternatives(["bandwidth=x1:4TB/s:*2"])
+
+
+@pytest.mark.parametrize("name", ["", " ", ".bf16", "peak.", "links."])
+def test_an_empty_name_is_no_figure(name: str) -> None:
+    with pytest.raises(UserError):
+        changes(f"{name}=3TB/s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import isfinite
 from typing import Any
@@ -37,6 +38,7 @@ DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e1
 BINARY = {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGT", start=1)}
 VALUE = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([A-Za-z/]*)")
 FACTOR = re.compile(r"[x*]([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)|([+-][0-9]*\.?[0-9]+)\s*%")
+NUMBER = re.compile(r"[0-9]*\.?[0-9]+")
 RANGE = re.compile(r"(.+?):(.+?):([+*])(.+)")
 #: 16-bit formats that run on the same units: setting one rate sets the other, if the real chip has one rate for both.
 TWINS = {"bf16": "fp16", "fp16": "bf16"}
@@ -93,7 +95,7 @@ def figure_name(name: str) -> str:
     if name in SCALARS or name in TIMES:
         return name
     for short, (field, _) in SCALARS.items():
-        if name in (field, FIGURES[field].key):
+        if name and name in (field, FIGURES[field].key):  # some figures have no key
             return short
     group, dot, member = name.partition(".")
     group = {"dense_tflops": "peak", "vector_tflops": "vector", **{field: key for key, field in GROUPS.items()}}.get(
@@ -155,6 +157,13 @@ def with_figures(chip: Chip, changes: Iterable[Setting]) -> Chip:
     for one in changes:
         chip = with_figure(chip, one.name, _value(chip, one), one.text)
     return chip
+
+
+def settled(chip: Chip, text: str) -> tuple[Chip, str]:
+    """The chip with the figures of a text of settings, and the text of those settings that are times."""
+    changes = settings(text)
+    times = ",".join(f"{one.name}={one.text}" for one in changes if one.name in TIMES)
+    return with_figures(chip, [one for one in changes if one.name not in TIMES]), times
 
 
 def figure_of(chip: Chip, name: str) -> Count | None:
@@ -228,7 +237,7 @@ def alternatives(texts: Iterable[str]) -> str:
     """Every combination of the values of repeated settings, separated by semicolons.
 
     Each text is FIGURE=VALUE, with several values by semicolons or as a range: bandwidth=2TB/s:8TB/s:+1TB/s adds,
-    bandwidth=1TB/s:8TB/s:*2 multiplies.  Raises UserError.
+    bandwidth=1TB/s:8TB/s:*2 and bandwidth=x1:x4:*2 multiply.  Raises UserError.
     """
     lists = []
     for text in texts:
@@ -254,16 +263,31 @@ def _range(name: str, text: str) -> Iterator[str]:
     if found is None:
         yield text
         return
-    first, last = quantity(name, found[1]), quantity(name, found[2])
+    factors = name in TIMES or found[1].startswith("x")
+    read = partial(_factor, name) if factors else partial(quantity, name)
+    first, last = read(found[1]), read(found[2])
     adds = found[3] == "+"
-    step = quantity(name, found[4]) if adds else float(found[4]) if re.fullmatch(r"[0-9.]+", found[4]) else 0.0
+    step = read(found[4]) if adds else float(found[4]) if NUMBER.fullmatch(found[4]) else 0.0
     if last < first or step <= (0.0 if adds else 1.0):
         raise UserError(f"--set {name}={text}: a range ends after it begins, adds a value or multiplies by more than 1")
-    unit, count = unit_of(name), 0
-    value = first
+    for value in _steps(f"{name}={text}", first, last, (step, 1.0) if adds else (0.0, step)):
+        yield f"x{value:.12g}" if factors else told(value, unit_of(name))
+
+
+def _factor(name: str, text: str) -> float:
+    """The number of a factor such as x1.5.  Raises UserError."""
+    found = FACTOR.fullmatch(text)
+    if found is None or found[1] is None:
+        raise UserError(f"--set {name} has {quoted(text)} in a range of factors; allowed: a factor such as x1.5")
+    return float(found[1])
+
+
+def _steps(text: str, first: float, last: float, step: tuple[float, float]) -> Iterator[float]:
+    """Values from the first to the last one.  step: what is added, and the factor."""
+    value, count = first, 0
     while value <= last * (1.0 + 1e-12):
         count += 1
         if count > MAX_VALUES:
-            raise UserError(f"--set {name}={text} has over {MAX_VALUES:,} values")
-        yield told(value, unit)
-        value = value + step if adds else value * step
+            raise UserError(f"--set {text} has over {MAX_VALUES:,} values")
+        yield value
+        value = value * step[1] + step[0]

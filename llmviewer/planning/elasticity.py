@@ -2,7 +2,8 @@
 
 −∂ln t / ∂ln r by central differences, all resources of the chip at once as an array of chips; the engine's time on the
 host adds to that of the kernels, so that its elasticity is its share.  Where every term of the time is work over a
-rate, they add up to 1; what calibrated kernels keep (constants in bytes or rows) is the rest.
+rate, they add up to 1.  The rest of calibrated kernels is time in cycles of the clock, which stays: the tasks of
+attention, the bytes that a unit keeps in flight.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
         raise UserError("one output token has no time per output token; give output_len 2 or more, or another metric")
     if chosen.most_points < np.inf:
         raise UserError("a technique adapts to the request and the chip; its time has no elasticity by resource")
+    chosen = chosen.settled()
     value = float(_times(chosen, workload, metric)[0])
     found = dict(_of_figures(chosen, workload, metric))
     found |= dict(_of_times(chosen, workload, metric))

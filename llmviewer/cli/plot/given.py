@@ -16,7 +16,6 @@ from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
-from llmviewer.hardware import specs as chips
 from llmviewer.planning.advise import advise
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.why import why
@@ -162,13 +161,14 @@ def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
 
 def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> list[Result]:
     """Results of hypothetical chips that differ only in memory bandwidth.  bandwidths: list [GB/s], or ""."""
-    chip = chips.load(options["hardware"])
+    settled = api.configuration(**options).settled()
+    chip = settled.chip
     real = float(np.max(chip.bandwidth_bytes_per_s))
     rates: Array = parse_values("bandwidth", bandwidths, parse_number) * 1e9 if bandwidths else real * BANDWIDTH_FACTORS
     rates = np.unique(np.append(rates, real))
     if len(rates) > MAX_PLOT_POINTS:
         raise UserError(f"{len(rates):,} points; a plot draws at most {MAX_PLOT_POINTS:,}")
-    configuration = api.configuration(**{**options, "hardware": replace(chip, bandwidth_bytes_per_s=rates)})
+    configuration = settled.on_chip(replace(chip, bandwidth_bytes_per_s=rates))
     if configuration.most_points < len(rates):
         raise UserError("bandwidth: an offloading policy that depends on the chip's figures cannot be drawn over it")
     (point,) = grid.chunks()
