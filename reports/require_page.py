@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.require import Required, amount
+from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
+from llmviewer.result.columns import figure_text
 
 #: Metric -> its name in sentences.
 NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -33,7 +34,7 @@ def verdict(found: Required) -> str:
 def _figure(found: Required, name: str, value: float) -> str:
     own = found.to_dict()["own"][name]
     times = "" if not own else f" ({fmt.times(value / own)} of {found.configuration.chip.name})"
-    return f"{name} {amount(name, value)}{times}"
+    return f"{name} {figure_text(name, value)}{times}"
 
 
 def _facts(found: Required) -> tuple[tuple[str, str], ...]:
@@ -42,7 +43,7 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
     lines = [("Now", f"{name} {real} on {found.configuration.chip.name}")]
     if found.bound is not None:
         lines.append(
-            ("Roofline", f"{found.vary[0]} {amount(found.vary[0], found.bound)} if kernels reached the data sheet")
+            ("Roofline", f"{found.vary[0]} {figure_text(found.vary[0], found.bound)} if kernels reached the data sheet")
         )
     if found.best is not None:
         near = found.nearest
@@ -58,7 +59,7 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
 
 def _frontier(found: Required) -> Table:
     rows = tuple(
-        Row(cells=(*(amount(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
+        Row(cells=(*(figure_text(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
         for one in found.solutions
     )
     columns = (*(right(name) for name in found.solutions[0].figures), left(NAMES[found.metric]))

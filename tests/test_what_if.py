@@ -16,8 +16,9 @@ import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
-from llmviewer.hardware.hypothetical import alternatives, figure_of, quantity, told, unit_of
+from llmviewer.hardware.hypothetical import figure_of, quantity, told, unit_of
 from llmviewer.hardware.hypothetical import settings as changes
+from llmviewer.hardware.setting_lists import alternatives
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
 from tests.answers import refusal
@@ -275,3 +276,16 @@ def test_a_range_of_factors() -> None:
 def test_an_empty_name_is_no_figure(name: str) -> None:
     with pytest.raises(UserError):
         changes(f"{name}=3TB/s")
+
+
+def test_a_sweep_has_a_column_for_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """Factors are told as figures of each chip: 2 x 3.35 TB/s of the H100, and 2 x 2.039 TB/s of the A100."""
+    line = "sweep llama-3.2-1b --hardware h100,a100 --set bandwidth=x1\\;x2 --set launch=x0.5 --format"
+    assert main(shlex.split(f"{line} csv")) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [float(row["set.bandwidth"]) for row in rows] == pytest.approx([3.35e12, 6.7e12, 2.039e12, 4.078e12])
+    assert {float(row["set.launch"]) for row in rows} == {0.5}
+    assert main(shlex.split(f"{line} table")) == 0
+    table = capsys.readouterr().out
+    assert "launch x0.5" in table
+    assert "6.7 TB/s" in table

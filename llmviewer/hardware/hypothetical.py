@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -38,13 +36,9 @@ DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e1
 BINARY = {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGT", start=1)}
 VALUE = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([A-Za-z/]*)")
 FACTOR = re.compile(r"[x*]([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)|([+-][0-9]*\.?[0-9]+)\s*%")
-NUMBER = re.compile(r"[0-9]*\.?[0-9]+")
-RANGE = re.compile(r"(.+?):(.+?):([+*])(.+)")
 #: 16-bit formats that run on the same units: setting one rate sets the other, if the real chip has one rate for both.
 TWINS = {"bf16": "fp16", "fp16": "bf16"}
 SOURCE = "set by the user (--set)"
-#: Most values of one range.
-MAX_VALUES = 1000
 #: Range of a figure in SI units.
 LEAST, MOST = 1e-3, 1e24
 
@@ -166,6 +160,19 @@ def settled(chip: Chip, text: str) -> tuple[Chip, str]:
     return with_figures(chip, [one for one in changes if one.name not in TIMES]), times
 
 
+def numbers(chip: Chip, techniques: Mapping[str, str]) -> dict[str, Count]:
+    """Figures of a hypothetical chip in SI units, and factors of times, by name.  techniques: texts, one of `set`."""
+    text = techniques.get("set", "none")
+    changes = () if text == "none" else settings(text)
+    return {one.name: one.factor if one.name in TIMES else _known(chip, one.name) for one in changes}
+
+
+def _known(chip: Chip, name: str) -> Count:
+    found = figure_of(chip, name)
+    assert found is not None, "a figure that is set is known"
+    return found
+
+
 def figure_of(chip: Chip, name: str) -> Count | None:
     """The chip's own figure in SI units; None if it is unknown or missing."""
     if name in SCALARS:
@@ -233,22 +240,6 @@ def _links(chip: Chip, member: str, value: Count) -> Mapping[str, Any]:
     return {**chip.links, member: replace(chip.links[member], bandwidth_bytes_per_s=value)}
 
 
-def alternatives(texts: Iterable[str]) -> str:
-    """Every combination of the values of repeated settings, separated by semicolons.
-
-    Each text is FIGURE=VALUE, with several values by semicolons or as a range: bandwidth=2TB/s:8TB/s:+1TB/s adds,
-    bandwidth=1TB/s:8TB/s:*2 and bandwidth=x1:x4:*2 multiply.  Raises UserError.
-    """
-    lists = []
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UserError(f"--set is {quoted(text)}; allowed: FIGURE=VALUE, such as bandwidth=6TB/s or peak.fp8=x2")
-        parts = [value for part in values.split(";") for value in _range(figure_name(name.strip()), part.strip())]
-        lists.append([f"{name.strip()}={value}" for value in parts])
-    return ";".join(",".join(chosen) for chosen in product(*lists))
-
-
 def told(value: float, unit: str) -> str:
     """A value in SI units as `quantity` reads it, with the largest decimal prefix below it."""
     prefix, scale = max(
@@ -257,37 +248,10 @@ def told(value: float, unit: str) -> str:
     return f"{value / scale:.12g}{prefix if unit else ''}{unit}" if unit else f"{value:.12g}"
 
 
-def _range(name: str, text: str) -> Iterator[str]:
-    """The values of a range, or the text itself if it is none."""
-    found = RANGE.fullmatch(text)
-    if found is None:
-        yield text
-        return
-    factors = name in TIMES or found[1].startswith("x")
-    read = partial(_factor, name) if factors else partial(quantity, name)
-    first, last = read(found[1]), read(found[2])
-    adds = found[3] == "+"
-    step = read(found[4]) if adds else float(found[4]) if NUMBER.fullmatch(found[4]) else 0.0
-    if last < first or step <= (0.0 if adds else 1.0):
-        raise UserError(f"--set {name}={text}: a range ends after it begins, adds a value or multiplies by more than 1")
-    for value in _steps(f"{name}={text}", first, last, (step, 1.0) if adds else (0.0, step)):
-        yield f"x{value:.12g}" if factors else told(value, unit_of(name))
-
-
-def _factor(name: str, text: str) -> float:
-    """The number of a factor such as x1.5.  Raises UserError."""
-    found = FACTOR.fullmatch(text)
-    if found is None or found[1] is None:
-        raise UserError(f"--set {name} has {quoted(text)} in a range of factors; allowed: a factor such as x1.5")
-    return float(found[1])
-
-
-def _steps(text: str, first: float, last: float, step: tuple[float, float]) -> Iterator[float]:
-    """Values from the first to the last one.  step: what is added, and the factor."""
-    value, count = first, 0
-    while value <= last * (1.0 + 1e-12):
-        count += 1
-        if count > MAX_VALUES:
-            raise UserError(f"--set {text} has over {MAX_VALUES:,} values")
-        yield value
-        value = value * step[1] + step[0]
+def amount(name: str, value: float) -> str:
+    """A figure with its unit in three digits, for people; a time that is set is a factor."""
+    if name in TIMES:
+        return f"x{value:.3g}"
+    text = told(float(f"{value:.3g}"), unit_of(name))
+    found = VALUE.fullmatch(text)
+    return f"{found[1]} {found[2]}".rstrip() if found else text

@@ -21,7 +21,7 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
-from llmviewer.hardware.hypothetical import TIMES, VALUE, figure_name, figure_of, settings, told, unit_of
+from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
 from llmviewer.planning.least_figures import Search, Solution
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
@@ -102,14 +102,6 @@ class Required:
             "own": {name: _number(figure_of(self.configuration.chip, name)) for name in self.vary},
             "nearest_hardware": None if self.nearest is None else self.nearest.hardware,
         }
-
-
-def amount(name: str, value: float) -> str:
-    """A figure with its unit in three digits, for people."""
-    unit = unit_of(name)
-    text = told(float(f"{value:.3g}"), unit)
-    found = VALUE.fullmatch(text)
-    return f"{found[1]} {found[2]}".rstrip() if found else text
 
 
 def _number(figure: Any) -> float | None:
