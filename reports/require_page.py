@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.require import Required
+from llmviewer.planning.require import METRIC_NAMES, Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.result.columns import figure_text
-
-#: Metric -> its name in sentences.
-NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
 
 def page(found: Required) -> Page:
@@ -21,7 +18,7 @@ def page(found: Required) -> Page:
 
 def verdict(found: Required) -> str:
     """Returns the least figures in a sentence, or why no figure meets the target."""
-    name, target = NAMES[found.metric], fmt.duration(found.target)
+    name, target = METRIC_NAMES[found.metric], fmt.duration(found.target)
     varied = " and ".join(found.vary)
     best = found.best
     if best is None:
@@ -38,7 +35,7 @@ def _figure(found: Required, name: str, value: float) -> str:
 
 
 def _facts(found: Required) -> tuple[tuple[str, str], ...]:
-    name = NAMES[found.metric]
+    name = METRIC_NAMES[found.metric]
     real = fmt.duration(float(getattr(found.now, found.metric)))
     lines = [("Now", f"{name} {real} on {found.configuration.chip.name}")]
     if found.bound is not None:
@@ -62,7 +59,7 @@ def _frontier(found: Required) -> Table:
         Row(cells=(*(figure_text(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
         for one in found.solutions
     )
-    columns = (*(right(name) for name in found.solutions[0].figures), left(NAMES[found.metric]))
+    columns = (*(right(name) for name in found.solutions[0].figures), left(METRIC_NAMES[found.metric]))
     return Table(columns=columns, rows=rows, title="Frontier: each line meets the target")
 
 

@@ -72,6 +72,7 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "simulate",
         "size",
         "require",
+        "elasticity",
         "check",
         "diagnose",
         "plot",

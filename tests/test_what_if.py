@@ -289,3 +289,64 @@ def test_a_sweep_has_a_column_for_every_figure(capsys: pytest.CaptureFixture[str
     table = capsys.readouterr().out
     assert "launch x0.5" in table
     assert "6.7 TB/s" in table
+
+
+def test_elasticities_of_any_model_on_any_chip_add_up_to_one() -> None:
+    """On the roofline every time is work over a rate: 60 pairs of the registries, drawn with a fixed seed."""
+    rng = np.random.default_rng(7)
+    models, chips = lv.list_models(), lv.list_hardware()
+    found = []
+    for _ in range(60):
+        model, chip = str(rng.choice(models)), str(rng.choice(chips))
+        try:
+            shares = elasticity(model, chip, efficiency="ideal", batch_size=int(rng.integers(1, 65)))
+        except UserError:  # the chip has no rate for the model's formats, or the context is too long
+            continue
+        found.append((model, chip, sum(shares.by_resource.values())))
+    assert len(found) >= 40
+    assert [one for one in found if abs(one[2] - 1.0) > 1e-6] == []
+
+
+def test_elasticities_are_told_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "elasticity llama-3.1-8b --hardware h100 --engine vllm --format"
+    found = elasticity("llama-3.1-8b", "h100", engine="vllm")
+    assert main(shlex.split(f"{line} json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "llmviewer.elasticity/1"
+    assert document["elasticities"] == found.by_resource
+    assert main(shlex.split(f"{line} csv")) == 0
+    rows = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert sum(float(row["elasticity"]) for row in rows) == pytest.approx(1.0, rel=1e-12)
+    assert main(shlex.split(f"{line} table")) == 0
+    assert f"{found.sentence()} of TPOT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("vary", "lines", "chips"), [("bandwidth,peak.bf16", 1, True), ("bandwidth,peak.bf16,vector.fp32", 4, False)]
+)
+def test_a_frontier_is_drawn(vary: str, lines: int, chips: bool) -> None:  # noqa: FBT001
+    """The line has the solutions' figures in the units of the axes, here TB/s and PFLOP/s."""
+    found = require("llama-2-70b", vary=vary, ttft="100ms")
+    (axes,) = lv.plot("frontier", found).axes
+    assert len(axes.lines) == lines
+    drawn = np.concatenate([line.get_xdata() for line in axes.lines])
+    assert sorted(drawn * 1e12) == pytest.approx(sorted(one.figures["bandwidth"] for one in found.solutions))
+    assert bool(axes.collections) is chips
+    if chips:
+        names = {text.get_text() for text in axes.texts}
+        assert found.nearest is not None
+        assert names == {"h100-sxm", found.nearest.hardware}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--vary bandwidth,capacity --target 20", "a frontier needs two rates"),
+        ("--vary bandwidth,peak.bf16 --target 1", "at least 4.52 ms remain"),
+        ("--vary bandwidth,peak.bf16", "this plot needs --target"),
+        ("--target 20", "this plot needs --vary"),
+    ],
+)
+def test_a_frontier_that_cannot_be_drawn(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(f"plot frontier llama-2-70b --hardware h100 {words}")) == 2
+    assert message in capsys.readouterr().err

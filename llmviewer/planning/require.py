@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.api.build import chip_of
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.api.trials import run_line
@@ -27,8 +26,9 @@ from llmviewer.result.result import Result
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
 
 SCHEMA = "llmviewer.require/1"
-METRICS = ("ttft_s", "tpot_s", "e2e_s")
 CAPACITY = "capacity"
+#: Metric -> its name in sentences.
+METRIC_NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 #: Figures that may vary at once.
 MOST = 3
 
@@ -76,6 +76,15 @@ class Required:
     def setting(self, found: Solution) -> str:
         """Options of `analyze` that re-run a solution; rounded upwards, so that the target is met."""
         return " ".join(f"--set {name}={told(_upward(value), unit_of(name))}" for name, value in found.figures.items())
+
+    def chips(self) -> dict[str, dict[str, float]]:
+        """Varied figures of every real chip that has all of them, by name."""
+        found = {name: {one: figure_of(specs.load(name), one) for one in self.vary} for name in specs.names()}
+        return {
+            name: {one: float(value) for one, value in figures.items() if value is not None}
+            for name, figures in found.items()
+            if None not in figures.values()
+        }
 
     def command(self, found: Solution) -> str:
         """The command that re-runs a solution."""
@@ -236,23 +245,21 @@ def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:
     """The real chip that meets the target with the least excess of its figures over a solution."""
     best: Neighbour | None = None
     options = {name: value for name, value in options.items() if name != "set"}  # of the hypothetical chip
-    for name in specs.names():
-        chip = chip_of(name)
-        own = [figure_of(chip, figure) for figure in found.vary]
-        if any(value is None for value in own):
-            continue
-        ratios = [
-            max(float(value) / wanted for value, wanted in zip(own, one.figures.values(), strict=True))  # type: ignore[arg-type]
-            for one in found.solutions
-            if all(float(value) >= wanted for value, wanted in zip(own, one.figures.values(), strict=True))  # type: ignore[arg-type]
-        ]
-        if not ratios or (best is not None and min(ratios) >= best.excess):
+    for name, own in found.chips().items():
+        excess = min((_excess(own, one.figures) for one in found.solutions), default=np.inf)
+        if excess == np.inf or (best is not None and excess >= best.excess):
             continue
         try:
-            answer = configuration(found.configuration.model, chip, **options).answer(found.workload)
+            answer = configuration(found.configuration.model, specs.load(name), **options).answer(found.workload)
         except UserError:  # the chip cannot run the model so
             continue
         reached = float(getattr(answer, found.metric))
         if reached <= found.target and answer.fits:
-            best = Neighbour(hardware=name, excess=min(ratios), reached=reached)
+            best = Neighbour(hardware=name, excess=excess, reached=reached)
     return best
+
+
+def _excess(own: Mapping[str, float], wanted: Mapping[str, float]) -> float:
+    """Largest ratio of a chip's figures to those required; inf if one is less."""
+    ratios = [own[name] / value for name, value in wanted.items()]
+    return max(ratios) if min(ratios) >= 1.0 else np.inf

@@ -18,6 +18,7 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.planning.advise import advise
 from llmviewer.planning.elasticity import elasticity
+from llmviewer.planning.require import require
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.result.crossover import crossover
@@ -35,7 +36,11 @@ BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """Arguments of the command.  sizes: lists by name, "" if not given.  load: options of a simulated load."""
+    """Arguments of the command.
+
+    sizes: lists by name, "" if not given.  load: options of a simulated load.  target: [ms], or "".  vary: figures of
+    a frontier, or "".
+    """
 
     kind: PlotKind
     model: str
@@ -44,6 +49,8 @@ class PlotRequest:
     metric: str
     options: dict[str, Any]
     load: Mapping[str, Any] = field(default_factory=dict)
+    target: str = ""
+    vary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +69,8 @@ def load_data(request: PlotRequest) -> LoadedData:
     return LOADERS[request.kind.data](request)
 
 
-def picture_options(request: PlotRequest, measured: str, target: str = "") -> dict[str, Any]:
-    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or "".  target: [ms], or ""."""
+def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
+    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or ""."""
     kind = request.kind
     options: dict[str, Any] = {}
     if request.metric and request.metric not in kind.metrics:
@@ -72,10 +79,12 @@ def picture_options(request: PlotRequest, measured: str, target: str = "") -> di
         options["metric"] = request.metric or kind.metrics[0]
     if kind.data is PlotData.MAP:
         options["title"] = f"{request.model} on {request.hardware}"
-    if target:
+    if request.vary and kind.data is not PlotData.REQUIRED:
+        raise _not_taken("vary", request.vary)
+    if request.target and kind.data is not PlotData.REQUIRED:
         if kind.module != "bandwidth":
-            raise _not_taken("target", target)
-        options["target_s"] = _milliseconds(target) / 1e3
+            raise _not_taken("target", request.target)
+        options["target_s"] = _milliseconds(request.target) / 1e3
     if measured:
         if kind.module != "roofline":
             raise _not_taken("measured", measured)
@@ -230,6 +239,18 @@ def _elasticities(request: PlotRequest) -> LoadedData:
     return LoadedData(data=elasticity(**words))
 
 
+def _required(request: PlotRequest) -> LoadedData:
+    """The figures that a target takes of one configuration's chip."""
+    for name in ("vary", "target"):
+        if not getattr(request, name):
+            raise UserError(f"this plot needs --{name}, such as --vary bandwidth,peak.bf16 --target 100 (in ms)")
+    (options,) = _configurations(request).values()
+    metric = (request.metric or request.kind.metrics[0]).removesuffix("_s")
+    words: dict[str, Any] = {**options, **_sizes(request), metric: f"{_milliseconds(request.target):.17g}ms"}
+    found = require(**words, vary=request.vary)
+    return LoadedData(data=found, warnings=found.warnings)
+
+
 def _sizes(request: PlotRequest) -> dict[str, int]:
     """The sizes of a single point.  Raises UserError for a list."""
     _grid(request.kind, request.sizes)
@@ -241,6 +262,7 @@ LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.PAIR: _pair,
     PlotData.ADVICE: _advice,
     PlotData.ELASTICITY: _elasticities,
+    PlotData.REQUIRED: _required,
     PlotData.CURVE: _results,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
