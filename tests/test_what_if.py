@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -350,3 +351,44 @@ def test_a_frontier_is_drawn(vary: str, lines: int, chips: bool) -> None:  # noq
 def test_a_frontier_that_cannot_be_drawn(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(f"plot frontier llama-2-70b --hardware h100 {words}")) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_figure_is_an_axis_of_a_crossover(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell is the decode time of its configuration on the chip with the row's bandwidth and other settings."""
+    line = (
+        "crossover llama-3.1-8b --hardware h100 --quantization none,w4a16 --over bandwidth=1TB/s:4TB/s:*2 "
+        "--batch-size 1,16 --context 2048 --set launch=x0.5 --format json"
+    )
+    assert main(shlex.split(line)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["figure"] == "bandwidth"
+    assert found["figure_values"] == ["1TB/s", "2TB/s", "4TB/s"]
+    for k, quantization in enumerate(found["configurations"]):
+        for i, value in enumerate(found["figure_values"]):
+            for j, batch in enumerate(found["batch_sizes"]):
+                single = lv.analyze(
+                    "llama-3.1-8b", "h100", quantization=quantization, batch_size=batch, input_len=2048,
+                    output_len=1, set=f"launch=x0.5,bandwidth={value}",
+                )  # fmt: skip
+                assert found["values"][k][i][j] == pytest.approx(float(single.analysis.token_s[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--over bandwidth=x1;x2 --context 1k,2k", "give one context instead of 2"),
+        ("--over bandwidth=x1;x2 --set bandwidth=6TB/s", "gives bandwidth twice"),
+        ("--over bandwidth=x1,capacity=x2", "one figure of the chip"),
+        ("--over bandwith=x1", "did you mean 'bandwidth'"),
+    ],
+)
+def test_an_axis_that_is_none_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["crossover", "llama-3.1-8b", "--hardware", "h100", "--quantization", "none,w4a16", *words.split()]
+    assert message in refusal(line, capsys)
+
+
+def test_a_crossover_over_a_figure_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "map.svg"
+    line = f"plot crossover llama-3.1-8b --hardware h100 --quantization none,w4a16 --over launch=x0.5\\;x1 -o {picture}"
+    assert main(shlex.split(line)) == 0
+    assert picture.stat().st_size > 0

@@ -48,6 +48,7 @@ def command(
     target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach, in ms.")] = "",
     vary: Annotated[str, typer.Option(help="For frontier: figures of the chip, such as bandwidth,peak.bf16.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
+    over: Annotated[str, typer.Option(help="For crossover: a figure of the chips, bandwidth=1TB/s:16TB/s:*2.")] = "",
     measured: Annotated[
         str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
     ] = "",
@@ -77,7 +78,7 @@ def command(
     load, options = loads.separated(plot_kind, options)
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options, load=load,
-        target=target, vary=vary,
+        target=target, vary=vary, over=over,
     )  # fmt: skip
     picture_options = loading.picture_options(request, measured)
     left_out: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer import api
+from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
 from llmviewer.cli.plot import tables
 from llmviewer.cli.plot.loads import simulated
@@ -21,7 +22,7 @@ from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
-from llmviewer.result.crossover import crossover
+from llmviewer.result.crossover import crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
@@ -39,7 +40,7 @@ class PlotRequest:
     """Arguments of the command.
 
     sizes: lists by name, "" if not given.  load: options of a simulated load.  target: [ms], or "".  vary: figures of
-    a frontier, or "".
+    a frontier, or "".  over: a figure of the chips as an axis of a crossover, or "".
     """
 
     kind: PlotKind
@@ -51,6 +52,7 @@ class PlotRequest:
     load: Mapping[str, Any] = field(default_factory=dict)
     target: str = ""
     vary: str = ""
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
         options["title"] = f"{request.model} on {request.hardware}"
     if request.vary and kind.data is not PlotData.REQUIRED:
         raise _not_taken("vary", request.vary)
+    if request.over and kind.data is not PlotData.MAP:
+        raise _not_taken("over", request.over)
     if request.target and kind.data is not PlotData.REQUIRED:
         if kind.module != "bandwidth":
             raise _not_taken("target", request.target)
@@ -187,18 +191,20 @@ def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> li
 def _crossover_map(request: PlotRequest) -> LoadedData:
     """The fastest configuration over batch size and context length."""
     configurations = {name: api.configuration(**options) for name, options in _configurations(request).items()}
-    axes = {name: parse_values(name, request.sizes[name] or text) for name, text in request.kind.axes.items()}
+    sizes = {**request.kind.axes, **({"input_len": CONTEXT} if request.over else {})}
+    axes = {name: parse_values(name, request.sizes[name] or text) for name, text in sizes.items()}
     output = parse_values("output_len", request.sizes["output_len"] or DEFAULT_SIZES["output_len"])
     if len(output) > 1:
         raise UserError(f"output_len is {quoted(request.sizes['output_len'])}; this plot takes one value")
-    data = crossover(
-        configurations,
-        batch_sizes=np.unique(axes["batch_size"]),
-        contexts=np.unique(axes["input_len"]),
-        metric=request.metric or request.kind.metrics[0],
-        output_len=int(output[0]),
-    )
-    return LoadedData(data=data)
+    points: dict[str, Any] = {
+        "batch_sizes": np.unique(axes["batch_size"]),
+        "contexts": np.unique(axes["input_len"]),
+        "metric": request.metric or request.kind.metrics[0],
+        "output_len": int(output[0]),
+    }
+    if request.over:
+        return LoadedData(data=over_figure(figure_axis(request.over, configurations), **points))
+    return LoadedData(data=crossover(configurations, **points))
 
 
 def _parity(request: PlotRequest) -> LoadedData:
