@@ -99,6 +99,12 @@ NOTES = {
         "Elasticity of the time for every rate of the chip, for launches, messages between devices, the host, as the "
         "change of the time with a tenth more or less. `--metric` is tpot_s, e2e_s or ttft_s ([page](what_if.md))."
     ),
+    "frontier": (
+        "Each point of the line meets `--target` (ms) of `--metric` on a chip whose other figures are those of "
+        "`--hardware`; `--vary` names two rates, or three. Dots are chips that exist: their kernels reach other "
+        "shares of their figures, so that one above the line may miss the target; the one with a name meets it "
+        "([page](what_if.md))."
+    ),
     "latency-cdf": (
         "Without the requests of the warm-up. Dots mark p50, p90 and p99; dashed lines are limits (`--ttft`, `--tpot`, "
         "`--e2e`). Options are those of `simulate` ([page](simulation.md))."

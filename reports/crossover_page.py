@@ -30,21 +30,26 @@ def page(found: Crossover) -> Page:
     lines = [(letters[index], name, _share_and_lead(found, index)) for index, name in enumerate(found.names)]
     if (winner == NO_WINNER).any():
         lines.append((letters[NO_WINNER], "no configuration fits in memory", _share(winner == NO_WINNER)))
-    down, across = _picked(len(found.contexts), MAX_ROWS), _picked(len(found.batch_sizes), MAX_COLUMNS)
+    down, across = _picked(len(found.row_names), MAX_ROWS), _picked(len(found.batch_sizes), MAX_COLUMNS)
     styles = {
         text: COLOURS[index % len(COLOURS)]
         for index in range(len(found.names))
         for text in (letters[index], letters[index].lower())
     }
-    heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))
+    heads = (
+        right(found.figure or "Context"),
+        *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across),
+    )
 
     def shown(i: int, j: int) -> str:
         letter = letters[int(winner[i, j])]
         return letter.lower() if tied[i, j] else letter
 
-    rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(shown(i, j) for j in across))) for i in down)
+    rows = tuple(Row(cells=(found.row_names[i], *(shown(i, j) for j in across))) for i in down)
     kind = "ideal: lower bounds" if found.efficiency == "ideal" else found.efficiency
     note = f"lowest {METRIC_TITLES[found.metric]} ({kind}); one column per batch size"
+    if found.figure:
+        note += f"; context {fmt.whole(found.contexts[0])}"
     if tied.any():
         note += f"; lower case: not separable, the 80 % interval of another overlaps ({_share(tied)})"
     return (Facts(lines=tuple(lines)), Table(columns=heads, rows=rows, note=note))

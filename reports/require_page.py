@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.least_figures import Solution
-from llmviewer.planning.require import Required, amount
+from llmviewer.planning.require import METRIC_NAMES, Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
-
-#: Metric -> its name in sentences.
-NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+from llmviewer.result.columns import figure_text
 
 
 def page(found: Required) -> Page:
@@ -21,7 +18,7 @@ def page(found: Required) -> Page:
 
 def verdict(found: Required) -> str:
     """Returns the least figures in a sentence, or why no figure meets the target."""
-    name, target = NAMES[found.metric], fmt.duration(found.target)
+    name, target = METRIC_NAMES[found.metric], fmt.duration(found.target)
     varied = " and ".join(found.vary)
     best = found.best
     if best is None:
@@ -34,16 +31,16 @@ def verdict(found: Required) -> str:
 def _figure(found: Required, name: str, value: float) -> str:
     own = found.to_dict()["own"][name]
     times = "" if not own else f" ({fmt.times(value / own)} of {found.configuration.chip.name})"
-    return f"{name} {amount(name, value)}{times}"
+    return f"{name} {figure_text(name, value)}{times}"
 
 
 def _facts(found: Required) -> tuple[tuple[str, str], ...]:
-    name = NAMES[found.metric]
+    name = METRIC_NAMES[found.metric]
     real = fmt.duration(float(getattr(found.now, found.metric)))
     lines = [("Now", f"{name} {real} on {found.configuration.chip.name}")]
     if found.bound is not None:
         lines.append(
-            ("Roofline", f"{found.vary[0]} {amount(found.vary[0], found.bound)} if kernels reached the data sheet")
+            ("Roofline", f"{found.vary[0]} {figure_text(found.vary[0], found.bound)} if kernels reached the data sheet")
         )
     if found.best is not None:
         near = found.nearest
@@ -53,23 +50,16 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
                 f"{near.hardware}: {name} {fmt.duration(near.reached)}, {fmt.times(near.excess)} of a figure required"
             )
         lines.append(("Nearest", text))
-        lines.append(
-            ("Re-run", plain(f"llmviewer analyze {found.configuration.model.name} {_line(found, found.best)}"))
-        )
+        lines.append(("Re-run", plain(found.command(found.best))))
     return tuple(lines)
-
-
-def _line(found: Required, best: Solution) -> str:
-    given = "".join(f" --{name.replace('_', '-')} {value}" for name, value in found.given.items())
-    return f"--hardware {found.configuration.chip.name}{given} {found.setting(best)}"
 
 
 def _frontier(found: Required) -> Table:
     rows = tuple(
-        Row(cells=(*(amount(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
+        Row(cells=(*(figure_text(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
         for one in found.solutions
     )
-    columns = (*(right(name) for name in found.solutions[0].figures), left(NAMES[found.metric]))
+    columns = (*(right(name) for name in found.solutions[0].figures), left(METRIC_NAMES[found.metric]))
     return Table(columns=columns, rows=rows, title="Frontier: each line meets the target")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.letters import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.result.columns import SET, figure_text
 from llmviewer.result.comparison import OPTION_COLUMNS, shown_when_shared
 
 #: Column -> (heading, rank, format).
@@ -37,21 +38,32 @@ OMITTED_VALUES = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
 
 def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     """Returns a table of points.  more: number of points that are not shown."""
+    of_chips = [name for name in columns if name.startswith(SET)]
+    figures = [name for name in of_chips if len(set(columns[name])) > 1]
+    columns = {name: values for name, values in columns.items() if name != "set" or not figures}
     texts = [name for name, values in columns.items() if isinstance(values[0], str) or name in OPTION_COLUMNS]
     columns = {**columns, **{name: list(map(str, columns[name])) for name in texts}}
     varying = [name for name in texts if len(set(columns[name])) > 1]
     alike = {name: columns[name][0] for name in texts if name not in varying}
     fixed = tuple((_title(name), text) for name, text in alike.items() if shown_when_shared(name, text))
+    if figures:
+        fixed += tuple(
+            ("Set", f"{name.removeprefix(SET)} {figure_text(name, columns[name][0])}")
+            for name in of_chips
+            if name not in figures
+        )
     short = {_title(name): letters(columns[name]) for name in varying}
     numbers = [name for name in SHOWN if _is_shown(name, columns)]
     if len(set(columns["devices"])) == 1 and "devices" in numbers:
         numbers.remove("devices")
         fixed += (("Devices", fmt.whole(columns["devices"][0])),)
     cells = [_texts(columns[name], short[_title(name)]) for name in varying]
+    cells += [[figure_text(name, value) for value in columns[name]] for name in figures]
     cells += [_formatted(name, columns) for name in numbers]
     cells.append(["yes" if fits else "NO" for fits in columns["fits"]])
     heads = (
         *(left(_title(name)) for name in varying),
+        *(right(name.removeprefix(SET)) for name in figures),
         *(right(_heading(name, alike.get("efficiency")), SHOWN[name][1]) for name in numbers),
         left("Fits"),
     )

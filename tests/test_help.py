@@ -73,6 +73,7 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "size",
         "explain",
         "require",
+        "elasticity",
         "check",
         "diagnose",
         "plot",

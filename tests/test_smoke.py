@@ -27,6 +27,7 @@ LINES = {
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
     "require": f"require {MODEL.split(maxsplit=1)[0]} --vary bandwidth --tpot 10ms",
     "explain": f"explain tpot_s {MODEL} {SIZES}",
+    "elasticity": f"elasticity {MODEL} {SIZES}",
     "check": f"check {Path(__file__).parent.parent}/docs/contract.yaml",
     "diagnose": f"diagnose {Path(__file__).parent.parent}/docs/profile.json.gz llama-3.1-8b --hardware h100",
     "report": f"report {MODEL} {SIZES} -o report.html",

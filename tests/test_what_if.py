@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
-from llmviewer.hardware.hypothetical import alternatives, figure_of, quantity, told, unit_of
+from llmviewer.hardware.hypothetical import figure_of, quantity, told, unit_of
 from llmviewer.hardware.hypothetical import settings as changes
+from llmviewer.hardware.setting_lists import alternatives
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
 from tests.answers import refusal
@@ -231,3 +233,162 @@ def test_the_document_has_the_nouns_of_the_schema(capsys: pytest.CaptureFixture[
 )
 def test_wrong_questions_are_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in refusal(["require", "llama-2-70b", *shlex.split(line)], capsys)
+
+
+@pytest.mark.parametrize("set_", ["bandwidth=6TB/s", "bandwidth=x2,peak.bf16=x2,launch=x0.5"])
+def test_a_figure_that_is_set_can_vary(set_: str) -> None:
+    """The search and the elasticities begin at the figures that are set, and the command to re-run has the others."""
+    found = require("llama-2-70b", vary="bandwidth", tpot="20ms", set=set_)
+    assert found.best is not None
+    side = shlex.split(found.command(found.best))
+    settings_ = ",".join(side[at + 1] for at, word in enumerate(side) if word == "--set")
+    assert settings_.count("bandwidth=") == 1
+    again = _analyzed("llama-2-70b", "h100-sxm", set=settings_)["metrics"]["tpot_s"]
+    assert again == pytest.approx(20e-3, rel=1e-3)
+    assert elasticity("llama-3.1-8b", "h100", set=set_).by_resource["bandwidth"] > 0.3
+
+
+def test_a_figure_set_to_its_own_value_has_the_same_elasticities() -> None:
+    plain, same = (elasticity("llama-3.1-8b", "h100", **one) for one in ({}, {"set": "bandwidth=3.35TB/s"}))
+    assert same.by_resource == pytest.approx(plain.by_resource, rel=1e-9)
+
+
+def test_the_nearest_chip_is_a_real_one() -> None:
+    """No chip gets the capacity that is set: no real one both holds 128 GiB of weights and has over 10 TB/s."""
+    assert require("llama-2-70b", vary="bandwidth", tpot="20ms", set="capacity=200GB").nearest is None
+
+
+def test_the_ends_of_a_search_are_told() -> None:
+    found = require("llama-3.1-8b", vary="bandwidth", tokens_per_s=1e-6)
+    assert any("less was not searched" in text for text in found.warnings)
+    assert found.bound is None, "the roofline meets the target at the least bandwidth that is searched"
+    full = require("llama-2-70b", vary="bandwidth", tokens_per_s=100)
+    assert any("vary capacity too" in text for text in full.warnings)
+
+
+def test_a_range_of_factors() -> None:
+    assert alternatives(["bandwidth=x1:x4:*2"]) == "bandwidth=x1;bandwidth=x2;bandwidth=x4"
+    assert alternatives(["launch=x0.5:x1:+x0.25"]) == "launch=x0.5;launch=x0.75;launch=x1"
+    with pytest.raises(UserError, match="in a range of factors"):
+        alternatives(["bandwidth=x1:4TB/s:*2"])
+
+
+@pytest.mark.parametrize("name", ["", " ", ".bf16", "peak.", "links."])
+def test_an_empty_name_is_no_figure(name: str) -> None:
+    with pytest.raises(UserError):
+        changes(f"{name}=3TB/s")
+
+
+def test_a_sweep_has_a_column_for_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """Factors are told as figures of each chip: 2 x 3.35 TB/s of the H100, and 2 x 2.039 TB/s of the A100."""
+    line = "sweep llama-3.2-1b --hardware h100,a100 --set bandwidth=x1\\;x2 --set launch=x0.5 --format"
+    assert main(shlex.split(f"{line} csv")) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [float(row["set.bandwidth"]) for row in rows] == pytest.approx([3.35e12, 6.7e12, 2.039e12, 4.078e12])
+    assert {float(row["set.launch"]) for row in rows} == {0.5}
+    assert main(shlex.split(f"{line} table")) == 0
+    table = capsys.readouterr().out
+    assert "launch x0.5" in table
+    assert "6.7 TB/s" in table
+
+
+def test_elasticities_of_any_model_on_any_chip_add_up_to_one() -> None:
+    """On the roofline every time is work over a rate: 60 pairs of the registries, drawn with a fixed seed."""
+    rng = np.random.default_rng(7)
+    models, chips = lv.list_models(), lv.list_hardware()
+    found = []
+    for _ in range(60):
+        model, chip = str(rng.choice(models)), str(rng.choice(chips))
+        try:
+            shares = elasticity(model, chip, efficiency="ideal", batch_size=int(rng.integers(1, 65)))
+        except UserError:  # the chip has no rate for the model's formats, or the context is too long
+            continue
+        found.append((model, chip, sum(shares.by_resource.values())))
+    assert len(found) >= 40
+    assert [one for one in found if abs(one[2] - 1.0) > 1e-6] == []
+
+
+def test_elasticities_are_told_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "elasticity llama-3.1-8b --hardware h100 --engine vllm --format"
+    found = elasticity("llama-3.1-8b", "h100", engine="vllm")
+    assert main(shlex.split(f"{line} json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "llmviewer.elasticity/1"
+    assert document["elasticities"] == found.by_resource
+    assert main(shlex.split(f"{line} csv")) == 0
+    rows = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert sum(float(row["elasticity"]) for row in rows) == pytest.approx(1.0, rel=1e-12)
+    assert main(shlex.split(f"{line} table")) == 0
+    assert f"{found.sentence()} of TPOT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("vary", "lines", "chips"), [("bandwidth,peak.bf16", 1, True), ("bandwidth,peak.bf16,vector.fp32", 4, False)]
+)
+def test_a_frontier_is_drawn(vary: str, lines: int, chips: bool) -> None:  # noqa: FBT001
+    """The line has the solutions' figures in the units of the axes, here TB/s and PFLOP/s."""
+    found = require("llama-2-70b", vary=vary, ttft="100ms")
+    (axes,) = lv.plot("frontier", found).axes
+    assert len(axes.lines) == lines
+    drawn = np.concatenate([line.get_xdata() for line in axes.lines])
+    assert sorted(drawn * 1e12) == pytest.approx(sorted(one.figures["bandwidth"] for one in found.solutions))
+    assert bool(axes.collections) is chips
+    if chips:
+        names = {text.get_text() for text in axes.texts}
+        assert found.nearest is not None
+        assert names == {"h100-sxm", found.nearest.hardware}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--vary bandwidth,capacity --target 20", "a frontier needs two rates"),
+        ("--vary bandwidth,peak.bf16 --target 1", "at least 4.52 ms remain"),
+        ("--vary bandwidth,peak.bf16", "this plot needs --target"),
+        ("--target 20", "this plot needs --vary"),
+    ],
+)
+def test_a_frontier_that_cannot_be_drawn(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(f"plot frontier llama-2-70b --hardware h100 {words}")) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_figure_is_an_axis_of_a_crossover(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell is the decode time of its configuration on the chip with the row's bandwidth and other settings."""
+    line = (
+        "crossover llama-3.1-8b --hardware h100 --quantization none,w4a16 --over bandwidth=1TB/s:4TB/s:*2 "
+        "--batch-size 1,16 --context 2048 --set launch=x0.5 --format json"
+    )
+    assert main(shlex.split(line)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["figure"] == "bandwidth"
+    assert found["figure_values"] == ["1TB/s", "2TB/s", "4TB/s"]
+    for k, quantization in enumerate(found["configurations"]):
+        for i, value in enumerate(found["figure_values"]):
+            for j, batch in enumerate(found["batch_sizes"]):
+                single = lv.analyze(
+                    "llama-3.1-8b", "h100", quantization=quantization, batch_size=batch, input_len=2048,
+                    output_len=1, set=f"launch=x0.5,bandwidth={value}",
+                )  # fmt: skip
+                assert found["values"][k][i][j] == pytest.approx(float(single.analysis.token_s[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--over bandwidth=x1;x2 --context 1k,2k", "give one context instead of 2"),
+        ("--over bandwidth=x1;x2 --set bandwidth=6TB/s", "gives bandwidth twice"),
+        ("--over bandwidth=x1,capacity=x2", "one figure of the chip"),
+        ("--over bandwith=x1", "did you mean 'bandwidth'"),
+    ],
+)
+def test_an_axis_that_is_none_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["crossover", "llama-3.1-8b", "--hardware", "h100", "--quantization", "none,w4a16", *words.split()]
+    assert message in refusal(line, capsys)
+
+
+def test_a_crossover_over_a_figure_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "map.svg"
+    line = f"plot crossover llama-3.1-8b --hardware h100 --quantization none,w4a16 --over launch=x0.5\\;x1 -o {picture}"
+    assert main(shlex.split(line)) == 0
+    assert picture.stat().st_size > 0

@@ -32,6 +32,7 @@ LINES = {
     "diagnose": f"diagnose {ROOT}/docs/profile.json.gz llama-3.1-8b --hardware h100",
     "require": "require llama-3.1-8b --vary bandwidth --tpot 5ms",
     "explain": f"explain tpot_s {MODEL}",
+    "elasticity": f"elasticity {MODEL} --format json",
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",

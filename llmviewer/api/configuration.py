@@ -15,6 +15,7 @@ from llmviewer.api import build
 from llmviewer.core.errors import UserError
 from llmviewer.core.file_cache import CacheOfFiles
 from llmviewer.core.workload import Request
+from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.result.result import Result
@@ -67,6 +68,16 @@ class Configuration:
     def on_chip(self, chip: Chip) -> Configuration:
         """The configuration on another chip, such as one with arrays of figures.  Raises UserError."""
         return _assembled(self.model, chip, self.options)
+
+    def settled(self) -> Configuration:
+        """The configuration whose chip has the figures of --set itself, so that other figures may replace them."""
+        default = TECHNIQUES["set"].default
+        text = self.options.techniques.get("set", default)
+        if text == default:
+            return self
+        chip, times = hypothetical.settled(self.chip, text)
+        techniques = {**self.options.techniques, "set": times or default}
+        return _assembled(self.model, chip, replace(self.options, techniques=techniques))
 
     def warnings(self, workload: Request) -> tuple[str, ...]:
         """Warnings about the model, the system and a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from llmviewer.api.configuration import Configuration
+from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.result.verdict import Change
-from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
 from llmviewer.techniques.registry import TECHNIQUES
 
 TENSOR = "tensor_parallel_size"
@@ -50,3 +52,26 @@ def _is_now(configuration: Configuration, workload: Request, name: str, value: A
     if name in WORKLOAD:
         return float(getattr(workload, name)[0]) == float(value)
     return bool(getattr(configuration.options, name) == value)
+
+
+def run_line(model: Any, hardware: Any, words: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Words of the run on the command line, by option; those at their defaults are left out."""
+    found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
+    for name, value in words.items():
+        declared = OPTIONS[name]
+        if value in (declared.default, None) or (name not in WORKLOAD and str(value) == str(declared.default)):
+            continue
+        if declared.kind is ValueKind.SWITCH:
+            found[name] = (flag(name),)
+        elif declared.kind is ValueKind.WORDS:
+            found[name] = tuple(word for one in arguments.words(name, value) for word in (flag(name), one))
+        else:
+            found[name] = (flag(name), str(value))
+    return found
+
+
+def _name(given: Any) -> str:
+    """The name or path of a model or a chip; fields of a file have none."""
+    if isinstance(given, (str, os.PathLike)):
+        return os.fspath(given)
+    return str(getattr(given, "name", "FILE"))

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("llmviewer.cli.simulate", "A server under load: percentiles, queues, the highest rate."),
     "size": ("llmviewer.cli.size", "The least hardware for a load within limits, with cost."),
     "require": ("llmviewer.cli.require", "The least bandwidth, compute or capacity that meets a target."),
+    "elasticity": ("llmviewer.cli.elasticity", "What ten percent more of each figure of a chip buys."),
     "check": ("llmviewer.cli.check", "A contract that predictions must keep, for CI."),
     "diagnose": ("llmviewer.cli.diagnose", "Where a recorded run lost its time, operator by operator."),
     "plot": ("llmviewer.cli.plot.command", "Rooflines, curves, memory, Pareto and crossover plots."),

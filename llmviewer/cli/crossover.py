@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmviewer import api
+from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names, crossover
+from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names, crossover, over_figure
 from llmviewer.result.sweep import parse_values
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Each configuration has a letter on the map.
 MAX_MAP_CONFIGURATIONS = 26
+CONTEXTS = "512:131072:*2"
 
 
 @opt.with_run_options
@@ -25,7 +27,10 @@ def command(
     model: opt.Models,
     hardware: opt.Chips,
     batch_size: Annotated[str, opt.listed("batch_size", "Batch sizes: a list or ranges.")] = "1:256:*2",
-    context: Annotated[str, typer.Option(help="Tokens in the KV cache: a list or ranges.")] = "512:131072:*2",
+    context: Annotated[str, typer.Option(help="Tokens in the KV cache: a list or ranges.")] = CONTEXTS,
+    over: Annotated[
+        str, typer.Option(help="A figure of the chips instead of contexts: bandwidth=1TB/s:16TB/s:*2.")
+    ] = "",
     metric: Annotated[
         str,
         typer.Option(help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices)."),
@@ -39,6 +44,8 @@ def command(
 ) -> int:
     """Finds the fastest combination of the lists at each batch size and context, among those that fit in memory.
 
+    --over puts a figure of hypothetical chips in the place of the context, which is then one (1024).
+
     Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
     by semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
     """
@@ -50,8 +57,12 @@ def command(
         raise UserError(f"{len(combinations)} configurations; a crossover shows at most {MAX_MAP_CONFIGURATIONS}")
     names = configuration_names(combinations)
     configurations = {name: api.configuration(**c) for name, c in zip(names, combinations, strict=True)}
+    context = CONTEXT if over and context == CONTEXTS else context
     grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": parse_values("context", context)}
-    result = crossover(configurations, metric=metric, output_len=output_len, **grid)
+    if over:
+        result = over_figure(figure_axis(over, configurations), metric=metric, output_len=output_len, **grid)
+    else:
+        result = crossover(configurations, metric=metric, output_len=output_len, **grid)
 
     def page() -> Page:
         from llmviewer.reports import crossover_page

@@ -12,7 +12,7 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.hardware.hypothetical import alternatives
+from llmviewer.hardware.setting_lists import alternatives
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
 from llmviewer.techniques.panels import Panel
 

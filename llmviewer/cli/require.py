@@ -50,7 +50,7 @@ def command(
     sizes: dict[str, Any] = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     given: dict[str, Any] = {name: text for name, text in targets.items() if text is not None}
     made: Required = require(model, hardware, vary=vary, **given, **sizes, **options)
-    print_warnings(made.now.warnings)
+    print_warnings(made.warnings)
     views.show(
         views.Views(
             page=lambda: require_page.page(made),

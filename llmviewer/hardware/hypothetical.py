@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -37,12 +36,9 @@ DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e1
 BINARY = {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGT", start=1)}
 VALUE = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([A-Za-z/]*)")
 FACTOR = re.compile(r"[x*]([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)|([+-][0-9]*\.?[0-9]+)\s*%")
-RANGE = re.compile(r"(.+?):(.+?):([+*])(.+)")
 #: 16-bit formats that run on the same units: setting one rate sets the other, if the real chip has one rate for both.
 TWINS = {"bf16": "fp16", "fp16": "bf16"}
 SOURCE = "set by the user (--set)"
-#: Most values of one range.
-MAX_VALUES = 1000
 #: Range of a figure in SI units.
 LEAST, MOST = 1e-3, 1e24
 
@@ -93,7 +89,7 @@ def figure_name(name: str) -> str:
     if name in SCALARS or name in TIMES:
         return name
     for short, (field, _) in SCALARS.items():
-        if name in (field, FIGURES[field].key):
+        if name and name in (field, FIGURES[field].key):  # some figures have no key
             return short
     group, dot, member = name.partition(".")
     group = {"dense_tflops": "peak", "vector_tflops": "vector", **{field: key for key, field in GROUPS.items()}}.get(
@@ -155,6 +151,26 @@ def with_figures(chip: Chip, changes: Iterable[Setting]) -> Chip:
     for one in changes:
         chip = with_figure(chip, one.name, _value(chip, one), one.text)
     return chip
+
+
+def settled(chip: Chip, text: str) -> tuple[Chip, str]:
+    """The chip with the figures of a text of settings, and the text of those settings that are times."""
+    changes = settings(text)
+    times = ",".join(f"{one.name}={one.text}" for one in changes if one.name in TIMES)
+    return with_figures(chip, [one for one in changes if one.name not in TIMES]), times
+
+
+def numbers(chip: Chip, techniques: Mapping[str, str]) -> dict[str, Count]:
+    """Figures of a hypothetical chip in SI units, and factors of times, by name.  techniques: texts, one of `set`."""
+    text = techniques.get("set", "none")
+    changes = () if text == "none" else settings(text)
+    return {one.name: one.factor if one.name in TIMES else _known(chip, one.name) for one in changes}
+
+
+def _known(chip: Chip, name: str) -> Count:
+    found = figure_of(chip, name)
+    assert found is not None, "a figure that is set is known"
+    return found
 
 
 def figure_of(chip: Chip, name: str) -> Count | None:
@@ -224,22 +240,6 @@ def _links(chip: Chip, member: str, value: Count) -> Mapping[str, Any]:
     return {**chip.links, member: replace(chip.links[member], bandwidth_bytes_per_s=value)}
 
 
-def alternatives(texts: Iterable[str]) -> str:
-    """Every combination of the values of repeated settings, separated by semicolons.
-
-    Each text is FIGURE=VALUE, with several values by semicolons or as a range: bandwidth=2TB/s:8TB/s:+1TB/s adds,
-    bandwidth=1TB/s:8TB/s:*2 multiplies.  Raises UserError.
-    """
-    lists = []
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UserError(f"--set is {quoted(text)}; allowed: FIGURE=VALUE, such as bandwidth=6TB/s or peak.fp8=x2")
-        parts = [value for part in values.split(";") for value in _range(figure_name(name.strip()), part.strip())]
-        lists.append([f"{name.strip()}={value}" for value in parts])
-    return ";".join(",".join(chosen) for chosen in product(*lists))
-
-
 def told(value: float, unit: str) -> str:
     """A value in SI units as `quantity` reads it, with the largest decimal prefix below it."""
     prefix, scale = max(
@@ -248,22 +248,10 @@ def told(value: float, unit: str) -> str:
     return f"{value / scale:.12g}{prefix if unit else ''}{unit}" if unit else f"{value:.12g}"
 
 
-def _range(name: str, text: str) -> Iterator[str]:
-    """The values of a range, or the text itself if it is none."""
-    found = RANGE.fullmatch(text)
-    if found is None:
-        yield text
-        return
-    first, last = quantity(name, found[1]), quantity(name, found[2])
-    adds = found[3] == "+"
-    step = quantity(name, found[4]) if adds else float(found[4]) if re.fullmatch(r"[0-9.]+", found[4]) else 0.0
-    if last < first or step <= (0.0 if adds else 1.0):
-        raise UserError(f"--set {name}={text}: a range ends after it begins, adds a value or multiplies by more than 1")
-    unit, count = unit_of(name), 0
-    value = first
-    while value <= last * (1.0 + 1e-12):
-        count += 1
-        if count > MAX_VALUES:
-            raise UserError(f"--set {name}={text} has over {MAX_VALUES:,} values")
-        yield told(value, unit)
-        value = value + step if adds else value * step
+def amount(name: str, value: float) -> str:
+    """A figure with its unit in three digits, for people; a time that is set is a factor."""
+    if name in TIMES:
+        return f"x{value:.3g}"
+    text = told(float(f"{value:.3g}"), unit_of(name))
+    found = VALUE.fullmatch(text)
+    return f"{found[1]} {found[2]}".rstrip() if found else text

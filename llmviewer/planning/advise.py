@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.api import calls
 from llmviewer.api.configuration import configuration
-from llmviewer.api.trials import flag
+from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
 from llmviewer.planning.advice import Advice
 from llmviewer.planning.advise_goal import Goal, limits
@@ -17,7 +16,7 @@ from llmviewer.planning.advise_search import Run, Scope, widest_needed
 from llmviewer.planning.run_metrics import run_metric
 from llmviewer.result.stages import value_at
 from llmviewer.result.verdict import Change
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
+from llmviewer.techniques.options import WORKLOAD
 
 if TYPE_CHECKING:
     from llmviewer.api.calls import ChipName, ModelName
@@ -51,7 +50,7 @@ def advise(
     made = configuration(model, hardware, **words)
     start = Run(goal=goal, configuration=made, request=request, result=made.answer(request))
     goal.metric.of(start.result)
-    line = _line(model, hardware, {**words, **sizes})
+    line = run_line(model, hardware, {**words, **sizes})
     return _advice(start, start.singles(), line, max_gpus)
 
 
@@ -81,29 +80,6 @@ def _scopes(start: Run, max_gpus: int | None) -> list[Scope]:
     sizes = [devices, *(size for size in (2 * devices, 4 * devices) if size < most), most]
     scopes = [Scope(devices=size, batch=least) for least in (batch, 1.0) for size in sizes]
     return list(dict.fromkeys(scopes))
-
-
-def _line(model: Any, hardware: Any, words: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Words of the run on the command line, by option; those at their defaults are left out."""
-    found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
-    for name, value in words.items():
-        declared = OPTIONS[name]
-        if value in (declared.default, None) or (name not in WORKLOAD and str(value) == str(declared.default)):
-            continue
-        if declared.kind is ValueKind.SWITCH:
-            found[name] = (flag(name),)
-        elif declared.kind is ValueKind.WORDS:
-            found[name] = tuple(word for one in arguments.words(name, value) for word in (flag(name), one))
-        else:
-            found[name] = (flag(name), str(value))
-    return found
-
-
-def _name(given: Any) -> str:
-    """The name or path of a model or a chip; fields of a file have none."""
-    if isinstance(given, (str, os.PathLike)):
-        return os.fspath(given)
-    return str(getattr(given, "name", "FILE"))
 
 
 def _sign() -> None:

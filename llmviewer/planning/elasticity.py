@@ -2,7 +2,8 @@
 
 −∂ln t / ∂ln r by central differences, all resources of the chip at once as an array of chips; the engine's time on the
 host adds to that of the kernels, so that its elasticity is its share.  Where every term of the time is work over a
-rate, they add up to 1; what calibrated kernels keep (constants in bytes or rows) is the rest.
+rate, they add up to 1.  The rest of calibrated kernels is time in cycles of the clock, which stays: the tasks of
+attention, the bytes that a unit keeps in flight.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from llmviewer.hardware.chip import TO_HOST, Chip
 from llmviewer.hardware.hypothetical import figure_of, with_figure
 from llmviewer.timing.calibrated import Calibrated
 
+SCHEMA = "llmviewer.elasticity/1"
 METRICS = ("ttft_s", "tpot_s", "e2e_s")
 #: Relative change of a resource on either side.
 CHANGE = 1e-4
@@ -30,12 +32,14 @@ HOST, LAUNCH, LATENCY = "host", "launch", "latency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticities:
-    """Elasticities of a metric by resource, largest first.  title: model and chip.  value: the metric [s]."""
+    """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s]."""
 
     metric: str
-    title: str
+    model: str
+    hardware: str
     value: float
     by_resource: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def rest(self) -> float:
@@ -53,7 +57,16 @@ class Elasticities:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
-        return {"metric": self.metric, "value": self.value, "elasticities": self.by_resource, "rest": self.rest}
+        return {
+            "schema": SCHEMA,
+            "warnings": list(self.warnings),
+            "model": self.model,
+            "hardware": self.hardware,
+            "metric": self.metric,
+            "value": self.value,
+            "elasticities": dict(self.by_resource),
+            "rest": self.rest,
+        }
 
 
 def elasticity(
@@ -81,14 +94,21 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
         raise UserError("one output token has no time per output token; give output_len 2 or more, or another metric")
     if chosen.most_points < np.inf:
         raise UserError("a technique adapts to the request and the chip; its time has no elasticity by resource")
+    chosen = chosen.settled()
     value = float(_times(chosen, workload, metric)[0])
     found = dict(_of_figures(chosen, workload, metric))
     found |= dict(_of_times(chosen, workload, metric))
     found[HOST] = _host_share(chosen, workload, metric)
     kept = {name: share for name, share in found.items() if abs(share) > 1e-6}
     ordered = dict(sorted(kept.items(), key=lambda item: -abs(item[1])))
-    title = f"{chosen.model.name} on {chosen.chip.name}"
-    return Elasticities(metric=metric, title=title, value=value, by_resource=ordered)
+    return Elasticities(
+        metric=metric,
+        model=chosen.model.name,
+        hardware=chosen.chip.name,
+        value=value,
+        by_resource=ordered,
+        warnings=chosen.warnings(workload),
+    )
 
 
 def _times(chosen: Configuration, workload: Request, metric: str) -> Array:

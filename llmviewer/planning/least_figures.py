@@ -66,6 +66,10 @@ class Search:
         """The real chip's figure."""
         return float(figure_of(self.configuration.chip, name))  # type: ignore[arg-type]
 
+    def lowest(self, name: str) -> float:
+        """The least value that is searched, with a margin for rounding."""
+        return self.own(name) / WIDEST * (1.0 + 1e-9)
+
     def floor(self, names: Sequence[str]) -> float:
         """The metric with a thousand times of every varied rate [s]."""
         return float(self.times({name: np.array([WIDEST * self.own(name)]) for name in names})[0])

@@ -5,6 +5,7 @@ The least capacity is what the workload stores; least rates are searched by `lea
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,21 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.api.build import chip_of
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.api.trials import run_line
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
-from llmviewer.hardware.hypothetical import TIMES, VALUE, figure_name, figure_of, told, unit_of
+from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
 from llmviewer.planning.least_figures import Search, Solution
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
 
 SCHEMA = "llmviewer.require/1"
-METRICS = ("ttft_s", "tpot_s", "e2e_s")
 CAPACITY = "capacity"
+#: Metric -> its name in sentences.
+METRIC_NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 #: Figures that may vary at once.
 MOST = 3
 
@@ -45,8 +47,8 @@ class Required:
     """The answer of an inverse design.
 
     floor: the metric with a thousand times of every varied rate [s].  bound: the least value of a single varied rate
-    on the roofline of the data sheet, None for several or if the roofline does not reach the target.  given: sizes and
-    options that differ from their defaults.
+    on the roofline of the data sheet, None for several or if the roofline does not reach the target.  line: words of
+    the run as asked, by option, without the figures that vary.  warnings: of the model, the system and the search.
     """
 
     configuration: Configuration
@@ -56,7 +58,8 @@ class Required:
     vary: tuple[str, ...]
     solutions: tuple[Solution, ...]
     floor: float
-    given: Mapping[str, Any]
+    line: Mapping[str, tuple[str, ...]]
+    warnings: tuple[str, ...]
     bound: float | None = None
     nearest: Neighbour | None = None
 
@@ -74,12 +77,26 @@ class Required:
         """Options of `analyze` that re-run a solution; rounded upwards, so that the target is met."""
         return " ".join(f"--set {name}={told(_upward(value), unit_of(name))}" for name, value in found.figures.items())
 
+    def chips(self) -> dict[str, dict[str, float]]:
+        """Varied figures of every real chip that has all of them, by name."""
+        found = {name: {one: figure_of(specs.load(name), one) for one in self.vary} for name in specs.names()}
+        return {
+            name: {one: float(value) for one, value in figures.items() if value is not None}
+            for name, figures in found.items()
+            if None not in figures.values()
+        }
+
+    def command(self, found: Solution) -> str:
+        """The command that re-runs a solution."""
+        words = (word for part in self.line.values() for word in part)
+        return f"{shlex.join(('llmviewer', 'analyze', *words))} {self.setting(found)}"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         best = self.best
         return {
             "schema": SCHEMA,
-            "warnings": list(self.now.warnings),
+            "warnings": list(self.warnings),
             "model": self.configuration.model.name,
             "hardware": self.configuration.chip.name,
             "metric": self.metric,
@@ -87,20 +104,13 @@ class Required:
             "vary": list(self.vary),
             "solutions": [dict(one.figures) for one in self.solutions],
             "reached": None if best is None else best.reached,
+            "command": None if best is None else self.command(best),
             "floor": self.floor,
             "bound": self.bound,
             "now": float(getattr(self.now, self.metric)),
             "own": {name: _number(figure_of(self.configuration.chip, name)) for name in self.vary},
             "nearest_hardware": None if self.nearest is None else self.nearest.hardware,
         }
-
-
-def amount(name: str, value: float) -> str:
-    """A figure with its unit in three digits, for people."""
-    unit = unit_of(name)
-    text = told(float(f"{value:.3g}"), unit)
-    found = VALUE.fullmatch(text)
-    return f"{found[1]} {found[2]}".rstrip() if found else text
 
 
 def _number(figure: Any) -> float | None:
@@ -132,9 +142,8 @@ def require(
     metric, target = _target({name: options.pop(name, None) for name in (*TARGETS, "tokens_per_s")}, output_len)
     names = _varied(vary)
     chosen = configuration(model, hardware, **options)
-    question = Search(
-        configuration=chosen, workload=request(batch_size, input_len, output_len), metric=metric, target=target
-    )
+    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+    question = Search(configuration=chosen.settled(), workload=request(*sizes.values()), metric=metric, target=target)
     for name in names:
         question.check(name)
     rates = tuple(name for name in names if name != CAPACITY)
@@ -151,26 +160,44 @@ def require(
         vary=names,
         solutions=solutions,
         floor=floor,
-        given=_given({"batch_size": batch_size, "input_len": input_len, "output_len": output_len, **options}),
+        line=run_line(model, hardware, {**options, **sizes, "set": _kept(chosen, names)}),
+        warnings=(*chosen.warnings(question.workload), *_notes(question, names, solutions)),
         bound=_bound(question, options, rates) if len(rates) == 1 else None,
     )
     return replace(found, nearest=_nearest(found, options)) if solutions else found
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that differ from their defaults."""
-    return {name: value for name, value in options.items() if name in OPTIONS and value != OPTIONS[name].default}
+def _kept(chosen: Configuration, names: Sequence[str]) -> str:
+    """The settings of the run without the figures that vary."""
+    text = chosen.techniques["set"]
+    if text == OPTIONS["set"].default:
+        return text
+    kept = [f"{one.name}={one.text}" for one in settings(text) if one.name not in names]
+    return ",".join(kept) or str(OPTIONS["set"].default)
+
+
+def _notes(question: Search, names: Sequence[str], solutions: Sequence[Solution]) -> list[str]:
+    """Warnings about a search that ended at its limit, and about a workload that the chip cannot hold."""
+    found = [
+        f"{name}: a thousandth of the chip's own meets the target; less was not searched"
+        for name in names
+        if name != CAPACITY and any(one.figures[name] <= question.lowest(name) for one in solutions)
+    ]
+    if CAPACITY not in names and not question.configuration.answer(question.workload).fits:
+        found.append("the workload does not fit in the memory of the chip; vary capacity too")
+    return found
 
 
 def _bound(question: Search, options: Mapping[str, Any], rates: Sequence[str]) -> float | None:
     """The least value of a rate on the roofline of the data sheet."""
-    own = {name: value for name, value in options.items() if name not in ("efficiency", "engine", *ENGINE_OPTIONS)}
+    left = ("set", "efficiency", "engine", *ENGINE_OPTIONS)  # the chip has the figures that are set
+    own = {name: value for name, value in options.items() if name not in left}
     chip = question.configuration.chip
     ideal = replace(
         question, configuration=configuration(question.configuration.model, chip, efficiency="ideal", **own)
     )
     found = float(ideal.least(rates[0], {})[0])
-    return found if np.isfinite(found) else None
+    return found if ideal.lowest(rates[0]) < found < np.inf else None
 
 
 #: Option -> metric that it limits.
@@ -217,23 +244,22 @@ def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
 def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:
     """The real chip that meets the target with the least excess of its figures over a solution."""
     best: Neighbour | None = None
-    for name in specs.names():
-        chip = chip_of(name)
-        own = [figure_of(chip, figure) for figure in found.vary]
-        if any(value is None for value in own):
-            continue
-        ratios = [
-            max(float(value) / wanted for value, wanted in zip(own, one.figures.values(), strict=True))  # type: ignore[arg-type]
-            for one in found.solutions
-            if all(float(value) >= wanted for value, wanted in zip(own, one.figures.values(), strict=True))  # type: ignore[arg-type]
-        ]
-        if not ratios or (best is not None and min(ratios) >= best.excess):
+    options = {name: value for name, value in options.items() if name != "set"}  # of the hypothetical chip
+    for name, own in found.chips().items():
+        excess = min((_excess(own, one.figures) for one in found.solutions), default=np.inf)
+        if excess == np.inf or (best is not None and excess >= best.excess):
             continue
         try:
-            answer = configuration(found.configuration.model, chip, **options).answer(found.workload)
+            answer = configuration(found.configuration.model, specs.load(name), **options).answer(found.workload)
         except UserError:  # the chip cannot run the model so
             continue
         reached = float(getattr(answer, found.metric))
         if reached <= found.target and answer.fits:
-            best = Neighbour(hardware=name, excess=min(ratios), reached=reached)
+            best = Neighbour(hardware=name, excess=excess, reached=reached)
     return best
+
+
+def _excess(own: Mapping[str, float], wanted: Mapping[str, float]) -> float:
+    """Largest ratio of a chip's figures to those required; inf if one is less."""
+    ratios = [own[name] / value for name, value in wanted.items()]
+    return max(ratios) if min(ratios) >= 1.0 else np.inf

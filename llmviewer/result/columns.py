@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.hardware import hypothetical
+
 if TYPE_CHECKING:
     from llmviewer.analysis.analysis import Analysis
     from llmviewer.core.counts import Count
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 #: Memory fields and metrics of Analysis that every view shows.
 MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
 RESULT_METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
+#: Prefix of the columns of figures that are set.
+SET = "set."
 #: Keys of an interval: level [%] -> lower and upper bound [s].
 INTERVAL_LEVELS = {"80", "95"}
 #: Column -> field of `Parallelism`: sizes are numbers, also where an option's text says more.
@@ -48,7 +52,13 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
     rate = found["output_tokens_per_s"]
     found["output_tokens_per_s_per_user"] = rate / found["batch_size"]
     found["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
+    found |= {f"{SET}{name}": value * point for name, value in hypothetical.numbers(a.system.chip, techniques).items()}
     return found | _interval_columns(a) | _stage_columns(a) | _memory_columns(a)
+
+
+def figure_text(name: str, value: float) -> str:
+    """A figure of a hypothetical chip with its unit.  name: of the figure, or of its column."""
+    return hypothetical.amount(name.removeprefix(SET), float(value))
 
 
 def constant(values: Any) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class Crossover:
     low, high: bounds of the 80 % intervals of `values`; the values themselves for ideal times.
     efficiency: ideal or calibrated.
     winner: index of the configuration with the least value, NO_WINNER where none fits; ties go to the first.
+    figure, figure_values: name and texts of a figure of the chips that takes the place of the contexts, then one.
     """
 
     names: tuple[str, ...]
@@ -60,6 +61,8 @@ class Crossover:
     values: Array
     low: Array
     high: Array
+    figure: str = ""
+    figure_values: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         points = " x ".join(f"{size:,}" for size in self.values.shape[1:])
@@ -87,8 +90,19 @@ class Crossover:
         tied: Array = (others & overlaps & np.isfinite(self.values)).any(axis=0)
         return tied
 
+    @property
+    def along(self) -> str:
+        """What the rows of the map are: `context`, or the figure of the chips."""
+        return self.figure or "context"
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """The context, or the value of the figure, of every row of the map."""
+        return self.figure_values or tuple(f"{int(context):,}" for context in self.contexts)
+
     def to_dict(self) -> dict[str, Any]:
         """The crossover object: axes, names, winners, values (null where a configuration does not fit)."""
+        figure = {"figure": self.figure, "figure_values": list(self.figure_values)} if self.figure else {}
         return {
             "schema": SCHEMA,
             "metric": self.metric,
@@ -96,6 +110,7 @@ class Crossover:
             "configurations": list(self.names),
             "batch_sizes": self.batch_sizes.astype(int).tolist(),
             "contexts": self.contexts.astype(int).tolist(),
+            **figure,
             "winner": self.winner.astype(int).tolist(),
             "margin": _or_null(self.margin),
             "tied": self.tied.tolist(),
@@ -111,16 +126,18 @@ class Crossover:
     def rows(self) -> list[dict[str, Any]]:
         """Table rows, one per point."""
         winner, margin, tied = self.winner.astype(int), self.margin, self.tied
+        contexts = np.resize(self.contexts, len(self.row_names))  # one context for every value of a figure
         return [
             {
                 "batch_size": int(batch),
                 "context": int(context),
+                **({self.figure: self.figure_values[i]} if self.figure else {}),
                 "winner": self.names[winner[i, j]] if winner[i, j] != NO_WINNER else None,
                 "margin": float(margin[i, j]) if np.isfinite(margin[i, j]) else None,
                 "tied": bool(tied[i, j]),
                 **{name: float(self.values[k, i, j]) for k, name in enumerate(self.names)},
             }
-            for i, context in enumerate(self.contexts)
+            for i, context in enumerate(contexts)
             for j, batch in enumerate(self.batch_sizes)
         ]
 
@@ -164,6 +181,33 @@ def crossover(
         low=low,
         high=high,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FigureAxis:
+    """A figure of the chips as an axis: its name, texts of its values, and each configuration with every value."""
+
+    figure: str
+    values: tuple[str, ...]
+    configurations: Mapping[str, Sequence[Candidate]]
+
+
+def over_figure(axis: FigureAxis, batch_sizes: Array, contexts: Array, metric: str, output_len: int = 128) -> Crossover:
+    """Evaluate every configuration over batch sizes and values of a figure of its chip, at one context.
+
+    Raises UserError for several contexts.
+    """
+    if len(contexts) > 1:
+        raise UserError(f"the rows of the map are {axis.figure}; give one context instead of {len(contexts)}")
+    maps = [
+        crossover(
+            {name: one[at] for name, one in axis.configurations.items()}, batch_sizes, contexts, metric, output_len
+        )
+        for at in range(len(axis.values))
+    ]
+    names = ("values", "low", "high")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in maps], axis=1) for name in names}
+    return replace(maps[0], **joined, figure=axis.figure, figure_values=axis.values)
 
 
 def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> Array:

@@ -15,6 +15,7 @@ class PlotData(Enum):
     PAIR = "two configurations, whose difference is split over factors"
     ADVICE = "one configuration, with changes that were tried on it"
     ELASTICITY = "one configuration, with the elasticities of its time"
+    REQUIRED = "one configuration, with the figures that a target takes"
     CURVE = "many points of every configuration, along an axis"
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
@@ -145,6 +146,14 @@ KINDS: dict[str, PlotKind] = {
         summary="Tornado: what ten percent more or less of each resource of the chip does to a time.",
         example="llama-3.1-8b --hardware h100-sxm --batch-size 16 --engine vllm",
         data=PlotData.ELASTICITY,
+        most=1,
+        metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "frontier": PlotKind(
+        module="frontier",
+        summary="Two figures of a chip that together meet a target, with the chips that exist.",
+        example="llama-2-70b --hardware h100-sxm --vary bandwidth,peak.bf16 --metric ttft_s --target 100",
+        data=PlotData.REQUIRED,
         most=1,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
     ),

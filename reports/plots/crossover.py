@@ -70,11 +70,12 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
 def _axis(figure: Figure, found: Crossover, style: Style) -> None:
     """Sets ticks at the sizes, as many as fit."""
     (axes,) = figure.axes
-    for axis, values, words, inches in (
-        (axes.xaxis, found.batch_sizes, "Batch size (sequences)", style.size.width / 5.0),
-        (axes.yaxis, found.contexts, "Context length (tokens)", style.size.height / 2.0),
+    batches = [f"{int(size):,}" for size in found.batch_sizes]
+    for axis, names, words, inches in (
+        (axes.xaxis, batches, "Batch size (sequences)", style.size.width / 5.0),
+        (axes.yaxis, found.row_names, found.figure or "Context length (tokens)", style.size.height / 2.0),
     ):
-        step = -(-len(values) // max(int(0.8 * inches * 72.0 / style.size.text), 2))
-        places = np.arange(len(values))[::step]
-        axis.set_ticks(places, labels=[f"{int(values[place]):,}" for place in places])
+        step = -(-len(names) // max(int(0.8 * inches * 72.0 / style.size.text), 2))
+        places = np.arange(len(names))[::step]
+        axis.set_ticks(places, labels=[names[place] for place in places])
         axis.set_label_text(words)

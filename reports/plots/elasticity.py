@@ -58,7 +58,7 @@ def picture(found: Elasticities, style: Style) -> Figure:
     axes.set_xlabel("Change of the time (%)")
     axes.margins(x=0.16)
     axes.grid(visible=False, axis="y")
-    style.title(figure, f"{NAMES[found.metric]}: {found.title}; {found.sentence()}")
+    style.title(figure, f"{NAMES[found.metric]}: {found.model} on {found.hardware}; {found.sentence()}")
     style.legend_below(figure, axes.get_legend_handles_labels()[0])
     style.settle(figure)
     return figure

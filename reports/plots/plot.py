@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.planning.advice import Advice
 from llmviewer.planning.elasticity import Elasticities
+from llmviewer.planning.require import Required
 from llmviewer.planning.why import Why
 from llmviewer.reports.plots import KINDS, PlotData, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
@@ -42,6 +43,7 @@ OF_ONE_TYPE: Mapping[PlotData, type] = {
     PlotData.PAIR: Why,
     PlotData.ADVICE: Advice,
     PlotData.ELASTICITY: Elasticities,
+    PlotData.REQUIRED: Required,
 }
 #: Columns of every frame of points that the plots read.
 POINT_COLUMNS = ("model", "hardware", "batch_size", "input_len", "output_len")
@@ -54,8 +56,8 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
     Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), an Advice (kind advice),
-    Elasticities (kind elasticity), or a frame of points as of `to_frame()`.  theme: light or dark.  size: half, page,
-    slide.  options: of the kind (metric, measured, title).  Raises UserError.
+    Elasticities (kind elasticity), a Required (kind frontier), or a frame of points as of `to_frame()`.  theme: light
+    or dark.  size: half, page, slide.  options: of the kind (metric, measured, title).  Raises UserError.
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)

@@ -45,8 +45,10 @@ def command(
         str, opt.listed("output_len", "Output lengths: a list or ranges, if the plot has this axis.")
     ] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
-    target: Annotated[str, typer.Option(help="For bandwidth: time of a decode step to reach, in ms.")] = "",
+    target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach, in ms.")] = "",
+    vary: Annotated[str, typer.Option(help="For frontier: figures of the chip, such as bandwidth,peak.bf16.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
+    over: Annotated[str, typer.Option(help="For crossover: a figure of the chips, bandwidth=1TB/s:16TB/s:*2.")] = "",
     measured: Annotated[
         str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
     ] = "",
@@ -75,9 +77,10 @@ def command(
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     load, options = loads.separated(plot_kind, options)
     request = loading.PlotRequest(
-        kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options, load=load
-    )
-    picture_options = loading.picture_options(request, measured, target)
+        kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options, load=load,
+        target=target, vary=vary, over=over,
+    )  # fmt: skip
+    picture_options = loading.picture_options(request, measured)
     left_out: tuple[str, ...] = ()
     if measured:
         picture_options["measured"], left_out = checks.timed_rows(picture_options["measured"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer import api
+from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
 from llmviewer.cli.plot import tables
 from llmviewer.cli.plot.loads import simulated
@@ -16,12 +17,12 @@ from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
-from llmviewer.hardware import specs as chips
 from llmviewer.planning.advise import advise
 from llmviewer.planning.elasticity import elasticity
+from llmviewer.planning.require import require
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
-from llmviewer.result.crossover import crossover
+from llmviewer.result.crossover import crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
@@ -36,7 +37,11 @@ BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """Arguments of the command.  sizes: lists by name, "" if not given.  load: options of a simulated load."""
+    """Arguments of the command.
+
+    sizes: lists by name, "" if not given.  load: options of a simulated load.  target: [ms], or "".  vary: figures of
+    a frontier, or "".  over: a figure of the chips as an axis of a crossover, or "".
+    """
 
     kind: PlotKind
     model: str
@@ -45,6 +50,9 @@ class PlotRequest:
     metric: str
     options: dict[str, Any]
     load: Mapping[str, Any] = field(default_factory=dict)
+    target: str = ""
+    vary: str = ""
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +71,8 @@ def load_data(request: PlotRequest) -> LoadedData:
     return LOADERS[request.kind.data](request)
 
 
-def picture_options(request: PlotRequest, measured: str, target: str = "") -> dict[str, Any]:
-    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or "".  target: [ms], or ""."""
+def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
+    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or ""."""
     kind = request.kind
     options: dict[str, Any] = {}
     if request.metric and request.metric not in kind.metrics:
@@ -73,10 +81,14 @@ def picture_options(request: PlotRequest, measured: str, target: str = "") -> di
         options["metric"] = request.metric or kind.metrics[0]
     if kind.data is PlotData.MAP:
         options["title"] = f"{request.model} on {request.hardware}"
-    if target:
+    if request.vary and kind.data is not PlotData.REQUIRED:
+        raise _not_taken("vary", request.vary)
+    if request.over and kind.data is not PlotData.MAP:
+        raise _not_taken("over", request.over)
+    if request.target and kind.data is not PlotData.REQUIRED:
         if kind.module != "bandwidth":
-            raise _not_taken("target", target)
-        options["target_s"] = _milliseconds(target) / 1e3
+            raise _not_taken("target", request.target)
+        options["target_s"] = _milliseconds(request.target) / 1e3
     if measured:
         if kind.module != "roofline":
             raise _not_taken("measured", measured)
@@ -162,13 +174,14 @@ def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
 
 def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> list[Result]:
     """Results of hypothetical chips that differ only in memory bandwidth.  bandwidths: list [GB/s], or ""."""
-    chip = chips.load(options["hardware"])
+    settled = api.configuration(**options).settled()
+    chip = settled.chip
     real = float(np.max(chip.bandwidth_bytes_per_s))
     rates: Array = parse_values("bandwidth", bandwidths, parse_number) * 1e9 if bandwidths else real * BANDWIDTH_FACTORS
     rates = np.unique(np.append(rates, real))
     if len(rates) > MAX_PLOT_POINTS:
         raise UserError(f"{len(rates):,} points; a plot draws at most {MAX_PLOT_POINTS:,}")
-    configuration = api.configuration(**{**options, "hardware": replace(chip, bandwidth_bytes_per_s=rates)})
+    configuration = settled.on_chip(replace(chip, bandwidth_bytes_per_s=rates))
     if configuration.most_points < len(rates):
         raise UserError("bandwidth: an offloading policy that depends on the chip's figures cannot be drawn over it")
     (point,) = grid.chunks()
@@ -178,18 +191,20 @@ def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> li
 def _crossover_map(request: PlotRequest) -> LoadedData:
     """The fastest configuration over batch size and context length."""
     configurations = {name: api.configuration(**options) for name, options in _configurations(request).items()}
-    axes = {name: parse_values(name, request.sizes[name] or text) for name, text in request.kind.axes.items()}
+    sizes = {**request.kind.axes, **({"input_len": CONTEXT} if request.over else {})}
+    axes = {name: parse_values(name, request.sizes[name] or text) for name, text in sizes.items()}
     output = parse_values("output_len", request.sizes["output_len"] or DEFAULT_SIZES["output_len"])
     if len(output) > 1:
         raise UserError(f"output_len is {quoted(request.sizes['output_len'])}; this plot takes one value")
-    data = crossover(
-        configurations,
-        batch_sizes=np.unique(axes["batch_size"]),
-        contexts=np.unique(axes["input_len"]),
-        metric=request.metric or request.kind.metrics[0],
-        output_len=int(output[0]),
-    )
-    return LoadedData(data=data)
+    points: dict[str, Any] = {
+        "batch_sizes": np.unique(axes["batch_size"]),
+        "contexts": np.unique(axes["input_len"]),
+        "metric": request.metric or request.kind.metrics[0],
+        "output_len": int(output[0]),
+    }
+    if request.over:
+        return LoadedData(data=over_figure(figure_axis(request.over, configurations), **points))
+    return LoadedData(data=crossover(configurations, **points))
 
 
 def _parity(request: PlotRequest) -> LoadedData:
@@ -230,6 +245,18 @@ def _elasticities(request: PlotRequest) -> LoadedData:
     return LoadedData(data=elasticity(**words))
 
 
+def _required(request: PlotRequest) -> LoadedData:
+    """The figures that a target takes of one configuration's chip."""
+    for name in ("vary", "target"):
+        if not getattr(request, name):
+            raise UserError(f"this plot needs --{name}, such as --vary bandwidth,peak.bf16 --target 100 (in ms)")
+    (options,) = _configurations(request).values()
+    metric = (request.metric or request.kind.metrics[0]).removesuffix("_s")
+    words: dict[str, Any] = {**options, **_sizes(request), metric: f"{_milliseconds(request.target):.17g}ms"}
+    found = require(**words, vary=request.vary)
+    return LoadedData(data=found, warnings=found.warnings)
+
+
 def _sizes(request: PlotRequest) -> dict[str, int]:
     """The sizes of a single point.  Raises UserError for a list."""
     _grid(request.kind, request.sizes)
@@ -241,6 +268,7 @@ LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.PAIR: _pair,
     PlotData.ADVICE: _advice,
     PlotData.ELASTICITY: _elasticities,
+    PlotData.REQUIRED: _required,
     PlotData.CURVE: _results,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
