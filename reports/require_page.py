@@ -22,6 +22,8 @@ def verdict(found: Required) -> str:
     varied = " and ".join(found.vary)
     best = found.best
     if best is None:
+        if not found.searched:
+            return f"no {varied} meets {name} {target}: it is {fmt.duration(found.floor)} with any"
         return f"no {varied} meets {name} {target}: a thousand times as much leaves {fmt.duration(found.floor)}"
     figures = ", ".join(_figure(found, figure, value) for figure, value in best.figures.items())
     which = "the frontier passes through" if len(found.solutions) > 1 else "it takes"

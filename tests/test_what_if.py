@@ -392,3 +392,19 @@ def test_a_crossover_over_a_figure_is_drawn(tmp_path: Path) -> None:
     line = f"plot crossover llama-3.1-8b --hardware h100 --quantization none,w4a16 --over launch=x0.5\\;x1 -o {picture}"
     assert main(shlex.split(line)) == 0
     assert picture.stat().st_size > 0
+
+
+def test_launches_of_a_draft_model_count() -> None:
+    """Elasticity of launches with a draft model: the change of the time with 0.1 % more and less of them."""
+    words = {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.8"}
+    found = elasticity("llama-3.1-8b", "h100", **words)
+    times = [
+        _analyzed("llama-3.1-8b", "h100", set=f"launch=x{f}", **words)["metrics"]["tpot_s"] for f in (0.999, 1.001)
+    ]
+    assert found.by_resource["launch"] == pytest.approx(np.log(times[1] / times[0]) / np.log(1.001 / 0.999), rel=1e-2)
+    assert found.by_resource["launch"] > 0.25
+
+
+def test_no_capacity_changes_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("require llama-3.1-8b --vary capacity --tpot 4ms")) == 1
+    assert "it is 6.93 ms with any" in capsys.readouterr().out

@@ -9,7 +9,7 @@ attention, the bytes that a unit keeps in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,14 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import TO_HOST, Chip
-from llmviewer.hardware.hypothetical import figure_of, with_figure
+from llmviewer.hardware.hypothetical import TIMES, figure_of, with_figure
 from llmviewer.timing.calibrated import Calibrated
 
 SCHEMA = "llmviewer.elasticity/1"
 METRICS = ("ttft_s", "tpot_s", "e2e_s")
 #: Relative change of a resource on either side.
 CHANGE = 1e-4
-HOST, LAUNCH, LATENCY = "host", "launch", "latency"
+HOST = "host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Elasticities:
     def sentence(self) -> str:
         """The largest elasticity in words: 10 % more bandwidth buys 7.9 %."""
         name = next(iter(self.by_resource))
-        return f"10 % more {name} buys {100.0 * self.saved(name):.1f} %"
+        return f"10 % {'faster' if name in (*TIMES, HOST) else 'more'} {name} buys {100.0 * self.saved(name):.1f} %"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
@@ -146,11 +146,13 @@ def _of_times(chosen: Configuration, workload: Request, metric: str) -> Iterator
     efficiency = chosen.system.efficiency
     if not isinstance(efficiency, Calibrated):
         return
-    for name in (LAUNCH, LATENCY):
+    now = {name: getattr(efficiency, name) for name in TIMES}
+    for name in TIMES:
         ends = []
         for factor in (1.0 + CHANGE, 1.0 - CHANGE):  # a higher rate is a shorter time
-            scaled = replace(efficiency, **{name: getattr(efficiency, name) * factor})
-            ends.append(_times(replace(chosen, system=replace(chosen.system, efficiency=scaled)), workload, metric)[0])
+            factors = {**now, name: now[name] * factor}
+            text = ",".join(f"{time}=x{value!r}" for time, value in factors.items())
+            ends.append(_times(chosen.with_options({"set": text}), workload, metric)[0])  # of draft models too
         yield name, _slope(ends[0], ends[1])
 
 

@@ -77,6 +77,11 @@ class Required:
         """Options of `analyze` that re-run a solution; rounded upwards, so that the target is met."""
         return " ".join(f"--set {name}={told(_upward(value), unit_of(name))}" for name, value in found.figures.items())
 
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The varied figures on which the metric depends: all but the capacity."""
+        return tuple(name for name in self.vary if name != CAPACITY)
+
     def chips(self) -> dict[str, dict[str, float]]:
         """Varied figures of every real chip that has all of them, by name."""
         found = {name: {one: figure_of(specs.load(name), one) for one in self.vary} for name in specs.names()}

@@ -92,7 +92,7 @@ class Crossover:
 
     @property
     def along(self) -> str:
-        """What the rows of the map are: `context`, or the figure of the chips."""
+        """The name of the map's rows: `context`, or the figure of the chips."""
         return self.figure or "context"
 
     @property

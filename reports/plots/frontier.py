@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.core.errors import UserError
-from llmviewer.planning.require import CAPACITY, METRIC_NAMES, Required
+from llmviewer.planning.require import METRIC_NAMES, Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import labels, ticks
 from llmviewer.reports.plots.style import Style, colour, dashes
@@ -71,7 +71,7 @@ def _series(rows: pd.DataFrame, middle: list[str]) -> list[tuple[str, pd.DataFra
 
 def _rates(found: Required) -> list[str]:
     """Returns the varied rates.  Raises UserError for fewer than two, and without a solution."""
-    rates = [name for name in found.vary if name != CAPACITY]
+    rates = [*found.searched]
     if len(rates) < 2:
         raise UserError(f"a frontier needs two rates, such as bandwidth,peak.bf16; given: {', '.join(found.vary)}")
     if not found.solutions:
