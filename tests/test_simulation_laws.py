@@ -100,6 +100,17 @@ def test_times_between_tokens_add_up_to_the_time_of_generation(asked: Requests, 
         assert float((gaps.gap_s * gaps.weights).sum()) == pytest.approx(generated_s, rel=1e-9, abs=1e-9)
 
 
+def test_a_sequence_preempted_before_its_first_decode_step_has_each_gap_once() -> None:
+    room = Cache(blocks=32, sequence_blocks=2, max_sequences=2, token_budget=40)
+    pool = fleet(Linear(), room).prefill
+    served = Fleet(prefill=pool, decode=pool, transfer_s=lambda tokens: 1e-4 * tokens)
+    outcome = simulate_requests(requests([0.0] * 6, [1, 1, 22, 1, 352, 80], [1, 1, 8, 15, 2, 2]), served)
+    records, gaps = outcome.records, outcome.gaps
+    assert records.preemptions.sum() == 1
+    assert gaps.weights.sum() == (records.output_len - 1).sum() == 23
+    assert gaps.gap_s @ gaps.weights == pytest.approx((records.finish_s - records.first_token_s).sum(), rel=1e-9)
+
+
 def test_idle_time_is_no_time_between_tokens() -> None:
     gaps = simulate_requests(requests([0.0, 100.0], 64, 5), fleet()).gaps
     assert gaps.gap_s.max() < 0.02

@@ -222,8 +222,11 @@ class Replica(Decoding):
             self._put_back(self._prompt)
             return
         request = next(reversed(self.running))
-        self._lost_s[request] = self.clock_s
-        ledger.generated[request] += 1 + ceil(self.release(request) * self._tokens)
+        steps, self._lost_s[request] = self.release(request), self.clock_s
+        if ledger.held[request] and not steps:  # no token since the first, which another replica generated
+            self.handed_over.pop()
+            self._lost_s[request] = ledger.first_token_s[request]
+        ledger.generated[request] += 1 + ceil(steps * self._tokens)
         ledger.held[request] = 0
         ledger.preemptions[request] += 1
         self.waiting.appendleft(request)
