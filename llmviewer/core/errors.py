@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from numbers import Number
 
 #: An error lists at most this many names; `list` commands show longer lists.
-MAX_LISTED_NAMES = 20
+MAX_LISTED_NAMES = 24
 #: Names are compared up to this length: comparing long ones takes time.
 MAX_COMPARED_CHARACTERS = 100
 #: Longest line of an error or a warning: names in it come from files of others.
