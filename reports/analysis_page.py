@@ -48,7 +48,7 @@ def details(answer: dict[str, Any], token_budget: float) -> Page:
         *generation(answer["generation"], answer["memory"]),
         *serving(answer),
         *fusions(answer["fusions"]),
-        *memory_parts(answer["memory"], _longest_workload(answer), _cache_text(answer), placed=_is_placed(answer)),
+        *memory(answer),
         _metrics(answer, ttft_parts(answer, token_budget)),
         _advice(answer),
         _sources(answer),
@@ -88,6 +88,12 @@ def _hardware(answer: dict[str, Any]) -> str:
         f"{fmt.bandwidth(roof['bandwidth_bytes_per_s'])}, {fmt.capacity(hardware['memory_bytes'])}; "
         f"ridge at {fmt.intensity(roof['ridge_flops_per_byte'])} FLOP/B"
     )
+
+
+def memory(answer: dict[str, Any]) -> Page:
+    """Returns the bar of one device's memory, what fills it, and the largest sizes that fit."""
+    cached, placed = _cache_text(answer), _is_placed(answer)
+    return tuple(memory_parts(answer["memory"], _longest_workload(answer), cached, placed=placed))
 
 
 def _longest_workload(answer: dict[str, Any]) -> dict[str, Any]:

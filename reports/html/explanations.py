@@ -41,10 +41,11 @@ def _trees(report: Report, name: str) -> Iterator[Branch]:
             root = explained(report.results[name], number).root
         except UserError:  # no decode steps
             continue
-        yield _branch(folded(root, MOST, DEPTH), root.value)
+        yield branch(folded(root, MOST, DEPTH), root.value)
 
 
-def _branch(node: Node, whole: float) -> Branch:
+def branch(node: Node, whole: float) -> Branch:
+    """Returns a node and its parts as texts.  whole: value of the root, for shares."""
     share = node.value / whole if node.unit in ("s", "byte") and whole else -1.0
     return Branch(
         name=plain(node.name),
@@ -52,5 +53,5 @@ def _branch(node: Node, whole: float) -> Branch:
         share=fmt.percent(share) if 0.0 <= share <= 1.0 + 1e-9 else "",
         formula=formula(node),
         source=plain(node.source),
-        children=tuple(_branch(child, whole) for child in node.children),
+        children=tuple(branch(child, whole) for child in node.children),
     )

@@ -1,0 +1,48 @@
+"""The waterfall from one time to another as Plotly JSON: one step per factor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from llmviewer.reports import format as fmt
+from llmviewer.reports.html.charts import Chart
+
+End = tuple[str, float]
+#: Milliseconds per second.
+MS = 1e3
+
+
+def chart(first: End, last: End, steps: Mapping[str, float], metric: str) -> Chart:
+    """Returns the chart of the steps between two times [s], each with its name."""
+    names = [escape(first[0]), *map(escape, steps), escape(last[0])]
+    values = [first[1], *steps.values(), last[1]]
+    signs = ["", *("+" if step >= 0.0 else "−" for step in steps.values()), ""]
+    return Chart(
+        key="waterfall",
+        title=f"{metric}, from one configuration to the other",
+        alt=f"Waterfall from {first[0]} to {last[0]}: " + ", ".join(steps),
+        table="why",
+        data=[
+            {
+                "type": "waterfall",
+                "x": names,
+                "y": [value * MS for value in values],
+                "measure": ["absolute", *["relative"] * len(steps), "total"],
+                "text": [f"{sign}{fmt.duration(abs(value))}" for sign, value in zip(signs, values, strict=True)],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "hoverinfo": "x+text",
+                "increasing": {"marker": {"color": "--series-1"}},
+                "decreasing": {"marker": {"color": "--series-2"}},
+                "totals": {"marker": {"color": "--series-0"}},
+                "connector": {"line": {"color": "--soft", "width": 1}},
+            }
+        ],
+        layout={
+            "showlegend": False,
+            "xaxis": {"automargin": True},
+            "yaxis": {"title": {"text": f"{metric.removesuffix('_s').upper()} (ms)"}, "rangemode": "tozero"},
+        },
+        height=420,
+    )

@@ -1,0 +1,72 @@
+"""Charts of the report as Dash graphs, in the colours of a theme and at the width of a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+
+from llmviewer.reports.html.charts import Chart
+from llmviewer.reports.web.colours import coloured, palette
+
+#: What the bar of buttons of a graph has: a download as a picture among them.
+CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "sendChartToCloud"],
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+}
+
+
+def graph(chart: Chart, theme: str, identifier: str = "") -> html.Figure:
+    """A chart with its title, description and note.  identifier: id of a graph that callbacks read."""
+    name = identifier or f"graph-{chart.key}"
+    drawn = dcc.Graph(
+        id=name,
+        figure=figure(chart, theme),
+        config={**CONFIG, "toImageButtonOptions": {"filename": f"llmviewer-{chart.key}", "scale": 2}},
+        style={"height": f"{chart.height}px"},
+    )
+    title = [html.Figcaption(chart.title)] if chart.title else []
+    note = [html.P(chart.note, className="note")] if chart.note else []
+    described = html.Div(drawn, role="img", **{"aria-label": chart.alt})
+    return html.Figure([*title, described, *note], className="chart")
+
+
+def figure(chart: Chart, theme: str) -> dict[str, Any]:
+    """The Plotly figure of a chart."""
+    colours = palette(theme)
+    ink, paper = colours["--ink"], colours["--paper"]
+    axis = {
+        "gridcolor": colours["--grid"],
+        "zerolinecolor": colours["--line"],
+        "linecolor": colours["--line"],
+        "ticks": "outside",
+        "tickcolor": colours["--line"],
+        "automargin": True,
+    }
+    layout = coloured(chart.layout, theme)
+    return {
+        "data": coloured(chart.data, theme),
+        "layout": {
+            "template": {},
+            **layout,
+            "font": {"family": "system-ui, sans-serif", "size": 13, "color": ink},
+            "paper_bgcolor": paper,
+            "plot_bgcolor": paper,
+            "margin": {"l": 64, "r": 30, "t": 10, "b": 50},
+            "modebar": {"orientation": "v", "color": colours["--soft"], "activecolor": ink},
+            "separators": ".,",
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+            "hoverlabel": {
+                "bgcolor": paper,
+                "bordercolor": ink,
+                "font": {"color": ink, "size": 13},
+                "align": "left",
+                "namelength": -1,
+            },
+            "xaxis": {**axis, **layout.get("xaxis", {})},
+            "yaxis": {**axis, **layout.get("yaxis", {})},
+        },
+    }

@@ -1,0 +1,152 @@
+"""The network graph: blocks of the model one below another, one of them unfolded into its operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_cytoscape as cyto
+from dash import html
+
+from llmviewer.reports import format as fmt
+from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
+from llmviewer.reports.html.operators import Line
+from llmviewer.reports.web.colours import of_bound, palette
+from llmviewer.reports.web.view import View
+
+#: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
+BLOCK_WIDTH, BLOCK_HEIGHT, PITCH, APART = 190.0, 64.0, 96.0, 120.0
+#: Least and largest height of the graph [pixel].
+LOWEST, HIGHEST = 420.0, 1200.0
+#: Opacity of the colour of an operator that takes no time, and of one that takes a third of the stage or more.
+PALE, FULL, MOST_SHARE = 0.12, 1.0, 1.0 / 3.0
+ELEMENTS = "network"
+
+
+def blocks(lines: list[Line]) -> dict[str, list[Line]]:
+    """Operators of a stage by block, in the order in which blocks first run."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.operator["block"], []).append(line)
+    return found
+
+
+def unfolded(view: View) -> str:
+    """The block that is unfolded: the one that the state names, or the one that takes most time."""
+    found = blocks([line for line in view.lines if line.stage == view.stage])
+    chosen = view.state.shown["block"]
+    return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
+
+
+def network(view: View) -> html.Div:
+    """The graph of the shown stage."""
+    found = blocks([line for line in view.lines if line.stage == view.stage])
+    chosen = unfolded(view)
+    drawn = drawing([line.operator for line in found[chosen]])
+    elements = [*_chain(found, chosen, view), *_operators(drawn, found[chosen], view)]
+    height = min(max(drawn.height, LOWEST), HIGHEST)
+    described = f"Blocks of {view.configuration.model.name} in {view.stage}, {chosen} unfolded into its operators"
+    graph = cyto.Cytoscape(
+        id=ELEMENTS,
+        elements=elements,
+        layout={"name": "preset", "fit": True, "padding": 12},
+        stylesheet=_styles(view.theme),
+        style={"width": "100%", "height": f"{height:.0f}px"},
+        minZoom=0.2,
+        maxZoom=2.5,
+        autoungrabify=True,
+        boxSelectionEnabled=False,
+        responsive=True,
+    )
+    return html.Div(graph, role="img", className="network", **{"aria-label": described})
+
+
+def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[str, Any]]:
+    """Boxes of the blocks from top to bottom, with their share of the stage's time."""
+    elements: list[dict[str, Any]] = []
+    for at, (name, lines) in enumerate(found.items()):
+        share, repeats = sum(line.share for line in lines), lines[0].operator["layers"]
+        heaviest = max(lines, key=lambda line: line.share)
+        times = "" if repeats == 1 else f" × {repeats}"
+        label = f"{name}{times}\n{fmt.duration(_seconds(lines))}\n{fmt.share(share)}"
+        elements.append(
+            {
+                "data": {"id": f"block {name}", "label": label, "block": name, **_paint(heaviest, share, view)},
+                "position": {"x": 0.0, "y": PITCH * at},
+                "classes": "block chosen" if name == chosen else "block",
+            }
+        )
+    names = list(found)
+    for before, after in zip(names, names[1:], strict=False):
+        elements.append({"data": {"source": f"block {before}", "target": f"block {after}"}})
+    return elements
+
+
+def _seconds(lines: list[Line]) -> float:
+    return float(sum(line.operator["time_s"] * line.operator["layers"] for line in lines))
+
+
+def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, Any]]:
+    """Operators of the unfolded block at the places of the report's drawing, to the right of the blocks."""
+    of_name = {line.operator["name"]: line for line in lines}
+    left = BLOCK_WIDTH / 2.0 + APART
+    elements: list[dict[str, Any]] = []
+    for box in drawn.boxes:
+        line = of_name.get(box.name)
+        data: dict[str, Any] = {"id": f"operator {box.name}", "label": box.name.strip("[]")}
+        if line is not None:
+            times = f"{fmt.duration(line.operator['time_s'])} · {fmt.share(line.share)}"
+            data |= {"label": f"{box.name}\n{line.operator['bound']}\n{times}", "operator": line.key}
+            data |= _paint(line, line.share, view)
+        chosen = " chosen" if line is not None and line.key == view.state.shown["operator"] else ""
+        elements.append(
+            {
+                "data": data,
+                "position": {"x": left + box.x, "y": box.y - HEIGHT / 2.0},
+                "classes": ("tensor" if line is None else "operator") + chosen,
+            }
+        )
+    for source, target, _ in drawn.paths:
+        elements.append({"data": {"source": f"operator {source}", "target": f"operator {target}"}, "classes": "flow"})
+    return elements
+
+
+def _paint(line: Line, share: float, view: View) -> dict[str, Any]:
+    """Colours of a box: by the bound, or by the time as heat."""
+    bound = line.operator["bound"]
+    if view.state.shown["colour"] == "time":
+        heat = min(share / MOST_SHARE, 1.0)
+        return {"fill": palette(view.theme)["--compute"], "heat": PALE + (FULL - PALE) * heat, "edge": _soft(view)}
+    return {"fill": of_bound(bound, view.theme, "-tint"), "heat": 1.0, "edge": of_bound(bound, view.theme)}
+
+
+def _soft(view: View) -> str:
+    return palette(view.theme)["--soft"]
+
+
+def _styles(theme: str) -> list[dict[str, Any]]:
+    colours = palette(theme)
+    box = {"shape": "round-rectangle", "text-wrap": "wrap", "text-valign": "center", "text-halign": "center"}
+    return [
+        {
+            "selector": "node",
+            "style": {**box, "label": "data(label)", "color": colours["--ink"], "font-size": 12, "width": WIDTH,
+                      "height": HEIGHT, "font-family": "system-ui, sans-serif"},
+        },
+        {
+            "selector": ".block, .operator",
+            "style": {"background-color": "data(fill)", "background-opacity": "data(heat)", "border-width": 2,
+                      "border-color": "data(edge)"},
+        },
+        {"selector": ".block", "style": {"width": BLOCK_WIDTH, "height": BLOCK_HEIGHT, "font-size": 13}},
+        {
+            "selector": ".tensor",
+            "style": {"background-color": colours["--paper"], "border-width": 1, "border-style": "dashed",
+                      "border-color": colours["--soft"], "height": 26, "font-size": 11, "width": 100},
+        },
+        {"selector": ".chosen", "style": {"border-width": 5}},
+        {
+            "selector": "edge",
+            "style": {"width": 1.2, "line-color": colours["--soft"], "target-arrow-color": colours["--soft"],
+                      "target-arrow-shape": "triangle", "curve-style": "bezier", "arrow-scale": 0.8},
+        },
+    ]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Compare: configurations side by side, their operators on one roofline, and the difference by factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from llmviewer.core.errors import UserError
+from llmviewer.planning.why import Why, why
+from llmviewer.reports import comparison_page, why_page
+from llmviewer.reports.html import charts, operators, roofline, waterfall
+from llmviewer.reports.report import Report
+from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web.view import View, view_of
+
+#: Metric that is split by factor.
+METRIC = "tpot_s"
+
+
+def content(view: View) -> list[Any]:
+    """The configurations that were kept, with this one last, and why it is faster or slower than the first."""
+    others = [view_of(query, view.theme) for query in view.state.others]
+    if not others:
+        return [html.P("Keep this configuration, change it, and both are compared here."), _buttons()]
+    views = [*others, view]
+    names = _distinct([one.name for one in views])
+    answers = Report(results=dict(zip(names, (one.result for one in views), strict=True))).configurations
+    lines = operators.lines(answers)
+    return [
+        _buttons(),
+        *parts.page(comparison_page.side_by_side(answers)),
+        *_difference(others[0], view),
+        graphs.graph(roofline.chart(answers, lines), view.theme),
+        graphs.graph(charts.bounds(answers), view.theme),
+        graphs.graph(charts.memory(answers), view.theme),
+    ]
+
+
+def _buttons() -> html.Div:
+    keep = html.Button("Keep this configuration", id="keep", n_clicks=0)
+    return html.Div([keep, html.Button("Forget all", id="forget", n_clicks=0)], className="above")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, with a number where one occurs again."""
+    return [name if name not in names[:at] else f"{name} ({at + 1})" for at, name in enumerate(names)]
+
+
+def _difference(first: View, last: View) -> list[Any]:
+    """The waterfall by factor from the first configuration to the last, and the page of `why`."""
+    try:
+        found = _why(first, last)
+    except UserError as error:
+        return [html.P(f"The difference cannot be split by factor: {error}", className="note")]
+    answer = found.to_dict()
+    shares = {one["name"]: one["amount"] for one in answer["factors"]}
+    ends = (first.name, answer["a"]), (last.name, answer["b"])
+    return [
+        html.H3("Why"),
+        graphs.graph(waterfall.chart(*ends, shares, METRIC), last.theme),
+        *parts.page(why_page.page(answer)),
+    ]
+
+
+def _why(first: View, last: View) -> Why:
+    sides = [{"model": one.state.subject(), "hardware": one.state.hardware, **one.options} for one in (first, last)]
+    return why(*sides, metric=METRIC)

@@ -1,0 +1,27 @@
+"""Memory: what fills one device, and how it grows with context and batch up to the capacity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmviewer.reports import analysis_page
+from llmviewer.reports.html import charts, curves
+from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web.points import points, report
+from llmviewer.reports.web.view import View
+
+#: Prompt lengths of the curves, and batch sizes as multiples of the one asked.
+LENGTHS = tuple(2**power for power in range(7, 18))
+MULTIPLES = (1, 4, 16, 64)
+
+
+def content(view: View) -> list[Any]:
+    """The bar of the request, its table, and memory over the context for larger and larger batches."""
+    answer = view.answer
+    longest = view.configuration.model.max_context
+    lengths = [one for one in LENGTHS if one + view.sizes["output_len"] <= longest] or [view.sizes["input_len"]]
+    batches = [view.sizes["batch_size"] * times for times in MULTIPLES]
+    found = curves.sweep(report(view, points(view, batches, lengths, [view.sizes["output_len"]])))
+    chart = next(one for one in found.charts if one.key == "curve-total_bytes")
+    drawn = [graphs.graph(one, view.theme) for one in (charts.memory([answer]), chart)]
+    return [*drawn, *parts.page(analysis_page.memory(answer))]

@@ -1,0 +1,23 @@
+"""Roofline: every operator under the roofs of the chip, linked with the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from llmviewer.reports.html import roofline
+from llmviewer.reports.web import graphs
+from llmviewer.reports.web.chosen import panel
+from llmviewer.reports.web.network import network
+from llmviewer.reports.web.switches import switches
+from llmviewer.reports.web.view import View
+
+GRAPH = "roofline"
+
+
+def content(view: View) -> list[Any]:
+    """The roofline over the network; what is hovered or clicked in one is marked in the other."""
+    chart = graphs.graph(roofline.chart([view.answer], view.lines), view.theme, GRAPH)
+    beside = html.Div([html.Div([chart, network(view)]), panel(view)], className="side")
+    return [switches(view, ("stage", "block", "operator")), beside]

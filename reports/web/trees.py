@@ -1,0 +1,29 @@
+"""Explained numbers as nested details, which a reader opens one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from llmviewer.reports.html.explanations import DEPTH, MOST, Branch, branch
+from llmviewer.reports.web.parts import linked
+from llmviewer.result.explanation.node import Node, folded
+
+
+def tree(root: Node, *, open_root: bool = True) -> Any:
+    """The tree of an explained number, its first level open."""
+    return _branch(branch(folded(root, MOST, DEPTH), root.value), opened=open_root)
+
+
+def _branch(one: Branch, *, opened: bool = False) -> Any:
+    told = [
+        html.Strong(one.name),
+        f" {one.value} ",
+        *([html.Span(one.share, className="count"), " "] if one.share else []),
+        *([html.Code(one.formula), " "] if one.formula else []),
+        html.Span(linked(one.source), className="note"),
+    ]
+    if not one.children:
+        return html.P(told)
+    return html.Details([html.Summary(told), *(_branch(child) for child in one.children)], open=opened)
