@@ -33,7 +33,9 @@ def chart(answer: dict[str, Any]) -> Chart:
             "yaxis": {"title": {"text": "TPOT (ms)"}, "rangemode": "tozero"},
             "hovermode": "closest",
         },
-        note="" if len(kept) == len(points) else f"{len(points) - len(kept)} points of over {MOST_TIMES:g} times the least cost are left out.",
+        note=""
+        if len(kept) == len(points)
+        else f"{len(points) - len(kept)} points of over {MOST_TIMES:g} times the least cost are left out.",
     )
 
 
@@ -45,7 +47,9 @@ def _trace(name: str, at: int, points: list[tuple[float, dict[str, Any]]], price
         "name": escape(name),
         "x": [cost for cost, _ in points],
         "y": [one["tpot_s"] * 1e3 for _, one in points],
-        "hovertext": [f"{escape(name)}: {fmt.digits(cost)} {unit}, {fmt.duration(one['tpot_s'])}" for cost, one in points],
+        "hovertext": [
+            f"{escape(name)}: {fmt.digits(cost)} {unit}, {fmt.duration(one['tpot_s'])}" for cost, one in points
+        ],
         "hoverinfo": "text",
         "line": {"color": series(at), "width": 1},
         "marker": {"color": series(at), "size": 8},

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
-
 
 import dash_ag_grid  # noqa: F401 - Dash registers component libraries before the first call
 import dash_cytoscape  # noqa: F401
@@ -35,8 +35,8 @@ def mount(server: Flask, ledger: Any) -> Dash:
     server.config[ROWS] = ledger
     app = Dash(
         "llmviewer",
-        server=server,
-        assets_folder=str(import_module("pathlib").Path(__file__).with_name("assets")),
+        server=server,  # type: ignore[arg-type]
+        assets_folder=str(Path(__file__).with_name("assets")),
         title="llmviewer",
         update_title="",
         suppress_callback_exceptions=True,
@@ -184,5 +184,3 @@ def _asked_of(key: str) -> Any:
             return alert(str(error))
 
     return asked
-
-

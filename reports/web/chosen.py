@@ -50,7 +50,7 @@ def panel(view: View) -> html.Section:
     return html.Section(
         [html.H2(f"{operator['name']}, {line.stage}"), *parts.page(tuple(facts)), *_explained(view, line)],
         className="panel sticky",
-        **{"aria-label": "The chosen operator", "aria-live": "polite"},
+        **parts.named("The chosen operator", live="polite"),
     )
 
 

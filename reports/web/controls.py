@@ -96,7 +96,9 @@ def power(text: str) -> float:
 def _option(name: str, state: State, offered: dict[str, list[str]]) -> html.Label:
     """A menu if the values are known, a switch, or a field that suggests values."""
     text, declared = text_of(name, state), OPTIONS[name]
-    values = offered.get(name) or (NAMES[name]() if name in NAMES else list(declared.choices if declared.closed else ()))
+    values = offered.get(name) or (
+        NAMES[name]() if name in NAMES else list(declared.choices if declared.closed else ())
+    )
     if values:
         return _menu(name, text, values, declared.help)
     if declared.kind is ValueKind.SWITCH:
@@ -114,9 +116,7 @@ def _option(name: str, state: State, offered: dict[str, list[str]]) -> html.Labe
 
 def _upload(state: State) -> html.Div:
     words = "a config.json of your own is used" if state.config else "or drop a config.json here"
-    drop = dcc.Upload(
-        html.Button(words, type="button", className="drop"), id="upload", max_size=65_536, multiple=False
-    )
+    drop = dcc.Upload(html.Button(words, type="button", className="drop"), id="upload", max_size=65_536, multiple=False)
     remove = [html.Button("Use the catalogue", id="remove", n_clicks=0)] if state.config else []
     own = dcc.Input(state.config, type="hidden", id={"type": "option", "name": "config"})
     return html.Div([drop, own, *remove], className="upload")
@@ -138,7 +138,9 @@ def _figures(state: State) -> html.Details:
         )
         for name, example in FIGURES.items()
     ]  # fmt: skip
-    whole = _labelled("set", dcc.Input(text_of("set", state), type="text", id={"type": "option", "name": "set"}, debounce=0.5))
+    whole = _labelled(
+        "set", dcc.Input(text_of("set", state), type="text", id={"type": "option", "name": "set"}, debounce=0.5)
+    )
     return html.Details([html.Summary("Figures of the chip"), *fields, whole], open=bool(given))
 
 

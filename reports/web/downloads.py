@@ -74,7 +74,7 @@ def _roofline(view: View) -> bytes:
     from llmviewer.reports.plots.plot import plot
 
     stream = io.BytesIO()
-    plot("roofline", view.state.subject(), view.state.hardware, **view.options).savefig(stream, format="png", dpi=160)
+    plot("roofline", view.result).savefig(stream, format="png", dpi=160)
     return stream.getvalue()
 
 

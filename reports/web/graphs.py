@@ -8,9 +8,10 @@ from dash import dcc, html
 
 from llmviewer.reports.html.charts import Chart
 from llmviewer.reports.web.colours import coloured, palette
+from llmviewer.reports.web.parts import named
 
 #: What the bar of buttons of a graph has: a download as a picture among them.
-CONFIG = {
+CONFIG: Any = {
     "responsive": True,
     "displaylogo": False,
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "sendChartToCloud"],
@@ -25,13 +26,17 @@ def graph(chart: Chart, theme: str, identifier: str = "") -> html.Figure:
     drawn = dcc.Graph(
         id=name,
         figure=figure(chart, theme),
-        config={**CONFIG, "toImageButtonOptions": {"filename": f"llmviewer-{chart.key}", "scale": 2}},
+        config=_config(chart.key),
         style={"height": f"{chart.height}px"},
     )
     title = [html.Figcaption(chart.title)] if chart.title else []
     note = [html.P(chart.note, className="note")] if chart.note else []
-    described = html.Div(drawn, role="img", **{"aria-label": chart.alt})
+    described = html.Div(drawn, role="img", **named(chart.alt))
     return html.Figure([*title, described, *note], className="chart")
+
+
+def _config(key: str) -> Any:
+    return {**CONFIG, "toImageButtonOptions": {"filename": f"llmviewer-{key}", "scale": 2}}
 
 
 def figure(chart: Chart, theme: str) -> dict[str, Any]:

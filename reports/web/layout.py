@@ -6,6 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from llmviewer.reports.web.parts import named
 from llmviewer.reports.web.state import SHOWN, State, default_text
 from llmviewer.reports.web.tabs import TABS
 from llmviewer.techniques.options import OPTIONS
@@ -16,7 +17,7 @@ DEFAULTS = {**{name: default_text(name) for name in OPTIONS}, **SHOWN, "config":
 
 def layout() -> html.Div:
     """The page, empty until the first answer arrives."""
-    stores = {"theme": "light", "offered": "", "settled": "", "hovered": "", "defaults": DEFAULTS}
+    stores: dict[str, Any] = {"theme": "light", "offered": "", "settled": "", "hovered": "", "defaults": DEFAULTS}
     return html.Div(
         [
             dcc.Location(id="address", refresh=False),
@@ -25,10 +26,10 @@ def layout() -> html.Div:
             html.Header([html.H1("llmviewer"), html.P(id="subject", className="lead", role="status")]),
             html.Div(
                 [
-                    html.Section(id="side", className="controls", **{"aria-label": "Question"}),
+                    html.Section(id="side", className="controls", **named("Question")),
                     html.Main(
                         [
-                            html.Nav(id="tabs", className="parts", **{"aria-label": "Parts of the answer"}),
+                            html.Nav(id="tabs", className="parts", **named("Parts of the answer")),
                             html.Div(id="alert"),
                             html.Div(id="content", tabIndex="-1"),
                             html.Div(id="late", className="late"),
@@ -49,7 +50,7 @@ def tabs(state: State) -> list[Any]:
             title,
             href=f"?{state.showing(tab=name).query()}",
             className="part chosen" if name == state.tab else "part",
-            **({"title": "open"} if name == state.tab else {}),
+            title="open" if name == state.tab else "",
         )
         for name, title in TABS.items()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import dash_cytoscape as cyto
@@ -11,6 +12,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.web.colours import of_bound, palette
+from llmviewer.reports.web.parts import named
 from llmviewer.reports.web.view import View
 
 #: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
@@ -18,7 +20,7 @@ BLOCK_WIDTH, BLOCK_HEIGHT, PITCH, APART = 190.0, 64.0, 96.0, 120.0
 #: Least and largest height of the graph [pixel].
 LOWEST, HIGHEST = 420.0, 1200.0
 #: Opacity of the colour of an operator that takes no time, and of one that takes a third of the stage or more.
-PALE, FULL, MOST_SHARE = 0.12, 1.0, 1.0 / 3.0
+PALE, FULL, MOST_SHARE = 0.1, 0.6, 1.0 / 3.0
 ELEMENTS = "network"
 
 
@@ -57,7 +59,7 @@ def network(view: View) -> html.Div:
         boxSelectionEnabled=False,
         responsive=True,
     )
-    return html.Div(graph, role="img", className="network", **{"aria-label": described})
+    return html.Div(graph, role="img", className="network", **named(described))
 
 
 def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[str, Any]]:
@@ -76,7 +78,7 @@ def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[s
             }
         )
     names = list(found)
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         elements.append({"data": {"source": f"block {before}", "target": f"block {after}"}})
     return elements
 

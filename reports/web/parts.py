@@ -56,8 +56,7 @@ def table(part: Table) -> list[Any]:
         rows.append(_row(part, part.total, "group", shown))
     caption = [html.Caption(part.title)] if part.title else []
     made = html.Table([*caption, html.Thead(html.Tr(heads)), html.Tbody(rows)])
-    label = {"aria-label": part.title or "table"}
-    scrolled = html.Div(made, className="scroll", tabIndex="0", role="group", **label)
+    scrolled = html.Div(made, className="scroll", tabIndex="0", role="group", **named(part.title or "table"))
     return [scrolled, *([html.P(part.note, className="note")] if part.note else [])]
 
 
@@ -70,6 +69,11 @@ def _row(part: Table, cells: tuple[str, ...], kind: str, shown: list[int]) -> ht
         ],
         className=kind,
     )
+
+
+def named(text: str, **more: str) -> dict[str, Any]:
+    """Attributes of an element with a name for those who do not see it.  more: further attributes of ARIA."""
+    return {"aria-label": text, **{f"aria-{name}": value for name, value in more.items()}}
 
 
 def alert(text: str) -> html.P:

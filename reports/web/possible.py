@@ -63,9 +63,7 @@ def _is_possible(plain: Configuration, name: str, text: str) -> bool:
 
 def _has(plain: Configuration, attribute: str) -> bool:
     """Whether any part of a layer has an attribute: experts, the rank of a latent cache."""
-    return any(
-        hasattr(part, attribute) for layer in plain.model.layers for part in (layer.mixer, layer.feed_forward)
-    )
+    return any(hasattr(part, attribute) for layer in plain.model.layers for part in (layer.mixer, layer.feed_forward))
 
 
 def _step() -> Any:

@@ -72,4 +72,4 @@ def _pictures(app: Dash) -> None:
 
 
 def _call(app: Dash, function: str, *arguments: object, **more: object) -> None:
-    app.clientside_callback(ClientsideFunction(SCRIPT, function), *arguments, **more)
+    app.clientside_callback(ClientsideFunction(SCRIPT, function), *arguments, **more)  # type: ignore[no-untyped-call]

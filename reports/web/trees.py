@@ -17,7 +17,7 @@ def tree(root: Node, *, open_root: bool = True) -> Any:
 
 
 def _branch(one: Branch, *, opened: bool = False) -> Any:
-    told = [
+    told: list[Any] = [
         html.Strong(one.name),
         f" {one.value} ",
         *([html.Span(one.share, className="count"), " "] if one.share else []),

@@ -29,8 +29,10 @@ def content(view: View) -> list[Any]:
             html.Tbody([_row(*row) for row in listed]),
         ]
     )
-    label = {"aria-label": "Published figures"}
-    return [html.P(NOTE, className="note"), html.Div(shown, className="scroll", tabIndex="0", role="group", **label)]
+    return [
+        html.P(NOTE, className="note"),
+        html.Div(shown, className="scroll", tabIndex="0", role="group", **parts.named("Published figures")),
+    ]
 
 
 HEADS = (("Source", "left"), ("Figures", "right"), ("Mean error", "right"), ("Address", "left"))

@@ -39,10 +39,11 @@ def answered(view: View, asked: dict[str, str]) -> list[Any]:
         raise UserError(f"request_rate is {quoted(text)}; allowed: a number of requests per second") from None
     options = {name: value for name, value in view.options.items() if name != "batch_size"}
     limits = {name: asked[name] for name in ("ttft", "tpot") if asked.get(name)}
-    made = simulate(view.state.subject(), view.state.hardware, request_rate=rate, requests=REQUESTS, **limits, **options)
+    load = {"request_rate": rate, "requests": REQUESTS, **limits}
+    made = simulate(view.state.subject(), view.state.hardware, **load, **options)
     page = parts.page(simulation_page.page(made.to_dict()))
     try:
-        curve = [graphs.graph(loads.chart(latency_rate.frame(made), rate), view.theme)]
+        curve: list[Any] = [graphs.graph(loads.chart(latency_rate.frame(made), rate), view.theme)]
     except UserError as error:
         curve = [html.P(str(error), className="note")]
     return [*curve, *page]

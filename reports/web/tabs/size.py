@@ -6,7 +6,8 @@ from typing import Any
 
 from dash import html
 
-from llmviewer.core.errors import UserError
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted
 from llmviewer.planning.call import size
 from llmviewer.reports import sizing_page
 from llmviewer.reports.html import front
@@ -39,14 +40,22 @@ def answered(view: View, asked: dict[str, str]) -> list[Any]:
     """The page and the front of a sizing.  Raises UserError."""
     chips = [one.strip() for one in asked.get("chips", "").split(",") if one.strip()] or [view.state.hardware]
     if len(chips) > MAX_CHIPS:
-        raise UserError(f"{len(chips)} chips; the viewer sizes at most {MAX_CHIPS} at once, `llmviewer size` any number")
+        raise UserError(f"{len(chips)} chips; allowed here: at most {MAX_CHIPS}, `llmviewer size` takes any number")
     limits = {name: text for name, text in asked.items() if name != "chips" and text}
     limits.setdefault("request_rate", "10")
     options = {name: value for name, value in view.options.items() if name not in (*CHOSEN, *WORKLOAD)}
     lengths = {name: view.sizes[name] for name in ("input_len", "output_len")}
-    numbers = {name: float(text) if name == "request_rate" else text for name, text in limits.items()}
-    if "max_gpus" in numbers:
-        numbers["max_gpus"] = int(limits["max_gpus"])
-    answer = size(view.state.subject(), chips, **lengths, **numbers, **options).to_dict()
+    words = {**lengths, **{name: _number(name, text) for name, text in limits.items()}, **options}
+    answer = size(view.state.subject(), chips, **words).to_dict()
     drawn = [graphs.graph(front.chart(answer), view.theme)] if len(answer["frontier"]) > 1 else []
     return [*drawn, *parts.page(sizing_page.page(answer, explain=True))]
+
+
+def _number(name: str, text: str) -> Any:
+    """A field's value: numbers for rates and devices, texts for limits.  Raises UserError."""
+    if name not in ("request_rate", "max_gpus"):
+        return text
+    number = arguments.parse_size(text)
+    if isinstance(number, str):
+        raise UserError(f"{name} is {quoted(text)}; allowed: a number")
+    return number

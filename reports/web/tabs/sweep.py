@@ -11,8 +11,7 @@ from llmviewer.reports.web import graphs
 from llmviewer.reports.web.points import points, report
 from llmviewer.reports.web.view import View
 
-#: Factors of the sizes asked, over which curves run.
-OCTAVES = tuple(2**power for power in range(10))
+#: Batch sizes of the curves.
 BATCHES = tuple(2**power for power in range(10))
 
 
@@ -20,7 +19,8 @@ def content(view: View) -> list[Any]:
     """Curves over batch sizes, for the prompt asked, half of it and twice it."""
     sizes = view.sizes
     inputs = sorted({max(sizes["input_len"] // 2, 1), sizes["input_len"], sizes["input_len"] * 2})
-    found = curves.sweep(report(view, points(view, sorted({*BATCHES, sizes["batch_size"]}), inputs, [sizes["output_len"]])))
+    batches = sorted({*BATCHES, sizes["batch_size"]})
+    found = curves.sweep(report(view, points(view, batches, inputs, [sizes["output_len"]])))
     notes = [html.P(text, className="note") for text in (found.left_out, found.bands) if text]
     legend = html.Ul([html.Li(name) for name, _, _ in found.legend], className="legend")
     drawn = html.Div([graphs.graph(chart, view.theme) for chart in found.charts], className="grid")
