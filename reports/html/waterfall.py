@@ -15,7 +15,7 @@ MS = 1e3
 
 def chart(first: End, last: End, steps: Mapping[str, float], metric: str) -> Chart:
     """Returns the chart of the steps between two times [s], each with its name."""
-    names = [escape(first[0]), *map(escape, steps), escape(last[0])]
+    names = [f"A: {escape(first[0])}", *map(escape, steps), f"B: {escape(last[0])}"]
     values = [first[1], *steps.values(), last[1]]
     signs = ["", *("+" if step >= 0.0 else "−" for step in steps.values()), ""]
     return Chart(

@@ -26,9 +26,6 @@ from llmviewer.reports.web.tabs import TABS, content
 from llmviewer.reports.web.tabs.ledger import ROWS
 from llmviewer.reports.web.view import View
 
-#: Tabs whose answers a button asks for.
-SLOW = ("size", "load")
-
 
 def mount(server: Flask, ledger: Any) -> Dash:
     """Add the viewer to a server.  ledger: gives (source, address, figures, error) rows of published figures."""
@@ -46,7 +43,6 @@ def mount(server: Flask, ledger: Any) -> Dash:
     server.add_url_rule("/theme.css", "theme", _theme)
     server.register_blueprint(downloads)
     _answers(app)
-    _slow_answers(app)
     linked(app)
     return app
 
@@ -155,32 +151,3 @@ def _uploaded(contents: str | None) -> tuple[Any, Any]:
         return no_update, alert("the file could not be read; drop a model's config.json")
     except UserError as error:
         return no_update, alert(str(error))
-
-
-def _slow_answers(app: Dash) -> None:
-    """Callbacks of the tabs whose answers take seconds."""
-    for key in SLOW:
-        app.callback(
-            Output(f"{key}-answer", "children"),
-            Input(f"{key}-ask", "n_clicks"),
-            State({"type": f"{key}-asked", "name": ALL}, "value"),
-            State({"type": f"{key}-asked", "name": ALL}, "id"),
-            State("address", "search"),
-            State("theme", "data"),
-            prevent_initial_call=True,
-            running=[(Output(f"{key}-ask", "disabled"), True, False)],
-        )(_asked_of(key))
-
-
-def _asked_of(key: str) -> Any:
-    def asked(clicks: int, values: list[Any], names: list[dict[str, str]], search: str, theme: str) -> Any:
-        if not clicks:
-            return no_update
-        given = {one["name"]: str(value or "").strip() for one, value in zip(names, values, strict=True)}
-        try:
-            view = View(state=parsed(search), theme=theme)
-            return import_module(f"llmviewer.reports.web.tabs.{key}").answered(view, given)
-        except UserError as error:
-            return alert(str(error))
-
-    return asked

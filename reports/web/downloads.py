@@ -10,6 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.reports.web.equivalents import run_of
 from llmviewer.reports.web.state import parsed
 from llmviewer.reports.web.view import View
 
@@ -36,7 +37,8 @@ def _report(view: View) -> str:
 
     found = verdict(view.configuration, view.request, view.result)
     columns = _points(view)
-    made = Report(results={view.name: view.result}, points=columns, verdicts={view.name: found}, command=view.command)
+    command, _ = run_of(view, "report", "", view.options)
+    made = Report(results={view.name: view.result}, points=columns, verdicts={view.name: found}, command=command)
     return page.text(made)
 
 

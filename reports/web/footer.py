@@ -6,6 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from llmviewer.reports.web.equivalents import equivalents
 from llmviewer.reports.web.view import View
 
 #: File -> what it is.
@@ -21,10 +22,11 @@ FILES = {
 def footer(view: View) -> list[Any]:
     """Command, call and downloads of a view."""
     query = view.state.query()
+    command, call = equivalents(view)
     files = [html.A(title, href=f"download/{name}?{query}", className="button") for name, title in FILES.items()]
     return [
-        _copied("command", "On the command line", view.command),
-        _copied("call", "In Python", view.call),
+        _copied("command", "On the command line", command),
+        _copied("call", "In Python", call),
         html.Div([html.Span("Download: "), *files], className="above"),
     ]
 

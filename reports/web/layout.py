@@ -15,6 +15,10 @@ from llmviewer.techniques.options import OPTIONS
 DEFAULTS = {**{name: default_text(name) for name in OPTIONS}, **SHOWN, "config": ""}
 
 
+#: Look of an answer while the next one takes its time.
+FADED = {"visibility": "visible", "opacity": 0.5}
+
+
 def layout() -> html.Div:
     """The page, empty until the first answer arrives."""
     stores: dict[str, Any] = {"theme": "light", "offered": "", "settled": "", "hovered": "", "defaults": DEFAULTS}
@@ -31,7 +35,9 @@ def layout() -> html.Div:
                         [
                             html.Nav(id="tabs", className="parts", **named("Parts of the answer")),
                             html.Div(id="alert"),
-                            html.Div(id="content", tabIndex="-1"),
+                            dcc.Loading(
+                                html.Div(id="content", tabIndex="-1"), delay_show=400, overlay_style=FADED, type="dot"
+                            ),
                             html.Div(id="late", className="late"),
                         ]
                     ),

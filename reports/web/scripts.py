@@ -21,9 +21,8 @@ def linked(app: Dash) -> None:
         _call(
             app,
             "slid",
-            Output(field, "value", allow_duplicate=True),
-            Input(slider, "value"),
-            State(field, "value"),
+            [Output(field, "value", allow_duplicate=True), Output(slider, "value")],
+            [Input(slider, "value"), Input(field, "value")],
             prevent_initial_call=True,
         )
     figures, whole = {"type": "figure", "name": ALL}, {"type": "option", "name": "set"}
@@ -50,6 +49,16 @@ def _address(app: Dash) -> None:
         State(option, "id"),
         State(shown, "id"),
         State("defaults", "data"),
+        prevent_initial_call=True,
+    )
+    asked = {"type": "asked", "name": ALL}
+    _call(
+        app,
+        "asked",
+        Output("address", "search", allow_duplicate=True),
+        Input("ask", "n_clicks"),
+        State(asked, "value"),
+        State(asked, "id"),
         prevent_initial_call=True,
     )
     for function, identifier, event in (

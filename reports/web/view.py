@@ -9,16 +9,12 @@ from typing import Any
 from llmviewer import api
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
-from llmviewer.api.trials import run_line
 from llmviewer.core.workload import Request
 from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.web.state import State
 from llmviewer.result.result import Result
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
-
-#: Name of the visitor's own model, in lines and commands.
-OWN = "config.json"
+from llmviewer.techniques.options import WORKLOAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,39 +72,12 @@ class View:
         wanted = self.state.shown["stage"]
         return wanted if any(line.stage == wanted for line in self.lines) else "prefill"
 
-    @cached_property
-    def command(self) -> str:
-        """The same question on the command line."""
-        words = run_line(self._subject, self.state.hardware, self.options)
-        return " ".join(("llmviewer analyze", *(_quoted(word) for one in words.values() for word in one)))
-
-    @cached_property
-    def call(self) -> str:
-        """The same question in Python."""
-        subject = f'json.load(open("{OWN}"))' if self.state.config else f'"{self.state.model}"'
-        words = "".join(f", {name}={value!r}" for name, value in self.options.items() if not _is_default(name, value))
-        return f'lv.analyze({subject}, "{self.state.hardware}"{words})'
-
-    @property
-    def _subject(self) -> str:
-        return OWN if self.state.config else self.state.model
-
 
 def view_of(query: str, theme: str) -> View:
     """The view of another configuration by its query."""
     from llmviewer.reports.web.state import parsed
 
     return View(state=parsed(query), theme=theme)
-
-
-def _is_default(name: str, value: Any) -> bool:
-    return bool(value == OPTIONS[name].default) and OPTIONS[name].kind is not ValueKind.SWITCH
-
-
-def _quoted(word: str) -> str:
-    from shlex import quote
-
-    return quote(word)
 
 
 #: Names that controls offer.

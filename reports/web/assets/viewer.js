@@ -40,7 +40,10 @@
     const pairs = [...optionIds.map((id, at) => [id.name, options[at]]), ...shownIds.map((id, at) => [id.name, shown[at]])];
     const parameters = current();
     let last = "";
+    const moved = triggered().filter((id) => id.includes('"shown"'));
     for (const [key, value] of pairs) {
+      // switches that the server has just drawn show what it chose, which the address need not say
+      if (shownIds.some((id) => id.name === key) && !(moved.length === 1 && moved[0].includes(`"${key}"`))) continue;
       const text = value === null || value === undefined ? "" : String(value);
       const own = parameters.get(key) ?? defaults[key] ?? "";
       if (text === own || (text === "" && !parameters.has(key))) continue;
@@ -50,6 +53,7 @@
       if (key === "block" || key === "stage") parameters.delete("operator");
       last = key;
     }
+    if (optionIds.some((id) => id.name === last)) parameters.delete("run"); // answers that take seconds are asked for
     return last ? calmed(() => go(parameters, last)) : keep();
   }
 
@@ -87,6 +91,18 @@
     return go(parameters, "operator");
   }
 
+  // The fields of a form; the server answers them where the address says so.
+  function asked(clicks, values, ids) {
+    if (!clicks) return keep();
+    const parameters = current();
+    ids.forEach((id, at) => {
+      if (values[at]) parameters.set(id.name, values[at]);
+      else parameters.delete(id.name);
+    });
+    parameters.set("run", parameters.get("tab"));
+    return go(parameters, "");
+  }
+
   function kept(clicks) {
     if (!clicks) return keep();
     const parameters = current();
@@ -116,11 +132,15 @@
     return new Promise((resolve) => setTimeout(() => resolve(own === last ? search || "?" : keep()), SETTLED));
   }
 
+  const triggered = () => window.dash_clientside.callback_context.triggered.map((one) => one.prop_id);
+
+  // A slider runs over powers of two; whichever of field and slider was moved sets the other.
   function slid(power, text) {
-    if (power === null || power === undefined) return keep();
-    const own = Number(text);
-    if (own > 0 && Math.abs(Math.log2(own) - power) < 0.13) return keep(); // the place of a size between two stops
-    return String(Math.round(2 ** power));
+    const moved = triggered();
+    if (moved.length !== 1) return [keep(), keep()];
+    const size = Number(text.replace(/k$/i, "")) * (/k$/i.test(text) ? 1024 : 1);
+    if (!moved[0].includes("slider")) return [keep(), size > 0 ? Math.log2(size) : keep()];
+    return [size > 0 && Math.abs(Math.log2(size) - power) < 0.01 ? keep() : String(Math.round(2 ** power)), keep()];
   }
 
   // Fields of single figures make the text of --set; figures without a field stay.
@@ -155,7 +175,7 @@
 
   window.dash_clientside = Object.assign(window.dash_clientside || {}, {
     viewer: {
-      changed, tapped, clicked, selected, kept, theme, settled, slid, figures, mark_node, mark_point,
+      changed, asked, tapped, clicked, selected, kept, theme, settled, slid, figures, mark_node, mark_point,
       forgotten: without("with"), removed: without("config"),
     },
   });

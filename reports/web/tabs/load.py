@@ -11,7 +11,7 @@ from llmviewer.reports import simulation_page
 from llmviewer.reports.html import loads
 from llmviewer.reports.plots import latency_rate
 from llmviewer.reports.web import graphs, parts
-from llmviewer.reports.web.questions import Field, form
+from llmviewer.reports.web.questions import Field, answer, form, text_of
 from llmviewer.reports.web.view import View
 from llmviewer.simulation.call import simulate
 
@@ -21,29 +21,34 @@ FIELDS = (
     Field(name="tpot", label="Time per output token at most", start="p99:50ms"),
 )
 #: Requests of a simulation here; `llmviewer simulate` takes any number.
-REQUESTS = 400
+REQUESTS = 4000
 
 
 def content(view: View) -> list[Any]:
     """The form, which a button answers."""
-    note = f"A simulation of {REQUESTS} requests that arrive at random, on the engine's scheduler; it takes seconds."
-    return [form(view, FIELDS, "load", "Simulate", note), html.Div(id="load-answer")]
+    note = f"A simulation of {REQUESTS:,} requests that arrive at random, on the engine's scheduler; it takes seconds."
+    return [form(view, FIELDS, "Simulate", note), *answer(view, _answered)]
 
 
-def answered(view: View, asked: dict[str, str]) -> list[Any]:
-    """The page of a simulation, and its latencies at ten rates.  Raises UserError."""
-    text = asked.get("request_rate") or FIELDS[0].start
+def load_of(view: View) -> dict[str, Any]:
+    """Arguments of `lv.simulate`.  Raises UserError."""
+    asked: dict[str, Any] = {one.name: text_of(view, one) for one in FIELDS}
     try:
-        rate = float(text)
+        asked["request_rate"] = float(asked["request_rate"])
     except ValueError:
-        raise UserError(f"request_rate is {quoted(text)}; allowed: a number of requests per second") from None
+        rate = quoted(asked["request_rate"])
+        raise UserError(f"request_rate is {rate}; allowed: a number of requests per second") from None
     options = {name: value for name, value in view.options.items() if name != "batch_size"}
-    limits = {name: asked[name] for name in ("ttft", "tpot") if asked.get(name)}
-    load = {"request_rate": rate, "requests": REQUESTS, **limits}
-    made = simulate(view.state.subject(), view.state.hardware, **load, **options)
+    return {**asked, "requests": REQUESTS, **options}
+
+
+def _answered(view: View) -> list[Any]:
+    """The page of a simulation, and its latencies at ten rates.  Raises UserError."""
+    load = load_of(view)
+    made = simulate(view.state.subject(), view.state.hardware, **load)
     page = parts.page(simulation_page.page(made.to_dict()))
     try:
-        curve: list[Any] = [graphs.graph(loads.chart(latency_rate.frame(made), rate), view.theme)]
+        curve: list[Any] = [graphs.graph(loads.chart(latency_rate.frame(made), load["request_rate"]), view.theme)]
     except UserError as error:
         curve = [html.P(str(error), className="note")]
     return [*curve, *page]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import html
-
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.planning.call import size
 from llmviewer.reports import sizing_page
 from llmviewer.reports.html import front
 from llmviewer.reports.web import graphs, parts
-from llmviewer.reports.web.questions import Field, form
+from llmviewer.reports.web.questions import Field, answer, form, text_of
 from llmviewer.reports.web.view import View
 from llmviewer.techniques.options import WORKLOAD
 
@@ -33,22 +31,30 @@ CHOSEN = ("batch_size", "tensor_parallel_size", "data_parallel_size", "expert_pa
 def content(view: View) -> list[Any]:
     """The form, which a button answers since a search takes seconds."""
     note = "The search tries chips, layouts and number formats, and simulates the best of them; it takes seconds."
-    return [form(view, FIELDS, "size", "Size", note), html.Div(id="size-answer")]
+    return [form(view, FIELDS, "Size", note), *answer(view, _answered)]
 
 
-def answered(view: View, asked: dict[str, str]) -> list[Any]:
-    """The page and the front of a sizing.  Raises UserError."""
-    chips = [one.strip() for one in asked.get("chips", "").split(",") if one.strip()] or [view.state.hardware]
-    if len(chips) > MAX_CHIPS:
-        raise UserError(f"{len(chips)} chips; allowed here: at most {MAX_CHIPS}, `llmviewer size` takes any number")
-    limits = {name: text for name, text in asked.items() if name != "chips" and text}
-    limits.setdefault("request_rate", "10")
-    options = {name: value for name, value in view.options.items() if name not in (*CHOSEN, *WORKLOAD)}
+def chips_of(view: View) -> list[str]:
+    """The chips that are tried.  Raises UserError for too many."""
+    names = [one.strip() for one in view.state.asked.get("chips", "").split(",") if one.strip()]
+    if len(names) > MAX_CHIPS:
+        raise UserError(f"{len(names)} chips; allowed here: at most {MAX_CHIPS}, `llmviewer size` takes any number")
+    return names or [view.state.hardware]
+
+
+def words_of(view: View) -> dict[str, Any]:
+    """Arguments of `lv.size`: load, limits, and options of a run that it does not choose itself.  Raises UserError."""
+    asked = {one.name: _number(one.name, text_of(view, one)) for one in FIELDS if one.name != "chips"}
     lengths = {name: view.sizes[name] for name in ("input_len", "output_len")}
-    words = {**lengths, **{name: _number(name, text) for name, text in limits.items()}, **options}
-    answer = size(view.state.subject(), chips, **words).to_dict()
-    drawn = [graphs.graph(front.chart(answer), view.theme)] if len(answer["frontier"]) > 1 else []
-    return [*drawn, *parts.page(sizing_page.page(answer, explain=True))]
+    options = {name: value for name, value in view.options.items() if name not in (*CHOSEN, *WORKLOAD)}
+    return {**lengths, **asked, **options}
+
+
+def _answered(view: View) -> list[Any]:
+    """The page and the front of a sizing.  Raises UserError."""
+    found = size(view.state.subject(), chips_of(view), **words_of(view)).to_dict()
+    drawn = [graphs.graph(front.chart(found), view.theme)] if len(found["frontier"]) > 1 else []
+    return [*drawn, *parts.page(sizing_page.page(found, explain=True))]
 
 
 def _number(name: str, text: str) -> Any:
