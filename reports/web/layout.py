@@ -30,7 +30,11 @@ def layout() -> html.Div:
             html.Header([html.H1("llmviewer"), html.P(id="subject", className="lead", role="status")]),
             html.Div(
                 [
-                    html.Section(id="side", className="controls", **named("Question")),
+                    html.Details(
+                        [html.Summary("Question"), html.Section(id="side", className="controls", **named("Question"))],
+                        id="question",
+                        open=True,
+                    ),
                     html.Main(
                         [
                             html.Nav(id="tabs", className="parts", **named("Parts of the answer")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from math import hypot
 from typing import Any
 
 import dash_cytoscape as cyto
@@ -16,12 +18,16 @@ from llmviewer.reports.web.parts import named
 from llmviewer.reports.web.view import View
 
 #: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
-BLOCK_WIDTH, BLOCK_HEIGHT, PITCH, APART = 190.0, 64.0, 96.0, 120.0
+BLOCK_WIDTH, BLOCK_HEIGHT, PITCH, APART = 190.0, 64.0, 96.0, 60.0
 #: Least and largest height of the graph [pixel].
 LOWEST, HIGHEST = 420.0, 1200.0
 #: Opacity of the colour of an operator that takes no time, and of one that takes a third of the stage or more.
 PALE, FULL, MOST_SHARE = 0.1, 0.6, 1.0 / 3.0
 ELEMENTS = "network"
+#: Numbers of each command of an SVG path, the last two of which are the point that it reaches.
+COMMANDS = re.compile(r"[MLC]([^MLC]+)")
+
+Point = tuple[float, float]
 
 
 def blocks(lines: list[Line]) -> dict[str, list[Line]]:
@@ -107,9 +113,25 @@ def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, 
                 "classes": ("tensor" if line is None else "operator") + chosen,
             }
         )
-    for source, target, _ in drawn.paths:
-        elements.append({"data": {"source": f"operator {source}", "target": f"operator {target}"}, "classes": "flow"})
+    at = {box.name: (box.x, box.y) for box in drawn.boxes}
+    for source, target, path in drawn.paths:
+        ends = {"source": f"operator {source}", "target": f"operator {target}"}
+        bends = _bends(path, at[source], at[target])
+        elements.append({"data": ends | bends, "classes": "bent" if bends else "straight"})
     return elements
+
+
+def _bends(path: str, start: Point, end: Point) -> dict[str, str]:
+    """Bends of an edge as Cytoscape takes them: shares of the way from start to end, and distances from that line."""
+    reached = [tuple(map(float, points.split()[-2:])) for points in COMMANDS.findall(path)][1:-1]
+    if not reached:
+        return {}
+    places = (reached[0], reached[-1])  # the bends between them are on one vertical line
+    across, down = end[0] - start[0], end[1] - start[1]
+    length = hypot(across, down)
+    along = [((x - start[0]) * across + (y - start[1]) * down) / length**2 for x, y in places]
+    aside = [((y - start[1]) * across - (x - start[0]) * down) / length for x, y in places]
+    return {"along": " ".join(f"{one:.3f}" for one in along), "aside": " ".join(f"{one:.1f}" for one in aside)}
 
 
 def _paint(line: Line, share: float, view: View) -> dict[str, Any]:
@@ -150,5 +172,10 @@ def _styles(theme: str) -> list[dict[str, Any]]:
             "selector": "edge",
             "style": {"width": 1.2, "line-color": colours["--soft"], "target-arrow-color": colours["--soft"],
                       "target-arrow-shape": "triangle", "curve-style": "bezier", "arrow-scale": 0.8},
+        },
+        {
+            "selector": ".bent",
+            "style": {"curve-style": "segments", "segment-weights": "data(along)",
+                      "segment-distances": "data(aside)", "edge-distances": "node-position"},
         },
     ]  # fmt: skip

@@ -6,9 +6,12 @@ from typing import Any
 
 from dash import html
 
-from llmviewer.reports.html.explanations import DEPTH, MOST, Branch, branch
+from llmviewer.reports.html.explanations import Branch, branch
 from llmviewer.reports.web.parts import linked
 from llmviewer.result.explanation.node import Node, folded
+
+#: Levels of a tree, and parts of a sum that stand alone; `llmviewer explain` shows any number.
+DEPTH, MOST = 5, 8
 
 
 def tree(root: Node, *, open_root: bool = True) -> Any:

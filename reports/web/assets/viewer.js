@@ -3,7 +3,7 @@
 (() => {
   const keep = () => window.dash_clientside.no_update;
   const current = () => new URLSearchParams(window.location.search);
-  const AT_ONCE = 80, SETTLED = 600, ONE_MOVE = 1500; // milliseconds
+  const AT_ONCE = 80, SETTLED = 1500, ONE_MOVE = 1500; // milliseconds
   let before = 0, waiting = null, name = "", moved = 0;
 
   // The address with other values; several changes of one control in a row are one step back.
@@ -119,7 +119,9 @@
     return go(parameters, "");
   };
 
+  // The theme of the system; on a narrow screen the answer comes first, and the question opens on demand.
   function theme() {
+    document.getElementById("question").open = !window.matchMedia("(max-width: 64rem)").matches;
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
     const now = () => (dark.matches ? "dark" : "light");
     dark.addEventListener("change", () => window.dash_clientside.set_props("theme", { data: now() }));
