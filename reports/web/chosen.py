@@ -28,7 +28,7 @@ BYTES = {
 
 def chosen(view: View) -> Line:
     """The operator that the state names, or the one of the stage that takes most time."""
-    own = [line for line in view.lines if line.stage == view.stage]
+    own = view.shown_lines
     named = next((line for line in view.lines if line.key == view.state.shown["operator"]), None)
     return named or max(own, key=lambda line: line.share)
 

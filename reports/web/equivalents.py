@@ -31,7 +31,8 @@ def equivalents(view: View) -> tuple[str, str]:
         lists = {**view.options, "batch_size": batches_of(view), "input_len": inputs_of(view)}
         return run_of(view, "sweep", "", lists)
     if tab == "explain":
-        return run_of(view, "explain", "tpot_s", view.options)
+        number = "tpot_s" if view.sizes["output_len"] > 1 else "ttft_s"
+        return run_of(view, "explain", number, view.options)
     if tab == "compare" and view.state.others:
         return _compared(view_of(view.state.others[0], view.theme), view)
     return run_of(view, "analyze", "", view.options)

@@ -40,14 +40,14 @@ def blocks(lines: list[Line]) -> dict[str, list[Line]]:
 
 def unfolded(view: View) -> str:
     """The block that is unfolded: the one that the state names, or the one that takes most time."""
-    found = blocks([line for line in view.lines if line.stage == view.stage])
+    found = blocks(view.shown_lines)
     chosen = view.state.shown["block"]
     return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
 
 
 def network(view: View) -> html.Div:
     """The graph of the shown stage."""
-    found = blocks([line for line in view.lines if line.stage == view.stage])
+    found = blocks(view.shown_lines)
     chosen = unfolded(view)
     drawn = drawing([line.operator for line in found[chosen]])
     elements = [*_chain(found, chosen, view), *_operators(drawn, found[chosen], view)]
@@ -168,6 +168,7 @@ def _styles(theme: str) -> list[dict[str, Any]]:
                       "border-color": colours["--soft"], "height": 26, "font-size": 11, "width": 100},
         },
         {"selector": ".chosen", "style": {"border-width": 5}},
+        {"selector": ".near", "style": {"border-width": 7, "border-color": colours["--focus"]}},
         {
             "selector": "edge",
             "style": {"width": 1.2, "line-color": colours["--soft"], "target-arrow-color": colours["--soft"],

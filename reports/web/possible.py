@@ -17,20 +17,20 @@ from llmviewer.techniques.options import OPTIONS
 SIZES = ("1", "2", "4", "8", "16")
 TRIED: dict[str, tuple[str, ...]] = {
     "dtype": OPTIONS["dtype"].choices,
-    "quantization": ("none", *presets.names("quantization")),
-    "kv_cache_dtype": ("auto", *presets.names("kv_cache_dtype")),
+    "quantization": tuple(dict.fromkeys(("none", *presets.names("quantization")))),
+    "kv_cache_dtype": tuple(dict.fromkeys(("auto", *presets.names("kv_cache_dtype")))),
     "tensor_parallel_size": SIZES,
     "pipeline_parallel_size": SIZES,
     "data_parallel_size": SIZES,
-    "expert_parallel_size": SIZES,
     "context_parallel_size": SIZES,
     "attention": ("flash", "eager", "flash-decoding"),
     "fusion": ("none", "all"),
     "batching": ("static", "continuous", "chunked,tokens=512", "disaggregated,prefill=1,decode=1"),
     "speculative": ("none", "ngram,tokens=3,acceptance=0.6", "eagle3,tokens=3,acceptance=0.7"),
     "latent_attention": OPTIONS["latent_attention"].choices,
-    "sequence_parallel": ("off", "on"),
 }
+#: Options that need others beside them, which are offered whole.
+WHOLE = {"expert_parallel_size": SIZES, "sequence_parallel": ("off", "on")}
 #: Option -> attribute of a part of the model's layers without which it has no effect.
 ONLY = {"latent_attention": "kv_rank", "expert_parallel_size": "experts", "expert_skew": "experts"}
 
@@ -47,11 +47,13 @@ def _offered(model: str, config: str, hardware: str, engine: str) -> tuple[tuple
 
     words = {"engine": engine} if engine else {}
     plain = View(state=State(model=model, config=config, hardware=hardware, words=words)).configuration
-    return tuple((name, [text for text in texts if _is_possible(plain, name, text)]) for name, texts in TRIED.items())
+    tried = [(name, [text for text in texts if _is_possible(plain, name, text)]) for name, texts in TRIED.items()]
+    whole = [(name, list(texts) if _concerns(plain, name) else []) for name, texts in WHOLE.items()]
+    return (*tried, *whole)
 
 
 def _is_possible(plain: Configuration, name: str, text: str) -> bool:
-    if name in ONLY and not _has(plain, ONLY[name]):
+    if not _concerns(plain, name):
         return text == default_text(name)
     try:
         made = plain.with_options({name: text})
@@ -61,8 +63,11 @@ def _is_possible(plain: Configuration, name: str, text: str) -> bool:
     return True
 
 
-def _has(plain: Configuration, attribute: str) -> bool:
-    """Whether any part of a layer has an attribute: experts, the rank of a latent cache."""
+def _concerns(plain: Configuration, name: str) -> bool:
+    """Whether a model has the parts of layers that an option is about: experts, the rank of a latent cache."""
+    if name not in ONLY:
+        return True
+    attribute = ONLY[name]
     return any(hasattr(part, attribute) for layer in plain.model.layers for part in (layer.mixer, layer.feed_forward))
 
 

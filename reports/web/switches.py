@@ -10,6 +10,7 @@ from llmviewer.reports.web.chosen import chosen
 from llmviewer.reports.web.network import blocks, unfolded
 from llmviewer.reports.web.view import View
 
+STAGES = {"prefill": "prefill", "decode": "decode", "request": "whole request"}
 #: Values of the switches that are the same for every model.
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
 
@@ -21,9 +22,9 @@ def switches(view: View, names: Sequence[str]) -> html.Div:
 
 def _values(view: View, name: str) -> tuple[str, dict[str, str]]:
     """Value and choices of a switch, each with its label."""
-    own = [line for line in view.lines if line.stage == view.stage]
+    own = view.shown_lines
     if name == "stage":
-        return view.stage, {one: one for one in dict.fromkeys(line.stage for line in view.lines)}
+        return view.stage, {one: STAGES[one] for one in view.stages}
     if name == "block":
         return unfolded(view), {one: one for one in blocks(own)}
     if name == "operator":

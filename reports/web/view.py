@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,9 @@ from llmviewer.reports.web.state import State
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import WORKLOAD
 
+#: Stage that joins prefill and all decode steps.
+REQUEST = "request"
+
 
 @dataclass(frozen=True, kw_only=True)
 class View:
@@ -26,13 +29,14 @@ class View:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of the run, sizes included."""
-        return self.state.options()
+        """Keyword arguments of the run, sizes included; an encoder writes nothing unless the state says otherwise."""
+        stated = self.state.options()
+        return {"output_len": 1, **stated} if self.configuration.model.is_encoder else stated
 
     @cached_property
     def configuration(self) -> Configuration:
         """The model on the system.  Raises UserError."""
-        words = {name: value for name, value in self.options.items() if name not in WORKLOAD}
+        words = {name: value for name, value in self.state.options().items() if name not in WORKLOAD}
         return configuration(self.state.subject(), self.state.hardware, **words)
 
     @cached_property
@@ -70,7 +74,39 @@ class View:
     def stage(self) -> str:
         """The stage that is shown: decode unless the state says otherwise or nothing is decoded."""
         wanted = self.state.shown["stage"]
-        return wanted if any(line.stage == wanted for line in self.lines) else "prefill"
+        return wanted if wanted in self.stages else "prefill"
+
+    @cached_property
+    def stages(self) -> tuple[str, ...]:
+        """Stages that can be shown, the whole request among them where it has two."""
+        found = tuple(dict.fromkeys(line.stage for line in self.lines))
+        return (*found, REQUEST) if len(found) > 1 else found
+
+    @cached_property
+    def shown_lines(self) -> list[Line]:
+        """Operators of the shown stage; those of the whole request have the time and share of both stages."""
+        if self.stage == REQUEST:
+            return whole_request(self.lines, self.answer["metrics"])
+        return [line for line in self.lines if line.stage == self.stage]
+
+
+def whole_request(lines: list[Line], metrics: dict[str, Any]) -> list[Line]:
+    """Operators of prefill and decode joined by block and name.
+
+    The time of each is its share of TTFT plus its share of the rest of the request, divided by the layers; everything
+    else is that of the stage in which it takes longer.
+    """
+    spent = {"prefill": metrics["ttft_s"], "decode": metrics["e2e_s"] - metrics["ttft_s"]}
+    joined: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        joined.setdefault((line.operator["block"], line.operator["name"]), []).append(line)
+    found = []
+    for both in joined.values():
+        seconds = sum(line.share * spent[line.stage] for line in both)
+        longer = max(both, key=lambda line: line.share * spent[line.stage])
+        operator = {**longer.operator, "time_s": seconds / longer.operator["layers"]}
+        found.append(replace(longer, operator=operator, share=seconds / metrics["e2e_s"]))
+    return found
 
 
 def view_of(query: str, theme: str) -> View:
