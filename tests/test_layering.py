@@ -69,7 +69,17 @@ def test_views_are_imported_by_the_command_line_and_lazy_names_inside_functions(
 OF_SIMULATIONS = {f"llmviewer.simulation.{name}" for name in ("result", "requests", "limits", "call", "parallel")}
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if room_of(module) == "reports"])
+#: The web viewer asks questions too, and its controls are the declared options.
+VIEWER, ASKED = "llmviewer.reports.web", {"api", "simulation", "planning", "techniques", "result", "reports", "core"}
+REPORTS = [module for module in FILES if room_of(module) == "reports"]
+
+
+@pytest.mark.parametrize("module", [module for module in REPORTS if module.startswith(VIEWER)])
+def test_the_viewer_asks_through_the_calls(module: str) -> None:
+    assert {room_of(other) for other in imports(module)} <= ASKED
+
+
+@pytest.mark.parametrize("module", [module for module in REPORTS if not module.startswith(VIEWER)])
 def test_reports_read_results_and_nothing_else(module: str) -> None:
     assert {room_of(other) for other in imports(module)} <= {"reports", "result", "simulation", "planning", "core"}
     simulated = {other for other in imports(module) if room_of(other) == "simulation"}
@@ -111,6 +121,8 @@ def test_heavy_packages_are_imported_where_they_are_needed() -> None:
         allowed = {"cli": {"typer"}, "calibrate": {"torch", "scipy"}}.get(room_of(module), set())
         if module in DRAWING:
             allowed = {"matplotlib"}
+        if module.startswith(VIEWER):
+            allowed = {"dash", "dash_ag_grid", "dash_cytoscape", "flask"}
         if module == RECORDER:
             allowed = {"torch"}
         direct = set(_top_level(tree_of(module)))

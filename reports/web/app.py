@@ -16,7 +16,7 @@ from llmviewer.reports.web import possible
 from llmviewer.reports.web.colours import sheet
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.downloads import downloads
-from llmviewer.reports.web.footer import footer
+from llmviewer.reports.web.equivalents import footer
 from llmviewer.reports.web.layout import layout, tabs
 from llmviewer.reports.web.parts import alert
 from llmviewer.reports.web.scripts import linked
@@ -128,7 +128,7 @@ def _is_shown(name: str, text: str, state: Asked) -> bool:
 
 
 def _late(search: str, theme: str) -> Any:
-    """What takes longer than the answer: the changes of options that were tried, under the verdict."""
+    """The changes of options that were tried, which take longer than the verdict itself."""
     try:
         view = View(state=_known_tab(parsed(search)), theme=theme)
         if view.state.tab != "verdict":

@@ -12,7 +12,7 @@ from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.page import Facts
 from llmviewer.reports.web import parts
-from llmviewer.reports.web.trees import tree
+from llmviewer.reports.web.parts import tree
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports.web.equivalents import run_of
 from llmviewer.reports.web.state import parsed
-from llmviewer.reports.web.view import View
+from llmviewer.reports.web.view import View, points
 
 downloads = Blueprint("downloads", __name__)
 
@@ -43,7 +43,6 @@ def _report(view: View) -> str:
 
 
 def _points(view: View) -> dict[str, list[Any]]:
-    from llmviewer.reports.web.points import points
     from llmviewer.reports.web.tabs.sweep import BATCHES
 
     sizes = view.sizes

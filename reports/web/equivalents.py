@@ -1,10 +1,12 @@
-"""The question of a tab as a command and as a Python call."""
+"""The question of a tab as a command and as a Python call, and files of its answer: the foot of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from shlex import join
 from typing import Any
+
+from dash import dcc, html
 
 from llmviewer.api.trials import run_line
 from llmviewer.reports.web.tabs.load import FIELDS as LOAD
@@ -78,3 +80,31 @@ def _compared(first: View, last: View) -> tuple[str, str]:
     """The command that splits the difference by factor."""
     sides = [join(_line(one, one.state.hardware, one.options)) for one in (first, last)]
     return join(("llmviewer", "why", *sides)), f"lv.why({sides[0]!r}, {sides[1]!r})"
+
+
+#: File -> what it is.
+FILES = {
+    "report.html": "Report",
+    "analysis.json": "JSON",
+    "operators.csv": "Operators (CSV)",
+    "sweep.csv": "Sweep (CSV)",
+    "roofline.png": "Roofline (PNG)",
+}
+
+
+def footer(view: View) -> list[Any]:
+    """Command, call and downloads of a view."""
+    query = view.state.query()
+    command, call = equivalents(view)
+    files = [html.A(title, href=f"download/{name}?{query}", className="button") for name, title in FILES.items()]
+    return [
+        _copied("command", "On the command line", command),
+        _copied("call", "In Python", call),
+        html.Div([html.Span("Download: "), *files], className="above"),
+    ]
+
+
+def _copied(key: str, title: str, text: str) -> html.Div:
+    code = html.Code(text, id=key, tabIndex="0")
+    button = dcc.Clipboard(target_id=key, title=f"Copy: {title.lower()}", className="copy")
+    return html.Div([html.Span(title), code, button], className="equivalent")

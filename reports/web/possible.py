@@ -1,4 +1,4 @@
-"""What controls offer: the values of each option that the model and the chip support, found by trying them."""
+"""Values of each option that the model and the chip support, found by trying them."""
 
 from __future__ import annotations
 

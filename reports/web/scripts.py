@@ -74,7 +74,7 @@ def _address(app: Dash) -> None:
 
 
 def _pictures(app: Dash) -> None:
-    """What is hovered in one picture is marked in the other."""
+    """A hovered operator is marked in the other picture too."""
     target = Output("hovered", "data", allow_duplicate=True)
     _call(app, "mark_node", target, Input("roofline", "hoverData"), prevent_initial_call=True)
     _call(app, "mark_point", target, Input("network", "mouseoverNodeData"), prevent_initial_call=True)

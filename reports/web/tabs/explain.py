@@ -8,7 +8,7 @@ from dash import html
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.html.explanations import NUMBERS
-from llmviewer.reports.web.trees import tree
+from llmviewer.reports.web.parts import tree
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 

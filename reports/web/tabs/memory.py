@@ -7,8 +7,7 @@ from typing import Any
 from llmviewer.reports import analysis_page
 from llmviewer.reports.html import charts, curves
 from llmviewer.reports.web import graphs, parts
-from llmviewer.reports.web.points import points, report
-from llmviewer.reports.web.view import View
+from llmviewer.reports.web.view import View, points, report
 
 #: Prompt lengths of the curves, and batch sizes as multiples of the one asked.
 LENGTHS = tuple(2**power for power in range(7, 18))

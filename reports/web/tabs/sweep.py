@@ -9,8 +9,7 @@ from dash import html
 from llmviewer.reports.html import curves
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.colours import coloured
-from llmviewer.reports.web.points import points, report
-from llmviewer.reports.web.view import View
+from llmviewer.reports.web.view import View, points, report
 
 #: Batch sizes of the curves.
 BATCHES = tuple(2**power for power in range(10))
