@@ -9,7 +9,7 @@ from families import tables
 
 from llmviewer.cli import main
 from llmviewer.cli.survey import section
-from llmviewer.cli.techniques import card
+from llmviewer.result.technique_cards import technique_card as card
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
