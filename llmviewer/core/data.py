@@ -55,7 +55,7 @@ def normalized(name: str) -> str:
 
 
 def user_path(name: str) -> Path | None:
-    """The user's file or folder at the path `name` (`~` is their home); None if there is none, or it may not be read."""
+    """The file or folder at the path `name` (`~` is the user's home); None if there is none, or it may not be read."""
     if files.is_restricted():
         return None
     try:
