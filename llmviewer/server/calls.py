@@ -94,7 +94,7 @@ def answer(call: str, given: object) -> str:
     """The JSON text of a call's document.  Raises UserError with the line that a caller of Python reads."""
     words = arguments.check(call, given)
     limits.check(call, words)
-    return _ANSWERS.get(call, lambda found: _document(call, found))(words)
+    return _sweep(words) if call == "sweep" else _document(call, words)
 
 
 def _document(call: str, words: Mapping[str, Any]) -> str:
@@ -110,9 +110,6 @@ def _sweep(words: Mapping[str, Any]) -> str:
     made = llmviewer.sweep(**words)
     made.check()
     return "".join(json_parts(made.chunks()))
-
-
-_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"sweep": _sweep}
 
 
 def text(document: object) -> str:
