@@ -51,9 +51,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     problems.install(app)
     app.register_blueprint(routes.blueprint())
     if asked.pages:
-        from importlib import import_module
-
-        import_module("llmviewer.reports.web.app").mount(app)
+        _mount_pages(app)
     budgets = not asked.is_private if asked.budgets is None else asked.budgets
     guard.install(app, hosts=asked.hosts, budget=Budget() if budgets else None, seconds=asked.seconds)
     if asked.public_host:
@@ -61,6 +59,17 @@ def create_app(settings: Settings | None = None) -> Flask:
 
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1)  # type: ignore[method-assign]
     return app
+
+
+def _mount_pages(app: Flask) -> None:
+    """Add the pages, which leave the hashes of their inline scripts in the application's settings."""
+    from importlib import import_module
+
+    try:
+        pages = import_module("llmviewer.reports.web.app")
+    except ImportError as error:
+        raise UserError(f"pages need the packages of the extra web: pip install 'llmviewer[web]' ({error})") from error
+    pages.mount(app)
 
 
 def _new_flask() -> Flask:

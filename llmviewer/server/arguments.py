@@ -51,9 +51,7 @@ def schema(call: str) -> Schema:
 @cache
 def _parameters(call: str) -> dict[str, Parameter]:
     """Parameters of a call by name; options that a function takes as keywords are those of `analyze` and its own."""
-    import llmviewer
-
-    own = signature(getattr(llmviewer, call)).parameters
+    own = signature(own_arguments.function(call)).parameters
     found = {name: one for name, one in own.items() if one.kind is not Parameter.VAR_KEYWORD and name not in LEFT_OUT}
     if any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
         more = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.server import arguments, limits
+from llmviewer.server import arguments, limits, own_arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +98,13 @@ def answer(call: str, given: object) -> str:
 
 
 def _document(call: str, words: Mapping[str, Any]) -> str:
-    import llmviewer
-
-    return text(getattr(llmviewer, call)(**words).to_dict())
+    return text(own_arguments.function(call)(**words).to_dict())
 
 
 def _sweep(words: Mapping[str, Any]) -> str:
-    import llmviewer
     from llmviewer.result.columns import json_parts
 
-    made = llmviewer.sweep(**words)
+    made = own_arguments.function("sweep")(**words)
     made.check()
     return "".join(json_parts(made.chunks()))
 

@@ -1,12 +1,28 @@
-"""Arguments that are no options of a run: models, chips, loads, limits, and what single calls ask."""
+"""The functions of the calls, and arguments that are no options of a run: models, chips, loads, limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from llmviewer.core import arguments
 
+#: Call -> module of its function, imported when it is first asked for.
+HOMES: Mapping[str, str] = {
+    "analyze": "llmviewer.api.calls",
+    "sweep": "llmviewer.api.calls",
+    "compare": "llmviewer.api.calls",
+    "crossover": "llmviewer.api.calls",
+    "explain": "llmviewer.api.calls",
+    "why": "llmviewer.planning.why",
+    "advise": "llmviewer.planning.advise",
+    "simulate": "llmviewer.simulation.call",
+    "size": "llmviewer.planning.call",
+    "require": "llmviewer.planning.require",
+    "elasticity": "llmviewer.planning.elasticity",
+    "diagnose": "llmviewer.calibrate.diagnosis.call",
+}
 #: Call -> options that its Python function takes as keywords beside those of `analyze`.
 KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "require": ("ttft", "tpot", "e2e", "tokens_per_s"),
@@ -80,6 +96,12 @@ SPECIAL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "batch_size", "input_len", "output_len")},
     "crossover": {"batch_size": {**_SIZES, "description": "Batch sizes of the map."}},
 }  # fmt: skip
+
+
+def function(call: str) -> Callable[..., Any]:
+    """The Python function of a call, the same that `import llmviewer` offers."""
+    found: Callable[..., Any] = getattr(import_module(HOMES[call]), call)
+    return found
 
 
 def described(call: str, name: str) -> Mapping[str, Any] | None:
