@@ -111,15 +111,16 @@ def _sweep(words: Mapping[str, Any]) -> str:
 
 def text(document: object) -> str:
     """A document as JSON text; numbers that are not finite are null."""
-    return json.dumps(_plain(document), allow_nan=False)
+    return json.dumps(plain(document), allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of JSON; numbers that are not finite are null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _models() -> object:
