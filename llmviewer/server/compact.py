@@ -55,7 +55,7 @@ def _metrics(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def basis(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What the times of an analysis rest on: the data sheet, or kernels that were measured, and on which chip."""
+    """The basis of the times of an analysis: the data sheet, or kernels that were measured, and on which chip."""
     efficiency = answer["efficiency"]
     kinds: dict[str, list[str]] = {}
     for name, one in (efficiency.get("kernels") or {}).items():
@@ -65,7 +65,7 @@ def basis(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sources(answer: Mapping[str, Any]) -> list[str]:
-    """Where the config, the figures of the chip and the calibration are from."""
+    """Sources of the config, of the figures of the chip and of the calibration."""
     own = answer["provenance"]
     figures = (one["source"] for one in own["figures"].values() if one.get("source"))
     named = (own.get("model"), own.get("hardware"), answer["efficiency"].get("profile"), *figures)

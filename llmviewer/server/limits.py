@@ -92,10 +92,10 @@ def _check_points(call: str, given: Mapping[str, Any]) -> None:
     configurations = math.prod(count for name, count in lengths.items() if name not in SIZES)
     most = MAX_COMPARED if call == "compare" else MAX_CONFIGURATIONS
     if configurations > most:
-        raise UserError(f"the lists make {configurations:,} configurations; allowed on a server: at most {most:,}")
+        raise UserError(f"the lists make {configurations:,} configurations; allowed here: at most {most:,}")
     points = math.prod(lengths.values())
     if points > MAX_POINTS:
-        raise UserError(f"the lists make {points:,} points; allowed on a server: at most {MAX_POINTS:,}")
+        raise UserError(f"the lists make {points:,} points; allowed here: at most {MAX_POINTS:,}")
 
 
 def _check_load(call: str, given: Mapping[str, Any]) -> None:
@@ -107,12 +107,12 @@ def _check_load(call: str, given: Mapping[str, Any]) -> None:
     requests = traffic.most_requests * words["replications"]
     if requests > MAX_REQUESTS:
         raise UserError(
-            f"the load has {requests:,.0f} requests; allowed on a server: at most {MAX_REQUESTS:,}; give fewer requests"
+            f"the load has {requests:,.0f} requests; allowed here: at most {MAX_REQUESTS:,}; give fewer requests"
         )
     if words["find_rate"] and (words["requests"] is None or words["duration"] is not None):
-        raise UserError(f"find_rate needs requests in place of duration on a server: at most {MAX_REQUESTS:,}")
+        raise UserError(f"find_rate needs requests in place of duration here: at most {MAX_REQUESTS:,}")
     if words["replicas"] > MAX_REPLICAS:
-        raise UserError(f"replicas is {words['replicas']:,}; allowed on a server: at most {MAX_REPLICAS}")
+        raise UserError(f"replicas is {words['replicas']:,}; allowed here: at most {MAX_REPLICAS}")
 
 
 def _check_sizing(given: Mapping[str, Any]) -> None:
@@ -121,14 +121,14 @@ def _check_sizing(given: Mapping[str, Any]) -> None:
 
     chips = len(chips_of(given["hardware"]))
     if chips > MAX_CHIPS:
-        raise UserError(f"hardware has {chips} chips; allowed on a server: at most {MAX_CHIPS}")
+        raise UserError(f"hardware has {chips} chips; allowed here: at most {MAX_CHIPS}")
     tried = math.prod(
         len(value) if isinstance(value, list) else value.count(",") + value.count(";") + 1
         for name, value in given.items()
         if name not in ("hardware", "price", "ignore_fields") and isinstance(value, list | str) and _is_option(name)
     )
     if tried > MAX_TRIED:
-        raise UserError(f"the options have {tried:,} combinations to try; allowed on a server: at most {MAX_TRIED}")
+        raise UserError(f"the options have {tried:,} combinations to try; allowed here: at most {MAX_TRIED}")
 
 
 def _is_option(name: str) -> bool:

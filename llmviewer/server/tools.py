@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.core.errors import unknown
-from llmviewer.server import arguments, calls, compact, own_arguments
+from llmviewer.server import arguments, calls, compact, limits, own_arguments
 
 #: What an assistant is told about all tools.
 INSTRUCTIONS = (
@@ -39,7 +39,10 @@ def _call(name: str, short: Callable[[Any], dict[str, Any]]) -> Callable[[Words]
     """The answer of a call of Python, in short."""
 
     def answer(given: Words) -> dict[str, Any]:
-        return short(own_arguments.function(name)(**arguments.check(name, given)))
+        words = arguments.check(name, given)
+        if name == "compare":
+            limits.check(name, words)
+        return short(own_arguments.function(name)(**words))
 
     return answer
 
@@ -54,8 +57,15 @@ def _models(given: Words) -> dict[str, Any]:
 def _hardware(given: Words) -> dict[str, Any]:
     from llmviewer.result import catalog
 
-    keys = ("name", "title", "aliases", "generation", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops_per_s")
-    return {"hardware": _found(catalog.hardware_list(), keys, given)}
+    keys = ("name", "title", "generation", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops_per_s")
+    found = _found(catalog.hardware_list(), keys, given)
+    return {"hardware": [{**one, "peak_flops_per_s": _main_rates(one)} for one in found]}
+
+
+def _main_rates(chip: Mapping[str, Any]) -> dict[str, Any]:
+    """The peaks of the formats that models are served in."""
+    rates = chip.get("peak_flops_per_s", {})
+    return {name: rates[name] for name in ("bf16", "fp16", "fp8", "fp4") if name in rates}
 
 
 def _found(listed: list[dict[str, Any]], keys: tuple[str, ...], given: Words) -> list[dict[str, Any]]:
@@ -82,8 +92,8 @@ TOOLS: Mapping[str, Tool] = {
             name="analyze",
             title="Predict one run",
             description=(
-                "Time to first token, time per output token, end-to-end latency, throughput and memory of one request or"
-                " batch of a model on a chip, with 80 % intervals. Use it for: how fast, does it fit, what limits it."
+                "Time to first token, time per output token, end-to-end latency, throughput and memory of one request"
+                " or batch of a model on a chip, with 80 % intervals. Use it for: how fast, does it fit, what limits it."
             ),
             schema=lambda: arguments.schema("analyze"),
             answer=_call("analyze", lambda found: compact.analysis(found.to_dict(), fits=found.fits)),
@@ -93,7 +103,8 @@ TOOLS: Mapping[str, Tool] = {
             title="Compare configurations",
             description=(
                 "The same request on several models, chips or options side by side: give lists for model, hardware or"
-                " options, at most 12 combinations. separable_from_first says whether a difference is beyond the errors."
+                f" options, at most {limits.MAX_COMPARED} combinations. separable_from_first says whether a difference"
+                " is beyond the errors."
             ),
             schema=lambda: arguments.schema("compare"),
             answer=_call(
@@ -106,8 +117,8 @@ TOOLS: Mapping[str, Tool] = {
             title="Find the least hardware",
             description=(
                 "Which chips, how many and how configured, for requests that arrive at a rate (request_rate) within"
-                " limits (ttft, tpot, e2e, such as p99:1s), with cost. If nothing fits, reason names what rejected every"
-                " candidate. hardware: a chip, a list, or all."
+                " limits (ttft, tpot, e2e, such as p99:1s), with cost. If nothing fits, reason names what rejected"
+                " every candidate. hardware: a chip, a list, or all."
             ),
             schema=lambda: arguments.schema("size"),
             answer=_call("size", lambda found: compact.sizing(found.to_dict())),
