@@ -9,10 +9,10 @@ from families import tables
 
 from llmviewer.cli import main
 from llmviewer.cli.survey import section
-from llmviewer.cli.techniques import card
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
+from llmviewer.result.technique_cards import technique_card as card
 from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.panels import Panel
 from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES

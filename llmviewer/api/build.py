@@ -10,8 +10,8 @@ import numpy as np
 
 from llmviewer import models
 from llmviewer.analysis.system import Drafter, System
-from llmviewer.core import arguments
-from llmviewer.core.errors import printable, unknown
+from llmviewer.core import arguments, files
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
@@ -61,6 +61,10 @@ def model_of(given: object, options: Options) -> Model:
     if isinstance(given, Model):
         return _with_latent_attention(given, options)
     if options.trace_model:
+        if files.is_restricted():
+            raise UserError(
+                "trace_model runs the code of another package; here only names of the catalogue are allowed"
+            )
         from llmviewer.tracing.load import load_traced  # torch and transformers
 
         found = load_traced(given, options.dtype)
@@ -126,6 +130,8 @@ def _calibrated(built: System, options: Options) -> System:
     """The system with measured efficiencies and the engine's times."""
     from llmviewer.timing import calibrated, engine, profile  # the ideal roofline needs none of them
 
+    if options.profile:
+        files.refuse_named(options.profile)
     own = profile.load(Path(options.profile)) if options.profile else None
     preset = _with_limits(engine.load(options.engine).on(built.chip), options)
     efficiency = calibrated.calibrated(built.chip, preset.kernels, own, preset.borrowed)

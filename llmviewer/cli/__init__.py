@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "survey": ("llmviewer.cli.survey", "Figures of the survey arXiv 2402.16363, recomputed."),
     "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),
     "trace": ("llmviewer.cli.trace", "Predicted timeline for Perfetto and chrome://tracing."),
+    "serve": ("llmviewer.cli.serve", "Pages in a browser and a JSON API, for one user or many."),
+    "mcp": ("llmviewer.cli.mcp", "Tools for assistants: the Model Context Protocol over stdio."),
     "calibrate": ("llmviewer.cli.calibrate.group", "Measure kernels, fit and validate profiles."),
     "models": ("llmviewer.cli.models", "Known models: list, show; fetch others."),
     "hardware": ("llmviewer.cli.hardware", "Known chips: list, show."),

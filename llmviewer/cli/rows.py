@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.cli.output import atomic_file, open_output
 from llmviewer.core.errors import UserError
-from llmviewer.result.columns import arrow_table, constant
+from llmviewer.result.columns import arrow_table, constant, json_parts
 
 Columns = dict[str, Any]
 
@@ -42,16 +42,8 @@ def csv(chunks: Iterator[Columns], path: str | None) -> None:
 
 def json(chunks: Iterator[Columns], path: str | None) -> None:
     """Write `{"schema", "rows": [...]}`, one row per line; undefined values are null."""
-    import pandas as pd
-
     with open_output(path) as stream:
-        stream.write('{"schema": "llmviewer.sweep/1", "rows": [')
-        separator = "\n"
-        for columns in chunks:
-            lines = pd.DataFrame(columns).to_json(orient="records", lines=True, double_precision=15).strip()
-            stream.write(separator + lines.replace("\n", ",\n"))
-            separator = ",\n"
-        stream.write("\n]}\n")
+        stream.writelines(json_parts(chunks))
 
 
 def parquet(chunks: Iterator[Columns], path: str | None) -> None:

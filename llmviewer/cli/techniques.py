@@ -9,33 +9,13 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.core.errors import unknown
-from llmviewer.techniques import presets
-from llmviewer.techniques.methods import METHODS
-from llmviewer.techniques.options import OPTIONS
-from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
+from llmviewer.result.technique_cards import technique_card, technique_list
+from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-
-def card(name: str) -> dict[str, Any]:
-    """The registry's entry of a technique."""
-    technique, option = load(name), TECHNIQUES.get(name)
-    return {
-        "name": name,
-        "kind": technique.kind,
-        "option": _command_line_option(name),
-        "default": option.default if option else "",
-        "summary": technique.summary,
-        "parameters": dict(technique.parameters),
-        "methods": {method: load(method).summary for method in METHODS.get(name, ())},
-        "presets": list(presets.names(name)),
-        "formula": technique.formula,
-        "source": technique.source,
-        "example": technique.example,
-    }
 
 
 def _row(card: dict[str, Any]) -> dict[str, Any]:
@@ -44,18 +24,11 @@ def _row(card: dict[str, Any]) -> dict[str, Any]:
     return {**card, **texts}
 
 
-def _command_line_option(name: str) -> str:
-    """The command-line option of a technique, or ""."""
-    if name in TECHNIQUES:
-        return " ".join(OPTIONS[name].spellings(name))
-    return next((f"--{option} {name}" for option, methods in METHODS.items() if name in methods), "")
-
-
 @app.command("list")
 def list_techniques(format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Lists every technique in the order of application; those without an option come last."""
     kind = views.check_output(format, output)
-    cards = [card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
+    cards = technique_list()
 
     def page() -> Page:
         from llmviewer.reports import techniques_page
@@ -79,7 +52,7 @@ def show_technique(
     key = name.lower().lstrip("-").replace("-", "_")
     if key not in TECHNIQUES and key not in WITHOUT_OPTION:
         raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION), hint="see `llmviewer techniques list`")
-    entry = card(key)
+    entry = technique_card(key)
 
     def page() -> Page:
         from llmviewer.reports import techniques_page

@@ -55,7 +55,9 @@ def normalized(name: str) -> str:
 
 
 def user_path(name: str) -> Path | None:
-    """The user's file or folder at the path `name` (`~` is their home); None if it does not exist."""
+    """The file or folder at the path `name` (`~` is the user's home); None if there is none, or it may not be read."""
+    if files.is_restricted():
+        return None
     try:
         path = Path(name).expanduser()
         return path if name and path.exists() else None
@@ -73,13 +75,22 @@ def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ..
     index = aliases(directory)
     for stem in dict.fromkeys((wanted, _stem_of_alias(directory).get(wanted, wanted))):
         path = folder(directory) / f"{stem}.yaml"
-        if stem == Path(stem).name and stem != Path(ALIASES).stem and user_path(str(path)):
+        if stem == Path(stem).name and stem != Path(ALIASES).stem and _is_there(path):
             return path, stem, index.get(stem, ())
     path = user_path(name) or Path(name)
     if user_path(name) or _is_path(name):
+        files.refuse_named(name)
         return path, path.stem, ()
     known = [*stems(directory), *(alias for others in index.values() for alias in others)]
     raise unknown(noun, name, known, hint=HINTS[noun])
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the package has this file."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # name too long, null character
+        return False
 
 
 def display_path(path: Path) -> str:

@@ -31,6 +31,8 @@ def state(path: str) -> State:
 
 def record(path: str | Path) -> None:
     """Note that the value under construction depends on a file, which need not exist; no output may replace it."""
+    if files.is_restricted() and not files.is_of_package(path):
+        return  # reading it is refused
     files.remember_input(Path(path))
     found = _recorded.get()
     if found is not None:
@@ -65,7 +67,8 @@ class CacheOfFiles(Generic[Value]):
     def get(self, key: object, build: Callable[[], Value]) -> Value:
         """The value of a key: a cached one, or that of `build`, which may raise; then nothing is kept."""
         try:
-            hashable = (_hashable(key), os.getcwd())  # noqa: PTH109 (relative paths mean other files elsewhere)
+            where = files.is_restricted() or os.getcwd()  # noqa: PTH109 (relative paths mean other files elsewhere)
+            hashable = (_hashable(key), where)
             entry = self._entries.get(hashable)
         except (TypeError, ValueError, OSError):  # not hashable, or no current directory
             return build()
@@ -76,8 +79,8 @@ class CacheOfFiles(Generic[Value]):
             return entry[0]
         with recording() as read:
             value = build()
-        while len(self._entries) >= self.MAX_ENTRIES:
-            del self._entries[next(iter(self._entries))]
+        for old in list(self._entries)[: len(self._entries) + 1 - self.MAX_ENTRIES]:
+            self._entries.pop(old, None)  # another thread may have removed it
         self._entries[hashable] = value, tuple(read.items())
         return value
 

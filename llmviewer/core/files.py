@@ -1,6 +1,7 @@
 """Opening files that the user names: regular files of bounded size, each of them remembered while a command runs.
 
-Every file that is read goes through `open_bounded`, so that nothing that was read can be written over.
+Every file that is read goes through `open_bounded`, so that nothing that was read can be written over.  Within
+`only_package_data`, as in a server, names of visitors are never paths: nothing but data of the package is touched.
 """
 
 from __future__ import annotations
@@ -17,6 +18,49 @@ from llmviewer.core.errors import UserError, printable
 
 #: (device, inode) of the files that the running command has read; None outside a command.
 _READ: ContextVar[set[tuple[int, int]] | None] = ContextVar("read", default=None)
+#: Whether only data of the package may be read.
+_RESTRICTED: ContextVar[bool] = ContextVar("restricted", default=False)
+#: Folder of the package, whose data are read by names of the catalogue.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 (read at each start)
+
+
+@contextmanager
+def only_package_data() -> Iterator[None]:
+    """Refuse, within this context, every file that a visitor of a server may name.
+
+    A path is refused alike whether it exists or not, and before it is looked at.
+    """
+    token = _RESTRICTED.set(True)
+    try:
+        yield
+    finally:
+        _RESTRICTED.reset(token)
+
+
+def is_restricted() -> bool:
+    """Whether nothing but data of the package may be read."""
+    return _RESTRICTED.get()
+
+
+def refuse_named(path: object) -> None:
+    """Raise UserError where visitors name files, whatever the path.  path: as it was given."""
+    if _RESTRICTED.get():
+        raise _refusal(path)
+
+
+def check_allowed(path: str | Path) -> None:
+    """Raise UserError, where visitors name files, for a path that is outside the package."""
+    if _RESTRICTED.get() and not is_of_package(path):
+        raise _refusal(path)
+
+
+def is_of_package(path: str | Path) -> bool:
+    """Whether a path leads into the package, by its text alone: nothing is looked up on the disk."""
+    return os.path.abspath(path).startswith(PACKAGE + os.sep)  # noqa: PTH100
+
+
+def _refusal(path: object) -> UserError:
+    return UserError(f"'{printable(path)}' would be read as a file; here only names of the catalogue are allowed")
 
 
 def open_bounded(path: Path, max_bytes: int, kind: str) -> BufferedReader:
@@ -24,6 +68,7 @@ def open_bounded(path: Path, max_bytes: int, kind: str) -> BufferedReader:
 
     Devices and pipes are refused: they may never end.  Raises UserError.
     """
+    check_allowed(path)
     try:
         _check_regular(path, path.stat())  # before opening, which may act on a device
         stream = open(path, "rb", opener=_open_nonblocking)  # noqa: SIM115
@@ -55,6 +100,7 @@ def content(path: Path, max_bytes: int, kind: str) -> bytes:
 
 def head(path: Path, count: int) -> bytes:
     """The first bytes of a regular file, by which formats are told apart; empty for one that cannot be read."""
+    check_allowed(path)
     try:
         if not path.is_file():  # devices and pipes may never end
             return b""

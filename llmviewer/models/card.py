@@ -50,6 +50,8 @@ def read(name: str) -> Card:
     found = _in_folder(own, own.resolve().name) if own and own.is_dir() else None
     if found:
         return found
+    if name.endswith((".json", ".gguf")):
+        files.refuse_named(name)
     if name.endswith(".json"):
         return Card(name=_json_name(own or Path(name)), config=data.read_json(own or Path(name)))
     if name.endswith(".gguf"):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmviewer.core import data
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.file_cache import record
 
@@ -48,7 +48,7 @@ def _expanded(path: str) -> Path:
 
 def snapshot(name: str) -> Path | None:
     """The folder of the cached snapshot that `main` refers to; None if `name` is no Hub id or is not cached."""
-    if not HUB_ID.fullmatch(name):
+    if not HUB_ID.fullmatch(name) or files.is_restricted():
         return None
     repository = folder() / f"models--{name.replace('/', '--')}"
     record(repository / "refs" / "main")

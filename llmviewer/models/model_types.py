@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmviewer.core import files
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.models.architectures import ARCHITECTURES, Parser, known_model_types, language_parser
 from llmviewer.models.config import Config
@@ -72,7 +73,7 @@ def _in_library(model_type: str) -> bool:
     """Whether the installed transformers, which is not imported, has a folder of this model type."""
     from importlib.util import find_spec  # only this error needs it
 
-    library = find_spec("transformers")
+    library = None if files.is_restricted() else find_spec("transformers")
     folders = Path(library.origin).parent / "models" if library and library.origin else None
     return folders is not None and model_type.isidentifier() and (folders / model_type).is_dir()
 

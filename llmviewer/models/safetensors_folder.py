@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.file_cache import record
 from llmviewer.models.config import QUANTIZATION_FIELD
@@ -72,6 +72,7 @@ def _files(folder: Path) -> tuple[list[Path], int]:
 
 def header(path: Path) -> dict[str, tuple[str, int, int]]:
     """Name -> (dtype, elements, dimensions) of every tensor of a safetensors file.  Raises UserError."""
+    files.check_allowed(path)
     record(path)
     if not path.is_file():
         raise UserError(f"'{printable(path)}' is not a file")

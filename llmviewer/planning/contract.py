@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.core import arguments, data, parsing
+from llmviewer.core import arguments, data, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.planning import contract_values as values
 from llmviewer.planning.contract_condition import Condition, condition
@@ -137,6 +137,7 @@ def _of_list(entries: Any) -> Iterator[tuple[int, tuple[str, str]]]:
 
 
 def _of_file(path: str) -> Iterator[tuple[int, tuple[str, str]]]:
+    files.refuse_named(path)
     text = data.read_text(Path(path).expanduser(), data.MAX_YAML_BYTES, "not a contract")
     try:
         found = parsing.pairs_of_yaml(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,3 +161,18 @@ def _memory_columns(a: Analysis) -> dict[str, Any]:
         "bandwidth_bytes_per_s": a.system.chip.bandwidth_bytes_per_s * point,
         "fits": (a.memory.fits * point).astype(bool),
     }
+
+
+def json_parts(chunks: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The JSON document of a sweep, `{"schema", "rows": [...]}`, in parts: one row per line, null for undefined values.
+
+    chunks: columns of points."""
+    import pandas as pd
+
+    yield '{"schema": "llmviewer.sweep/1", "rows": ['
+    separator = "\n"
+    for columns in chunks:
+        lines = pd.DataFrame(columns).to_json(orient="records", lines=True, double_precision=15).strip()
+        yield separator + lines.replace("\n", ",\n")
+        separator = ",\n"
+    yield "\n]}\n"

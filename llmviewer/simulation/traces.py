@@ -49,6 +49,7 @@ def read_trace(path: str | Path, most: int | None = None, duration_s: float = np
     most: requests to read; None: all, of which MAX_ROWS are allowed.  duration_s: time after which requests are left
     out [s].  Raises UserError with the line of a row that is wrong.
     """
+    files.refuse_named(path)
     columns, limit = Columns(), MAX_ROWS if most is None else most
     file_cache.record(path)
     try:

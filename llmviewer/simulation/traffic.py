@@ -65,6 +65,17 @@ class Traffic:
         """Highest rate of a curve over the day [1/s]; the mean rate of any other traffic."""
         return self.mean_rate if self.curve is None else float(np.max(self.curve.rates)) * self.speed_up
 
+    @property
+    def most_requests(self) -> float:
+        """Number of requests that a run without a trace may have at most, but for chance, before any is drawn."""
+        if not self.is_open:
+            return self.count or max(LEAST_REQUESTS, REQUESTS_PER_USER * self.users)
+        if self.curve is not None:
+            return self.curve.mean * (self.duration_s or DAY_S) * self.speed_up
+        if self.duration_s is None:
+            return self.count or max(LEAST_REQUESTS, (self.rate or 0.0) * LEAST_S)
+        return (self.rate or 0.0) * self.duration_s
+
     def at_rate(self, rate: float) -> Traffic:
         """This traffic with another mean rate [1/s]: traces and curves are sped up, or slowed down."""
         if self.curve is None and (self.trace is None or self.trace.arrival_s is None):

@@ -106,6 +106,8 @@ PROFILES: file_cache.CacheOfFiles[Profile] = file_cache.CacheOfFiles()
 
 def shipped(chip: str) -> Profile | None:
     """The profile of a chip that the package contains, or None."""
+    if Path(chip).name != chip:  # a chip of the user's own fields may have any name
+        return None
     path = data.folder(FOLDER) / f"{chip}.yaml"
     file_cache.record(path)
     return load(path) if path.is_file() else None

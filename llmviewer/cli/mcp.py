@@ -1,0 +1,15 @@
+"""`llmviewer mcp`: tools for an assistant, over the Model Context Protocol."""
+
+from __future__ import annotations
+
+
+def command() -> int:
+    """Serves tools to an assistant that starts this command: analyze, compare, size, explain, why, diagnose and lists.
+
+    It talks over standard input and output, as the configuration of a client describes: {"command": "llmviewer",
+    "args": ["mcp"]}.  It runs for its user, so paths are read as on the command line.
+    """
+    from llmviewer.server import assistants
+
+    assistants.serve()
+    return 0

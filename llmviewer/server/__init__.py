@@ -1,0 +1,1 @@
+"""Answers over HTTP and over the Model Context Protocol: the calls of Python, described once, within limits."""

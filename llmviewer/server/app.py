@@ -1,0 +1,80 @@
+"""The web application: the JSON API and, if asked for, the pages, inside the guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmviewer.core.errors import UserError
+from llmviewer.server import guard, headers, limits, problems, routes
+from llmviewer.server.budget import Budget
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an application is served.
+
+    host: the address it listens at.  public_host: the name by which a proxy on the same machine makes it public; empty
+    without a proxy.  pages: whether it has pages beside the JSON API.  budgets: whether clients have a budget of
+    computing time; None: where others than the user of this machine may reach it.  seconds: longest request [s].
+    """
+
+    host: str = "127.0.0.1"
+    public_host: str = ""
+    pages: bool = True
+    budgets: bool | None = None
+    seconds: float = limits.TIME_LIMIT_S
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only the user of this machine reaches it."""
+        return headers.is_loopback(self.host) and not self.public_host
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names that requests may give this server; empty where any may be its name.
+
+        A page elsewhere can give a name of its own to 127.0.0.1, but not change the Host header that tells it.
+        """
+        if not headers.is_loopback(self.host):
+            return (self.public_host.lower(),) if self.public_host else ()
+        return (*headers.LOCAL_NAMES, *([self.public_host.lower()] if self.public_host else []))
+
+
+def create_app(settings: Settings | None = None) -> Flask:
+    """The application of a server.  Raises UserError if the extra `web` is not installed."""
+    asked = settings or Settings()
+    app = _new_flask()
+    problems.install(app)
+    app.register_blueprint(routes.blueprint())
+    if asked.pages:
+        _mount_pages(app)
+    budgets = not asked.is_private if asked.budgets is None else asked.budgets
+    guard.install(app, hosts=asked.hosts, budget=Budget() if budgets else None, seconds=asked.seconds)
+    if asked.public_host:
+        from werkzeug.middleware.proxy_fix import ProxyFix
+
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1)  # type: ignore[method-assign]
+    return app
+
+
+def _mount_pages(app: Flask) -> None:
+    """Add the pages, which leave the hashes of their inline scripts in the application's settings."""
+    from importlib import import_module
+
+    try:
+        pages = import_module("llmviewer.reports.web.app")
+    except ImportError as error:
+        raise UserError(f"pages need the packages of the extra web: pip install 'llmviewer[web]' ({error})") from error
+    pages.mount(app)
+
+
+def _new_flask() -> Flask:
+    try:
+        import flask
+    except ImportError as error:
+        raise UserError("a server needs the packages of the extra web: pip install 'llmviewer[web]'") from error
+    return flask.Flask("llmviewer.server", static_folder=None)

@@ -1,0 +1,193 @@
+"""Arguments of the calls as JSON Schema, from the declarations that Python and the command line read too.
+
+Requests are checked against these descriptions, and OpenAPI and the tools of assistants print them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from inspect import Parameter, signature
+from typing import Any, TypeAlias
+
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.server import own_arguments
+from llmviewer.techniques.options import OPTIONS, Declaration, ValueKind
+
+Schema: TypeAlias = dict[str, Any]
+
+#: Types of JSON, as errors call them.
+TYPES: Mapping[str, str] = {
+    "string": "a text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping of fields",
+    "null": "null",
+}
+#: Arguments that name a file or run the code of another package: nothing on a server.
+OF_FILES = ("profile", "trace", "lengths", "trace_model", "measured")
+#: Call whose options may be lists -> further arguments that may.
+OF_LISTS: Mapping[str, tuple[str, ...]] = {
+    "sweep": ("model", "hardware"),
+    "compare": ("model", "hardware"),
+    "crossover": ("model", "hardware"),
+    "size": ("hardware",),
+}
+#: Arguments of Python that are functions.
+LEFT_OUT = ("advance",)
+
+
+@cache
+def schema(call: str) -> Schema:
+    """The JSON Schema of the arguments of a call: an object whose keys are those of the Python function."""
+    found = {name: _described(call, one) for name, one in _parameters(call).items()}
+    required = [name for name, one in _parameters(call).items() if one.default is Parameter.empty]
+    return {"type": "object", "properties": found, "required": required, "additionalProperties": False}
+
+
+@cache
+def _parameters(call: str) -> dict[str, Parameter]:
+    """Parameters of a call by name; options that a function takes as keywords are those of `analyze` and its own."""
+    own = signature(own_arguments.function(call)).parameters
+    found = {name: one for name, one in own.items() if one.kind is not Parameter.VAR_KEYWORD and name not in LEFT_OUT}
+    if any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
+        more = {
+            name: Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in own_arguments.KEYWORDS.get(call, ())
+        }
+        found = {**found, **more, **{name: one for name, one in _parameters("analyze").items() if name not in found}}
+    return found
+
+
+def _described(call: str, parameter: Parameter) -> Schema:
+    """The schema of one argument with its help and default."""
+    name = parameter.name
+    special = own_arguments.described(call, name)
+    made = dict(special) if special is not None else of_option(OPTIONS[name])
+    if name in OF_LISTS.get(call, ()) or (call in OF_LISTS and special is None and _may_be_listed(name)):
+        made = _listed(made)
+    default = [] if parameter.default == () else parameter.default
+    if default is not Parameter.empty and default is not None:
+        made["default"] = list(default) if isinstance(default, tuple) else default
+    elif default is None:
+        made = _nullable(made)
+    return made
+
+
+def _may_be_listed(name: str) -> bool:
+    return name != "ignore_fields" and OPTIONS[name].group != "workload"
+
+
+def of_option(declared: Declaration) -> Schema:
+    """The schema of an option of a run with one value."""
+    kinds: dict[ValueKind, Schema] = {
+        ValueKind.WHOLE: {"type": "integer", "minimum": declared.least, "maximum": arguments.MAX_WHOLE_NUMBER},
+        ValueKind.FRACTION: {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        ValueKind.WORD: {"type": "string"},
+        ValueKind.WORDS: {"type": "array", "items": {"type": "string"}},
+        ValueKind.SWITCH: {"type": "boolean"},
+    }
+    made = dict(kinds[declared.kind])
+    if declared.group == "technique":
+        made["type"] = ["string", "number", *(["object"] if declared.repeated else [])]
+    elif declared.choices:
+        made |= {"enum": list(declared.choices)} if declared.closed else {"examples": list(declared.choices)}
+    return {**made, "description": declared.help}
+
+
+def _listed(one: Schema) -> Schema:
+    """A value, or a list of values to combine with the other lists."""
+    plain = {key: value for key, value in one.items() if key != "description"}
+    either = {"anyOf": [plain, {"type": "array", "items": plain, "minItems": 1}]}
+    return {**either, "description": one["description"]}
+
+
+def _nullable(one: Schema) -> Schema:
+    if "anyOf" in one:
+        return {**one, "anyOf": [*one["anyOf"], {"type": "null"}]}
+    kinds = one["type"] if isinstance(one["type"], list) else [one["type"]]
+    enum = {"enum": [*one["enum"], None]} if "enum" in one else {}
+    return {**one, "type": [*kinds, "null"], **enum}
+
+
+def check(call: str, given: object) -> dict[str, Any]:
+    """The arguments of a request, their names and types of JSON checked; the call itself checks the values.
+
+    Raises UserError with the line that a caller of Python reads.
+    """
+    if not isinstance(given, Mapping):
+        raise UserError(f"the request is {quoted(given)}; expected a mapping of the arguments of {call}")
+    known = schema(call)
+    for name in given:
+        if name not in known["properties"]:
+            raise unknown("option", name, known["properties"], hint=_main_spelling(name))
+    missing = [name for name in known["required"] if name not in given]
+    if missing:
+        raise UserError(f"{call} needs {' and '.join(missing)}")
+    for name, value in given.items():
+        _check_type(call, name, value, known["properties"][name])
+    return dict(given)
+
+
+def _main_spelling(alias: str) -> str:
+    """The name of an argument that is spelled as on the command line, as a hint; else empty."""
+    named = {spelling.lstrip("-"): name for name, one in OPTIONS.items() for spelling in one.spellings(name)}
+    name = named.get(str(alias).lstrip("-"), str(alias).lstrip("-").replace("-", "_"))
+    return f"use {name}" if name in OPTIONS else ""
+
+
+def _check_type(call: str, name: str, value: object, described: Schema) -> None:
+    """Raise UserError for a value of a type that no value of this argument has.
+
+    Numbers and texts of options go on to the call, whose errors say what is allowed.
+    """
+    plain_option = name in OPTIONS and not isinstance(value, list | dict)
+    if plain_option or matches(value, described):
+        return
+    if isinstance(value, list) and not _takes(described, "array"):
+        raise UserError(f"{name} is a list; {call} takes one value; for lists use compare or sweep")
+    allowed = [TYPES[kind] for kind in _kinds(described)]
+    raise UserError(f"{name} is {quoted(value)}; expected {', or '.join(dict.fromkeys(allowed))}")
+
+
+def matches(value: object, described: Schema) -> bool:
+    """Whether a value has one of the types of a schema, and the entries of a list those of its items."""
+    if "anyOf" in described:
+        return any(matches(value, one) for one in described["anyOf"])
+    if not any(_is_of(value, kind) for kind in _kinds(described)):
+        return False
+    items = described.get("items")
+    return items is None or not isinstance(value, list) or all(matches(one, items) for one in value)
+
+
+def _is_of(value: object, kind: str) -> bool:
+    if isinstance(value, bool) or value is None:
+        return kind == ("null" if value is None else "boolean")
+    types: Mapping[str, tuple[type, ...]] = {
+        "string": (str,),
+        "number": (int, float),
+        "integer": (int, float),
+        "array": (list,),
+        "object": (dict,),
+    }
+    return isinstance(value, types.get(kind, ()))
+
+
+def _kinds(described: Schema) -> list[str]:
+    if "anyOf" in described:
+        return [kind for one in described["anyOf"] for kind in _kinds(one)]
+    kind = described["type"]
+    return list(kind) if isinstance(kind, list) else [kind]
+
+
+def _takes(described: Schema, kind: str) -> bool:
+    return kind in _kinds(described)
+
+
+def without(described: Schema, names: Iterable[str]) -> Schema:
+    """The schema of a call without some of its arguments, as where no file may be named."""
+    left = set(names)
+    kept = {name: one for name, one in described["properties"].items() if name not in left}
+    return {**described, "properties": kept}

@@ -1,0 +1,92 @@
+"""The Model Context Protocol over standard input and output, by its official SDK (extra `mcp`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llmviewer.core.errors import UserError, printable
+from llmviewer.core.version import __version__
+from llmviewer.server.tools import INSTRUCTIONS, TOOLS, Tool
+
+
+def serve() -> None:
+    """Answer an assistant until it closes standard input.  Raises UserError if the extra `mcp` is not installed."""
+    try:
+        import anyio
+        from mcp.server.lowlevel import Server
+        from mcp.server.stdio import stdio_server
+    except ImportError as error:
+        raise UserError("the tools for assistants need the package mcp: pip install 'llmviewer[mcp]'") from error
+
+    async def list_tools(context: Any, asked: Any) -> Any:
+        return _listed()
+
+    async def call_tool(context: Any, asked: Any) -> Any:
+        return await anyio.to_thread.run_sync(lambda: _called(asked.name, asked.arguments or {}))
+
+    server: Any = Server(
+        "llmviewer",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+    async def run() -> None:
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+
+    anyio.run(run)
+
+
+def _listed() -> Any:
+    """All tools as the protocol describes them."""
+    from mcp import types
+
+    hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return types.ListToolsResult(
+        tools=[
+            types.Tool(
+                name=one.name,
+                title=one.title,
+                description=one.description,
+                input_schema=one.schema(),
+                annotations=hints,
+            )
+            for one in TOOLS.values()
+        ]
+    )
+
+
+def _called(name: str, given: object) -> Any:
+    """The result of a tool, or an error with the line that a user of the command line reads."""
+    try:
+        return _result(_tool(name).called(given))
+    except UserError as error:
+        return _failed(str(error))
+    except Exception as error:
+        return _failed(
+            f"internal error in llmviewer, please report it: {type(error).__name__}: {printable(error, 200)}"
+        )
+
+
+def _tool(name: str) -> Tool:
+    if name not in TOOLS:
+        from llmviewer.core.errors import unknown
+
+        raise unknown("tool", name, TOOLS)
+    return TOOLS[name]
+
+
+def _result(found: dict[str, Any]) -> Any:
+    from mcp import types
+
+    text = types.TextContent(type="text", text=json.dumps(found, allow_nan=False))
+    return types.CallToolResult(content=[text], structured_content=found)
+
+
+def _failed(line: str) -> Any:
+    from mcp import types
+
+    return types.CallToolResult(content=[types.TextContent(type="text", text=line)], is_error=True)

@@ -1,0 +1,121 @@
+"""Serving an application with gunicorn: several processes behind one port, each replaced when it ends.
+
+Workers have threads (gthread): a browser holds spare connections open, which would each occupy a worker without
+threads.  Threads also let a short request pass a long one; computing on all cores takes several workers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.core.errors import UserError, printable
+from llmviewer.server import calls
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+#: Threads of a worker, and connections that wait for one.
+THREADS, BACKLOG = 8, 256
+#: Seconds after which a worker that gives no sign of life is replaced, and in which requests may end at a stop.
+SILENT_S, STOP_S = 30, 3
+#: Requests after which a worker is replaced, give or take some, so that no leak lasts.
+REQUESTS, GIVE_OR_TAKE = 5000, 500
+#: Memory of the data of one worker [byte]; more raises MemoryError, which is a problem document.
+MAX_DATA_BYTES = 4 * 2**30
+#: Memory file system for the signs of life, which a slow disk would delay.
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address.  port: 0 for any free one.  Raises UserError if it is in use."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError as error:
+        reason = "it is in use; choose another --port" if error.errno == errno.EADDRINUSE else error.strerror or error
+        raise UserError(f"cannot listen at {printable(host)}:{port}: {reason}") from error
+    made.set_inheritable(True)
+    return made
+
+
+def url(host: str, port: int) -> str:
+    """The address to type into a browser."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def run(app: Flask, listener: socket.socket, workers: int, ready: Callable[[], None]) -> None:
+    """Serve until a signal ends it.  ready: called once, when the port answers.
+
+    Raises UserError where gunicorn is missing; ends by SystemExit with the status of the server.
+    """
+    base = _base()
+    _warm_up()
+    descriptor = listener.detach()  # from here on gunicorn's to close
+
+    class Server(base):  # type: ignore[misc, valid-type]
+        def load_config(self) -> None:
+            for name, value in _settings(descriptor, workers, ready).items():
+                self.cfg.set(name, value)
+
+        def load(self) -> Flask:
+            return app
+
+    Server().run()
+
+
+def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[str, Any]:
+    """Settings of gunicorn."""
+    return {
+        "bind": f"fd://{descriptor}",
+        "workers": workers,
+        "worker_class": "gthread",
+        "threads": THREADS,
+        "timeout": SILENT_S,
+        "graceful_timeout": STOP_S,
+        "max_requests": REQUESTS,
+        "max_requests_jitter": GIVE_OR_TAKE,
+        "preload_app": True,
+        "loglevel": "warning",
+        "proc_name": "llmviewer",
+        "control_socket_disable": True,
+        "worker_tmp_dir": str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None,
+        "when_ready": lambda server: ready(),
+        "post_fork": lambda server, worker: _limit_memory(),
+    }
+
+
+def _base() -> type[Any]:
+    if os.name == "nt":
+        raise UserError("serve runs on Linux and macOS; on Windows run it in WSL or in a container")
+    try:
+        from gunicorn.app.base import BaseApplication
+    except ImportError as error:
+        raise UserError("serve needs the packages of the extra web: pip install 'llmviewer[web]'") from error
+    base: type[Any] = BaseApplication
+    return base
+
+
+def _warm_up() -> None:
+    """Import what answers need before workers are forked, which then share its memory."""
+    from llmviewer.core import files
+
+    with files.only_package_data():
+        for name in ("analyze", "why"):
+            calls.answer(name, dict(calls.CALLS[name].example))
+
+
+def _limit_memory() -> None:
+    """Limit the data of this worker, so that one request cannot take the machine's memory."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = MAX_DATA_BYTES if most == resource.RLIM_INFINITY else min(MAX_DATA_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
