@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dash import html
-
 from llmviewer.core.errors import UserError
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.page import Facts
-from llmviewer.reports.web import parts
-from llmviewer.reports.web.parts import tree
+from llmviewer.reports.web.markup import Markup, piece, trees
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 
@@ -33,7 +28,7 @@ def chosen(view: View) -> Line:
     return named or max(own, key=lambda line: line.share)
 
 
-def panel(view: View) -> html.Section:
+def panel(view: View) -> Markup:
     """Everything that is known about the chosen operator."""
     line = chosen(view)
     operator = line.operator
@@ -47,11 +42,8 @@ def panel(view: View) -> html.Section:
         Facts(title="Formulas", lines=line.formulas),
         Facts(title="On the roofline", lines=(("Place", _place(view, line)),)),
     ]
-    return html.Section(
-        [html.H2(f"{operator['name']}, {line.stage}"), *parts.page(tuple(facts)), *_explained(view, line)],
-        className="panel sticky",
-        **parts.named("The chosen operator", live="polite"),
-    )
+    title = f"{operator['name']}, {line.stage}"
+    return Markup(piece("panel", title, tuple(facts)) + _explained(view, line), className="panel sticky")
 
 
 def _place(view: View, line: Line) -> str:
@@ -65,10 +57,10 @@ def _place(view: View, line: Line) -> str:
     return f"{intensity} FLOP/B, {side} the ridge at {fmt.intensity(ridge)}; {fmt.percent(attained)} of the bound"
 
 
-def _explained(view: View, line: Line) -> list[Any]:
+def _explained(view: View, line: Line) -> str:
     start = "stages.prefill." if line.stage == "prefill" else ""
     try:
         root = explained(view.result, f"{start}operators.{line.operator['name']}.time_s").root
     except UserError as error:
-        return [html.P(str(error), className="note")]
-    return [html.H3("Where the time comes from"), html.Div(tree(root), className="tree")]
+        return piece("note", str(error))
+    return trees([("Where the time comes from", root)])

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from shlex import join
 from typing import Any
 
-from dash import dcc, html
-
 from llmviewer.api.trials import run_line
+from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.tabs.load import FIELDS as LOAD
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import FIELDS as SIZE
@@ -92,19 +91,6 @@ FILES = {
 }
 
 
-def footer(view: View) -> list[Any]:
-    """Command, call and downloads of a view."""
-    query = view.state.query()
-    command, call = equivalents(view)
-    files = [html.A(title, href=f"download/{name}?{query}", className="button") for name, title in FILES.items()]
-    return [
-        _copied("command", "On the command line", command),
-        _copied("call", "In Python", call),
-        html.Div([html.Span("Download: "), *files], className="above"),
-    ]
-
-
-def _copied(key: str, title: str, text: str) -> html.Div:
-    code = html.Code(text, id=key, tabIndex="0")
-    button = dcc.Clipboard(target_id=key, title=f"Copy: {title.lower()}", className="copy")
-    return html.Div([html.Span(title), code, button], className="equivalent")
+def foot(view: View) -> str:
+    """HTML of the command, the call and the downloads of a view.  Raises UserError."""
+    return piece("foot", *equivalents(view), FILES, view.state.query())

@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from llmviewer.reports.html.charts import Chart
 from llmviewer.reports.web.colours import coloured, palette
-from llmviewer.reports.web.parts import named
+from llmviewer.reports.web.markup import Markup, piece
 
 #: What the bar of buttons of a graph has: a download as a picture among them.
 CONFIG: Any = {
@@ -20,19 +20,23 @@ CONFIG: Any = {
 }
 
 
-def graph(chart: Chart, theme: str, identifier: str = "") -> html.Figure:
+def graph(chart: Chart, theme: str, identifier: str = "") -> html.Div:
     """A chart with its title, description and note.  identifier: id of a graph that callbacks read."""
-    name = identifier or f"graph-{chart.key}"
     drawn = dcc.Graph(
-        id=name,
+        id=identifier or f"graph-{chart.key}",
         figure=figure(chart, theme),
         config=_config(chart.key),
         style={"height": f"{chart.height}px"},
     )
-    title = [html.Figcaption(chart.title)] if chart.title else []
-    note = [html.P(chart.note, className="note")] if chart.note else []
-    described = html.Div(drawn, role="img", **named(chart.alt))
-    return html.Figure([*title, described, *note], className="chart")
+    title = [Markup(piece("title", chart.title))] if chart.title else []
+    note = [Markup(piece("note", chart.note))] if chart.note else []
+    return html.Div([*title, labelled(drawn, chart.alt), *note], className="chart")
+
+
+def labelled(picture: Any, text: str) -> html.Div:
+    """A picture with its description for those who do not see it."""
+    described: dict[str, Any] = {"aria-label": text}
+    return html.Div(picture, role="img", **described)
 
 
 def _config(key: str) -> Any:

@@ -8,13 +8,12 @@ from math import hypot
 from typing import Any
 
 import dash_cytoscape as cyto
-from dash import html
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.web.colours import of_bound, palette
-from llmviewer.reports.web.parts import named
+from llmviewer.reports.web.graphs import labelled
 from llmviewer.reports.web.view import View
 
 #: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
@@ -45,7 +44,7 @@ def unfolded(view: View) -> str:
     return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
 
 
-def network(view: View) -> html.Div:
+def network(view: View) -> Any:
     """The graph of the shown stage."""
     found = blocks(view.shown_lines)
     chosen = unfolded(view)
@@ -65,7 +64,7 @@ def network(view: View) -> html.Div:
         boxSelectionEnabled=False,
         responsive=True,
     )
-    return html.Div(graph, role="img", className="network", **named(described))
+    return labelled(graph, described)
 
 
 def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[str, Any]]:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dash import dcc, html
-
 from llmviewer.core.errors import UserError
-from llmviewer.reports.web.parts import alert
+from llmviewer.reports.web.markup import Markup, piece
 from llmviewer.reports.web.view import View
 
 
@@ -22,11 +20,10 @@ class Field:
     start: str
 
 
-def form(view: View, fields: Sequence[Field], verb: str, note: str) -> html.Div:
+def form(view: View, fields: Sequence[Field], verb: str, note: str) -> Markup:
     """The form of a tab, whose button writes the fields into the address and asks for the answer."""
-    controls = [_control(view, one) for one in fields]
-    button = html.Button(verb, id="ask", n_clicks=0, className="primary")
-    return html.Div([html.Div([*controls, button], className="switches"), html.P(note, className="note")])
+    listed = [{"name": one.name, "label": one.label, "value": text_of(view, one)} for one in fields]
+    return Markup(piece("form", listed, verb, note))
 
 
 def answer(view: View, answered: Callable[[View], list[Any]]) -> list[Any]:
@@ -36,18 +33,9 @@ def answer(view: View, answered: Callable[[View], list[Any]]) -> list[Any]:
     try:
         return answered(view)
     except UserError as error:
-        return [alert(str(error))]
+        return [Markup(piece("alerts", [str(error)]))]
 
 
 def text_of(view: View, field: Field) -> str:
-    """The text of a field: of the address, or where it starts."""
-    return view.state.asked.get(field.name) or field.start
-
-
-def _control(view: View, field: Field) -> html.Label:
-    identifier: Any = {"type": "asked", "name": field.name}
-    value = text_of(view, field)
-    if field.name == "chips":
-        value = value or view.state.hardware
-    text = dcc.Input(value, type="text", id=identifier)
-    return html.Label([html.Span(field.label), text], className="control")
+    """The text of a field: of the address, or where it starts; chips start with the one asked."""
+    return view.state.asked.get(field.name) or field.start or view.state.hardware

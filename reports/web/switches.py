@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dash import dcc, html
-
 from llmviewer.reports.web.chosen import chosen
+from llmviewer.reports.web.markup import Markup, piece
 from llmviewer.reports.web.network import blocks, unfolded
 from llmviewer.reports.web.view import View
 
+#: Choices that are the same for every model, with their labels.
 STAGES = {"prefill": "prefill", "decode": "decode", "request": "whole request"}
-#: Values of the switches that are the same for every model.
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
 
 
-def switches(view: View, names: Sequence[str]) -> html.Div:
+def switches(view: View, names: Sequence[str]) -> Markup:
     """The switches of these names."""
-    return html.Div([_switch(name, *_values(view, name)) for name in names], className="switches")
+    listed = []
+    for name in names:
+        value, choices = _values(view, name)
+        listed.append({"name": name, "label": name.capitalize(), "value": value, "choices": choices})
+    return Markup(piece("switches", listed))
 
 
 def _values(view: View, name: str) -> tuple[str, dict[str, str]]:
     """Value and choices of a switch, each with its label."""
-    own = view.shown_lines
     if name == "stage":
         return view.stage, {one: STAGES[one] for one in view.stages}
     if name == "block":
-        return unfolded(view), {one: one for one in blocks(own)}
+        return unfolded(view), {one: one for one in blocks(view.shown_lines)}
     if name == "operator":
-        listed = [line for line in own if line.operator["block"] == unfolded(view)]
-        return chosen(view).key, {line.key: line.operator["name"] for line in listed}
+        line = chosen(view)
+        listed = [one for one in view.shown_lines if one.operator["block"] == line.operator["block"]]
+        return line.key, {one.key: one.operator["name"] for one in listed}
     return view.state.shown["colour"], COLOURS
-
-
-def _switch(name: str, value: str, choices: dict[str, str]) -> html.Label:
-    options = [{"label": label, "value": one} for one, label in choices.items()]
-    chosen = value if value in choices else None
-    identifier = {"type": "shown", "name": name}
-    menu = dcc.Dropdown(options, chosen, id=identifier, clearable=False, searchable=len(choices) > 8)
-    return html.Label([html.Span(name.capitalize()), menu], className="control")

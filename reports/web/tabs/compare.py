@@ -4,42 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import html
-
 from llmviewer.core.errors import UserError
 from llmviewer.planning.why import Why, why
 from llmviewer.reports import comparison_page, why_page
 from llmviewer.reports.html import charts, operators, roofline, waterfall
 from llmviewer.reports.report import Report
-from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web import graphs
+from llmviewer.reports.web.markup import Markup, page, piece
 from llmviewer.reports.web.view import View, view_of
 
 #: Metric that is split by factor.
 METRIC = "tpot_s"
+FIRST = "Keep this configuration, change it, and both are compared here."
+#: Buttons with the functions of assets/viewer.js that they call.
+BUTTONS = (("keep", "Keep this configuration"), ("forget", "Forget all"))
 
 
 def content(view: View) -> list[Any]:
     """The configurations that were kept, with this one last, and why it is faster or slower than the first."""
     others = [view_of(query, view.theme) for query in view.state.others]
     if not others:
-        return [html.P("Keep this configuration, change it, and both are compared here."), _buttons()]
+        return [Markup(piece("note", FIRST) + piece("buttons", BUTTONS[:1]))]
     views = [*others, view]
     names = _distinct([one.name for one in views])
     answers = Report(results=dict(zip(names, (one.result for one in views), strict=True))).configurations
     lines = operators.lines(answers)
     return [
-        _buttons(),
-        *parts.page(comparison_page.side_by_side(answers)),
+        Markup(piece("buttons", BUTTONS) + page(comparison_page.side_by_side(answers))),
         *_difference(others[0], view),
         graphs.graph(roofline.chart(answers, lines), view.theme),
         graphs.graph(charts.bounds(answers), view.theme),
         graphs.graph(charts.memory(answers), view.theme),
     ]
-
-
-def _buttons() -> html.Div:
-    keep = html.Button("Keep this configuration", id="keep", n_clicks=0)
-    return html.Div([keep, html.Button("Forget all", id="forget", n_clicks=0)], className="above")
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -52,14 +48,14 @@ def _difference(first: View, last: View) -> list[Any]:
     try:
         found = _why(first, last)
     except UserError as error:
-        return [html.P(f"The difference cannot be split by factor: {error}", className="note")]
+        return [Markup(piece("note", f"The difference cannot be split by factor: {error}"))]
     answer = found.to_dict()
     shares = {one["name"]: one["amount"] for one in answer["factors"]}
     ends = (first.name, answer["a"]), (last.name, answer["b"])
     return [
-        html.H3("Why"),
+        Markup(piece("heading", "Why")),
         graphs.graph(waterfall.chart(*ends, shares, METRIC), last.theme),
-        *parts.page(why_page.page(answer)),
+        Markup(page(why_page.page(answer))),
     ]
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
-
-from dash import html
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.html.explanations import NUMBERS
-from llmviewer.reports.web.parts import tree
+from llmviewer.reports.web.markup import Markup, piece, trees
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
+from llmviewer.result.explanation.node import Node
+
+NOTE = "Every leaf has its source, and the arithmetic of the tree gives the number again."
 
 
 def content(view: View) -> list[Any]:
     """A tree for each number that is defined."""
-    note = "Every leaf has its source, and the arithmetic of the tree gives the number again."
-    return [html.P(note, className="note"), *(made for number in NUMBERS for made in _tree(view, number))]
+    return [Markup(piece("note", NOTE) + trees(list(_roots(view))))]
 
 
-def _tree(view: View, number: str) -> list[Any]:
-    try:
-        root = explained(view.result, number).root
-    except UserError:  # no decode steps
-        return []
-    return [html.H3(number), html.Div(tree(root), className="tree")]
+def _roots(view: View) -> Iterator[tuple[str, Node]]:
+    for number in NUMBERS:
+        try:
+            yield number, explained(view.result, number).root
+        except UserError:  # no decode steps
+            continue

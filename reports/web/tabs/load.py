@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import html
-
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.reports import simulation_page
 from llmviewer.reports.html import loads
 from llmviewer.reports.plots import latency_rate
-from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web import graphs
+from llmviewer.reports.web.markup import Markup, page, piece
 from llmviewer.reports.web.questions import Field, answer, form, text_of
 from llmviewer.reports.web.view import View
 from llmviewer.simulation.call import simulate
@@ -46,9 +45,8 @@ def _answered(view: View) -> list[Any]:
     """The page of a simulation, and its latencies at ten rates.  Raises UserError."""
     load = load_of(view)
     made = simulate(view.state.subject(), view.state.hardware, **load)
-    page = parts.page(simulation_page.page(made.to_dict()))
     try:
         curve: list[Any] = [graphs.graph(loads.chart(latency_rate.frame(made), load["request_rate"]), view.theme)]
     except UserError as error:
-        curve = [html.P(str(error), className="note")]
-    return [*curve, *page]
+        curve = [Markup(piece("note", str(error)))]
+    return [*curve, Markup(page(simulation_page.page(made.to_dict())))]

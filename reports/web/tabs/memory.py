@@ -6,7 +6,8 @@ from typing import Any
 
 from llmviewer.reports import analysis_page
 from llmviewer.reports.html import charts, curves
-from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web import graphs
+from llmviewer.reports.web.markup import Markup, page
 from llmviewer.reports.web.view import View, points, report
 
 #: Prompt lengths of the curves, and batch sizes as multiples of the one asked.
@@ -23,4 +24,4 @@ def content(view: View) -> list[Any]:
     found = curves.sweep(report(view, points(view, batches, lengths, [view.sizes["output_len"]])))
     chart = next(one for one in found.charts if one.key == "curve-total_bytes")
     drawn = [graphs.graph(one, view.theme) for one in (charts.memory([answer]), chart)]
-    return [*drawn, *parts.page(analysis_page.memory(answer))]
+    return [*drawn, Markup(page(analysis_page.memory(answer)))]

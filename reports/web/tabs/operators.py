@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import dash_ag_grid as dag
-from dash import html
 
 from llmviewer.reports.html.operators import HEADS, Line
+from llmviewer.reports.web.markup import Markup, piece
 from llmviewer.reports.web.view import View
 
 GRID = "operators"
+NOTE = "One row per operator, stage and kind of layer; a click shows its figures in the network."
 #: Columns that the table begins with, which stay in sight; the configuration is the same for all rows.
 PINNED = ("Operator",)
 LEFT_OUT = ("Configuration",)
@@ -47,9 +48,8 @@ def content(view: View) -> list[Any]:
         className="ag-theme-quartz",
         style={"height": "70vh"},
     )
-    download = html.A("Download as CSV", href=f"download/operators.csv?{view.state.query()}", className="button")
-    note = html.P("One row per operator, stage and kind of layer; a click shows its figures in the network.")
-    return [html.Div([note, download], className="above"), grid]
+    above = piece("note", NOTE) + piece("download", "operators.csv", "Download as CSV", view.state.query())
+    return [Markup(above, className="above"), grid]
 
 
 def _row(line: Line, columns: list[int]) -> dict[str, Any]:

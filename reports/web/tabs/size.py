@@ -9,7 +9,8 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.planning.call import size
 from llmviewer.reports import sizing_page
 from llmviewer.reports.html import front
-from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web import graphs
+from llmviewer.reports.web.markup import Markup, page
 from llmviewer.reports.web.questions import Field, answer, form, text_of
 from llmviewer.reports.web.view import View
 from llmviewer.techniques.options import WORKLOAD
@@ -54,7 +55,7 @@ def _answered(view: View) -> list[Any]:
     """The page and the front of a sizing.  Raises UserError."""
     found = size(view.state.subject(), chips_of(view), **words_of(view)).to_dict()
     drawn = [graphs.graph(front.chart(found), view.theme)] if len(found["frontier"]) > 1 else []
-    return [*drawn, *parts.page(sizing_page.page(found, explain=True))]
+    return [*drawn, Markup(page(sizing_page.page(found, explain=True)))]
 
 
 def _number(name: str, text: str) -> Any:

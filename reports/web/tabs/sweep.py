@@ -9,6 +9,7 @@ from dash import html
 from llmviewer.reports.html import curves
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.colours import coloured
+from llmviewer.reports.web.markup import Markup, piece
 from llmviewer.reports.web.view import View, points, report
 
 #: Batch sizes of the curves.
@@ -18,11 +19,11 @@ BATCHES = tuple(2**power for power in range(10))
 def content(view: View) -> list[Any]:
     """Curves over batch sizes, for the prompt asked, half of it and twice it."""
     found = curves.sweep(report(view, points(view, batches_of(view), inputs_of(view), [view.sizes["output_len"]])))
-    notes = [html.P(text, className="note") for text in (found.left_out, found.bands) if text]
-    legend = html.Ul([_entry(name, colour, view) for name, colour, _ in found.legend], className="legend")
+    colours = [(name, coloured(colour, view.theme)) for name, colour, _ in found.legend]
+    above = piece("legend", colours) + piece("download", "sweep.csv", "Download as CSV", view.state.query())
     drawn = html.Div([graphs.graph(chart, view.theme) for chart in found.charts], className="grid")
-    download = html.A("Download as CSV", href=f"download/sweep.csv?{view.state.query()}", className="button")
-    return [html.Div([legend, download], className="above"), drawn, *notes]
+    notes = "".join(piece("note", text) for text in (found.left_out, found.bands) if text)
+    return [Markup(above, className="above"), drawn, Markup(notes)]
 
 
 def batches_of(view: View) -> list[int]:
@@ -34,9 +35,3 @@ def inputs_of(view: View) -> list[int]:
     """Prompt lengths of the curves: the one asked, half of it and twice it."""
     asked = view.sizes["input_len"]
     return sorted({max(asked // 2, 1), asked, asked * 2})
-
-
-def _entry(name: str, colour: str, view: View) -> html.Li:
-    """A curve of the legend, after a mark in its colour."""
-    mark = html.Span(className="mark", style={"background": coloured(colour, view.theme)})
-    return html.Li([mark, name])

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dash import dcc, html
-
 from llmviewer.api.verdict import verdict as tried
 from llmviewer.reports import analysis_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import charts
 from llmviewer.reports.verdict import verdict
-from llmviewer.reports.web import graphs, parts
+from llmviewer.reports.web import graphs
+from llmviewer.reports.web.markup import Markup, page, piece
 from llmviewer.reports.web.view import View
 from llmviewer.result.verdict import Verdict
 
-#: Element that a second call fills with the changes that were tried, which take longer than the answer itself.
-CHANGES = "changes"
 #: Line of the verdict -> whether it needs the trials.
 TRIED = ("Best change", "DOES NOT FIT")
 
@@ -27,42 +24,34 @@ def content(view: View) -> list[Any]:
     answer = view.answer
     facts = verdict(Verdict(result=view.result), answer)
     known = tuple(line for line in facts.lines if line[0] not in TRIED)
-    waiting = dcc.Loading(html.Div(id=CHANGES), delay_show=500, type="dot")
+    everything = (analysis_page.header(answer), *analysis_page.details(answer, view.result.token_budget))
     return [
-        html.Div([*parts.facts(replace(facts, lines=known)), waiting], className="verdict"),
-        _cards(answer),
+        Markup(page((replace(facts, lines=known),)), className="verdict"),
+        Markup(piece("cards", _cards(answer))),
         graphs.graph(charts.bounds([answer]), view.theme),
-        html.Details(
-            [
-                html.Summary("All figures of this request"),
-                *parts.page((analysis_page.header(answer), *analysis_page.details(answer, view.result.token_budget))),
-            ]
-        ),
+        Markup(piece("folded", "All figures of this request", everything)),
     ]
 
 
-def changes(view: View) -> list[Any]:
-    """The lines of the verdict that need trials of other options."""
+def changes(view: View) -> str:
+    """HTML of the lines of the verdict that need trials of other options.  Raises UserError."""
     facts = verdict(tried(view.configuration, view.request, view.result), view.answer)
     lines = tuple(line for line in facts.lines if line[0] in TRIED)
-    return parts.facts(replace(facts, lines=lines))
+    return page((replace(facts, lines=lines),))
 
 
-def _cards(answer: dict[str, Any]) -> html.Dl:
+def _cards(answer: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Title, value and note of each card."""
     metrics, memory = answer["metrics"], answer["memory"]
-    listed = (
+    largest = fmt.whole(memory["max_batch_size"])
+    return [
         ("Time to first token", fmt.duration(metrics["ttft_s"]), _interval(metrics, "ttft_s")),
         ("Time per output token", fmt.duration(metrics["tpot_s"]), _interval(metrics, "tpot_s")),
         ("Whole request", fmt.duration(metrics["e2e_s"]), _interval(metrics, "e2e_s")),
         ("Output tokens/s", fmt.per_second(metrics["output_tokens_per_s"]), "of all sequences"),
         ("Memory per device", fmt.memory(memory["total_bytes"]), f"of {fmt.memory(memory['budget_bytes'])}"),
-        ("KV cache", fmt.memory(memory["kv_cache_bytes"]), f"largest batch {fmt.whole(memory['max_batch_size'])}"),
-    )
-    return html.Dl([_card(*one) for one in listed], className="cards")
-
-
-def _card(title: str, value: str, note: str) -> html.Div:
-    return html.Div([html.Dt(title), html.Dd([html.Strong(value), html.Span(note)])])
+        ("KV cache", fmt.memory(memory["kv_cache_bytes"]), f"largest batch {largest}"),
+    ]
 
 
 def _interval(metrics: dict[str, Any], name: str) -> str:
