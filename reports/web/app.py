@@ -12,6 +12,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Flask, Response
 
 from llmviewer.core.errors import UserError
+from llmviewer.reports.html.page import library
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.colours import sheet
 from llmviewer.reports.web.controls import controls
@@ -28,14 +29,6 @@ from llmviewer.reports.web.view import View
 
 #: Published figures: source, address, number of figures, mean error.
 Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
-#: Function of assets/viewer.js -> element and event that call it.
-EVENTS = {
-    "tapped": ("network", "tapNodeData"),
-    "clicked": ("roofline", "clickData"),
-    "selected": ("operators", "selectedRows"),
-    "mark_node": ("roofline", "hoverData"),
-    "mark_point": ("network", "mouseoverNodeData"),
-}
 
 
 def mount(server: Flask, ledger: Ledger) -> Dash:
@@ -55,6 +48,7 @@ def mount(server: Flask, ledger: Ledger) -> Dash:
     )
     app.layout = layout
     server.add_url_rule("/theme.css", "theme", _theme)
+    server.add_url_rule("/plotly.min.js", "plotly", _plotly)
     server.register_blueprint(downloads)
     _callbacks(app)
     server.config["SCRIPT_HASHES"] = [one.strip("'") for one in app.csp_hashes()]
@@ -65,26 +59,24 @@ def _theme() -> Response:
     return Response(sheet(), mimetype="text/css", headers={"Cache-Control": "max-age=3600"})
 
 
+def _plotly() -> Response:
+    return Response(library(), mimetype="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+
 def _callbacks(app: Dash) -> None:
-    """The answer to an address, the part of it that takes longer, and events of the pictures."""
+    """The answer to an address, the part of it that takes longer, and the theme."""
     places = ("tabs", "alert", "equivalent", "side")
     app.callback(
         *(Output(name, "text") for name in places),
-        Output("content", "children"),
+        Output("answer", "pieces"),
         Output("offered", "data"),
         Input("address", "search"),
         Input("theme", "data"),
         State("offered", "data"),
     )(_answer)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
-    _in_browser(app, "begin", Output("theme", "data"), Input("address", "id"))
-    for function, (element, event) in EVENTS.items():
-        target = Output("marked", "data", allow_duplicate=True)
-        _in_browser(app, function, target, Input(element, event), prevent_initial_call=True)
-
-
-def _in_browser(app: Dash, function: str, *arguments: object, **more: object) -> None:
-    app.clientside_callback(ClientsideFunction("viewer", function), *arguments, **more)  # type: ignore[no-untyped-call]
+    begin = ClientsideFunction("viewer", "begin")
+    app.clientside_callback(begin, Output("theme", "data"), Input("address", "id"))  # type: ignore[no-untyped-call]
 
 
 def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:

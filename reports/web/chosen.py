@@ -7,7 +7,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.page import Facts
-from llmviewer.reports.web.markup import Markup, piece, trees
+from llmviewer.reports.web.markup import Piece, block, piece, trees
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 
@@ -28,7 +28,7 @@ def chosen(view: View) -> Line:
     return named or max(own, key=lambda line: line.share)
 
 
-def panel(view: View) -> Markup:
+def panel(view: View) -> Piece:
     """Everything that is known about the chosen operator."""
     line = chosen(view)
     operator = line.operator
@@ -43,7 +43,7 @@ def panel(view: View) -> Markup:
         Facts(title="On the roofline", lines=(("Place", _place(view, line)),)),
     ]
     title = f"{operator['name']}, {line.stage}"
-    return Markup(piece("panel", title, tuple(facts)) + _explained(view, line), className="panel sticky")
+    return block(piece("panel", title, tuple(facts)) + _explained(view, line), "panel sticky")
 
 
 def _place(view: View, line: Line) -> str:

@@ -1,14 +1,12 @@
-"""Charts of the report as Dash graphs, in the colours of a theme and at the width of a screen."""
+"""Charts of the report as Plotly figures, in the colours of a theme and at the width of a screen."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dash import dcc, html
-
 from llmviewer.reports.html.charts import Chart
 from llmviewer.reports.web.colours import coloured, palette
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Piece, block, group, piece
 
 #: What the bar of buttons of a graph has: a download as a picture among them.
 CONFIG: Any = {
@@ -20,27 +18,18 @@ CONFIG: Any = {
 }
 
 
-def graph(chart: Chart, theme: str, identifier: str = "") -> html.Div:
-    """A chart with its title, description and note.  identifier: id of a graph that callbacks read."""
-    drawn = dcc.Graph(
-        id=identifier or f"graph-{chart.key}",
-        figure=figure(chart, theme),
-        config=_config(chart.key),
-        style={"height": f"{chart.height}px"},
-    )
-    title = [Markup(piece("title", chart.title))] if chart.title else []
-    note = [Markup(piece("note", chart.note))] if chart.note else []
-    return html.Div([*title, labelled(drawn, chart.alt), *note], className="chart")
-
-
-def labelled(picture: Any, text: str) -> html.Div:
-    """A picture with its description for those who do not see it."""
-    described: dict[str, Any] = {"aria-label": text}
-    return html.Div(picture, role="img", **described)
-
-
-def _config(key: str) -> Any:
-    return {**CONFIG, "toImageButtonOptions": {"filename": f"llmviewer-{key}", "scale": 2}}
+def graph(chart: Chart, theme: str, identifier: str = "") -> Piece:
+    """A chart with its title, description and note.  identifier: id of a graph whose events are read."""
+    drawn = {
+        "figure": figure(chart, theme),
+        "id": identifier or f"graph-{chart.key}",
+        "config": {**CONFIG, "toImageButtonOptions": {"filename": f"llmviewer-{chart.key}", "scale": 2}},
+        "height": chart.height,
+        "label": chart.alt,
+    }
+    title = [block(piece("title", chart.title))] if chart.title else []
+    note = [block(piece("note", chart.note))] if chart.note else []
+    return group("chart", *title, drawn, *note)
 
 
 def figure(chart: Chart, theme: str) -> dict[str, Any]:

@@ -6,25 +6,20 @@ from typing import Any
 
 from dash import dcc, html
 
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Answer, Markup, piece
 from llmviewer.reports.web.state import State
 from llmviewer.reports.web.tabs import TABS
-
-#: Look of an answer while the next one takes its time.
-FADED = {"visibility": "visible", "opacity": 0.5}
 
 
 def layout() -> html.Div:
     """The page, empty until the first answer arrives."""
-    answer = html.Div(id="content", tabIndex="-1")
     question: dict[str, Any] = {"aria-label": "Question"}
     parts: dict[str, Any] = {"aria-label": "Parts of the answer"}
     return html.Div(
         [
             dcc.Location(id="address", refresh=False),
-            *(dcc.Store(id=name, data=value) for name, value in (("theme", "light"), ("offered", ""))),
-            *(dcc.Store(id=name, data="") for name in ("settled", "marked")),
-            Markup(piece("top")),
+            *(dcc.Store(id=name, data=value) for name, value in (("theme", "light"), ("offered", ""), ("settled", ""))),
+            Markup(text=piece("top")),
             html.Div(
                 [
                     html.Details(
@@ -36,7 +31,7 @@ def layout() -> html.Div:
                         [
                             html.Nav(Markup(id="tabs", className="parts"), **parts),
                             Markup(id="alert"),
-                            dcc.Loading(answer, delay_show=400, overlay_style=FADED, type="dot"),
+                            html.Div(Answer(id="answer", pieces=[]), id="content", tabIndex="-1"),
                             Markup(id="late", className="late"),
                         ]
                     ),

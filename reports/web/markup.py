@@ -1,13 +1,10 @@
-"""HTML of the viewer: text from templates as one element each, which the browser draws at once.
-
-Dash visits every component of a page at every change, so that a table of hundreds of them takes a tenth of a second.
-"""
+"""HTML of the viewer, and the elements that hold it: few of them, since Dash visits each at every change."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from dash.development.base_component import Component
 
@@ -26,21 +23,46 @@ FOLDERS = (Path(__file__).with_name("templates"), Path(__file__).parents[1] / "h
 DEPTH, MOST = 5, 8
 
 
-class Markup(Component):
-    """An element with HTML of a template, which assets/viewer.js draws.  text: the HTML, with all data escaped."""
+class _Element(Component):
+    """An element that assets/viewer.js draws.  A subclass names its properties in `_properties`."""
 
-    _children_props: list[str] = []  # noqa: RUF012 - read by Dash
-    _base_nodes = ["children"]  # noqa: RUF012
     _namespace = "llmviewer_web"
-    _type = "Markup"
+    _properties: ClassVar[list[str]] = []
 
-    def __init__(self, text: str = "", id: str = "", className: str = "") -> None:  # noqa: A002, N803 - names of Dash
-        self._prop_names = ["id", "text", "className"]
+    def __init__(self, **given: Any) -> None:
+        self._children_props: list[str] = []
+        self._base_nodes = ["children"]
+        self._prop_names = self.available_properties = ["id", *self._properties]
         self._valid_wildcard_attributes: list[str] = []
-        self.available_properties = self._prop_names
         self.available_wildcard_properties: list[str] = []
-        given = {"text": text, "className": className, **({"id": id} if id else {})}
         super().__init__(**given)  # type: ignore[no-untyped-call]
+
+
+class Markup(_Element):
+    """HTML of a template.  text: the HTML, in which all data is escaped."""
+
+    _type = "Markup"
+    _properties: ClassVar[list[str]] = ["text", "className"]
+
+
+class Answer(_Element):
+    """The open tab.  pieces: as `block`, `graphs.graph`, `network.network` and the table of operators make them."""
+
+    _type = "Answer"
+    _properties: ClassVar[list[str]] = ["pieces"]
+
+
+Piece: TypeAlias = dict[str, Any]
+
+
+def block(text: str, look: str = "") -> Piece:
+    """A piece of HTML.  look: its class."""
+    return {"html": text, "look": look}
+
+
+def group(look: str, *pieces: Piece) -> Piece:
+    """Pieces side by side or below each other, by the class of the element around them."""
+    return {"pieces": pieces, "look": look}
 
 
 @cache

@@ -7,13 +7,11 @@ from itertools import pairwise
 from math import hypot
 from typing import Any
 
-import dash_cytoscape as cyto
-
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.web.colours import of_bound, palette
-from llmviewer.reports.web.graphs import labelled
+from llmviewer.reports.web.markup import Piece
 from llmviewer.reports.web.view import View
 
 #: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
@@ -44,7 +42,7 @@ def unfolded(view: View) -> str:
     return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
 
 
-def network(view: View) -> Any:
+def network(view: View) -> Piece:
     """The graph of the shown stage."""
     found = blocks(view.shown_lines)
     chosen = unfolded(view)
@@ -52,19 +50,21 @@ def network(view: View) -> Any:
     elements = [*_chain(found, chosen, view), *_operators(drawn, found[chosen], view)]
     height = min(max(drawn.height, LOWEST), HIGHEST)
     described = f"Blocks of {view.configuration.model.name} in {view.stage}, {chosen} unfolded into its operators"
-    graph = cyto.Cytoscape(
-        id=ELEMENTS,
-        elements=elements,
-        layout={"name": "preset", "fit": True, "padding": 12},
-        stylesheet=_styles(view.theme),
-        style={"width": "100%", "height": f"{height:.0f}px"},
-        minZoom=0.2,
-        maxZoom=2.5,
-        autoungrabify=True,
-        boxSelectionEnabled=False,
-        responsive=True,
-    )
-    return labelled(graph, described)
+    return {
+        "network": {
+            "id": ELEMENTS,
+            "elements": elements,
+            "layout": {"name": "preset", "fit": True, "padding": 12},
+            "stylesheet": _styles(view.theme),
+            "minZoom": 0.2,
+            "maxZoom": 2.5,
+            "autoungrabify": True,
+            "boxSelectionEnabled": False,
+            "responsive": True,
+        },
+        "label": described,
+        "height": round(height),
+    }
 
 
 def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[str, Any]]:

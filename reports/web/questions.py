@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llmviewer.core.errors import UserError
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
 
 
@@ -20,20 +19,20 @@ class Field:
     start: str
 
 
-def form(view: View, fields: Sequence[Field], verb: str, note: str) -> Markup:
+def form(view: View, fields: Sequence[Field], verb: str, note: str) -> Piece:
     """The form of a tab, whose button writes the fields into the address and asks for the answer."""
     listed = [{"name": one.name, "label": one.label, "value": text_of(view, one)} for one in fields]
-    return Markup(piece("form", listed, verb, note))
+    return block(piece("form", listed, verb, note))
 
 
-def answer(view: View, answered: Callable[[View], list[Any]]) -> list[Any]:
+def answer(view: View, answered: Callable[[View], list[Piece]]) -> list[Piece]:
     """The answer of a tab, if the address asks for it; one line where the question has none."""
     if view.state.shown["run"] != view.state.tab:
         return []
     try:
         return answered(view)
     except UserError as error:
-        return [Markup(piece("alerts", [str(error)]))]
+        return [block(piece("alerts", [str(error)]))]
 
 
 def text_of(view: View, field: Field) -> str:

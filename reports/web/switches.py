@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmviewer.reports.web.chosen import chosen
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.network import blocks, unfolded
 from llmviewer.reports.web.view import View
 
@@ -14,13 +14,13 @@ STAGES = {"prefill": "prefill", "decode": "decode", "request": "whole request"}
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
 
 
-def switches(view: View, names: Sequence[str]) -> Markup:
+def switches(view: View, names: Sequence[str]) -> Piece:
     """The switches of these names."""
     listed = []
     for name in names:
         value, choices = _values(view, name)
         listed.append({"name": name, "label": name.capitalize(), "value": value, "choices": choices})
-    return Markup(piece("switches", listed))
+    return block(piece("switches", listed))
 
 
 def _values(view: View, name: str) -> tuple[str, dict[str, str]]:

@@ -3,12 +3,11 @@
 (() => {
   const $ = (selector) => document.querySelector(selector);
   const $$ = (selector) => [...document.querySelectorAll(selector)];
-  const keep = () => window.dash_clientside.no_update;
   const current = () => new URLSearchParams(window.location.search);
-  // Milliseconds between two changes; until text is read; until nothing moves; of one movement of a slider.
-  const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
+  // Milliseconds between two changes; until text is read; until nothing moves; of one movement; until an answer is late.
+  const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500, WAITING = 400;
   const MAX_CONFIG = 65536; // bytes of a config.json, as in state.py
-  let before = 0, later = 0, name = "", moved = 0, still = 0;
+  let before = 0, later = 0, name = "", moved = 0, still = 0, slow = 0;
 
   // ---- the address --------------------------------------------------------------------------------------------
   // Several changes of one control in a row are one step back; an answer is asked for at once, or after the last of many.
@@ -27,8 +26,15 @@
   function ask() {
     before = Date.now();
     const search = window.location.search;
+    window.clearTimeout(slow);
+    slow = window.setTimeout(() => $("#content").classList.add("waiting"), WAITING);
     window.dash_clientside.set_props("address", { search });
     settle(search);
+  }
+
+  function arrived() {
+    window.clearTimeout(slow);
+    $("#content")?.classList.remove("waiting");
   }
 
   function settle(search) {
@@ -181,13 +187,12 @@
   // ---- pictures -----------------------------------------------------------------------------------------------
   // An operator's key says its stage: op0-p3 is the fourth operator of the prefill.
   function choose(key, more = {}) {
-    if (!key) return keep();
+    if (!key) return;
     const parameters = current();
     for (const [one, value] of Object.entries(more)) parameters.set(one, value);
     parameters.set("operator", key);
     if (parameters.get("stage") !== "request") parameters.set("stage", key.includes("-p") ? "prefill" : "decode");
     go(parameters, "operator");
-    return keep();
   }
 
   function tapped(data) {
@@ -197,7 +202,6 @@
       parameters.delete("operator");
       go(parameters, "block");
     }
-    return keep();
   }
 
   const clicked = (event) => choose(event?.points?.[0]?.customdata);
@@ -209,17 +213,15 @@
       cy.nodes(".near").removeClass("near");
       cy.nodes(`[operator = "${key}"]`).addClass("near");
     }
-    return keep();
   }
 
   function mark_point(data) {
-    const plot = $("#roofline .js-plotly-plot");
-    if (!plot || !data?.operator) return keep();
+    const plot = $("#roofline");
+    if (!plot?.data || !data?.operator) return;
     plot.data.forEach((trace, curveNumber) => {
       const pointNumber = (trace.customdata || []).indexOf(data.operator);
       if (pointNumber >= 0) window.Plotly.Fx.hover(plot, [{ curveNumber, pointNumber }]);
     });
-    return keep();
   }
 
   // ---- begin --------------------------------------------------------------------------------------------------
@@ -233,12 +235,74 @@
     return theme();
   }
 
-  // HTML that the server made of templates, in which it escaped all data.
+  // ---- elements -----------------------------------------------------------------------------------------------
+  const make = (...given) => window.React.createElement(...given);
+  let plotly = null;
+
+  function drawing() {
+    plotly ??= new Promise((resolve) => {
+      const script = document.createElement("script");
+      script.src = "plotly.min.js";
+      script.addEventListener("load", () => resolve(window.Plotly));
+      document.head.append(script);
+    });
+    return plotly;
+  }
+
+  // A figure is drawn into the same place as the one before it.
+  function Figure({ one }) {
+    const place = window.React.useRef(null);
+    window.React.useEffect(() => {
+      drawing().then(async (library) => {
+        if (!place.current) return;
+        const fresh = !place.current.classList.contains("js-plotly-plot");
+        await library.react(place.current, one.figure.data, one.figure.layout, one.config);
+        if (!fresh || one.id !== "roofline") return;
+        place.current.on("plotly_click", clicked);
+        place.current.on("plotly_hover", mark_node);
+      });
+    }, [one]);
+    window.React.useEffect(() => () => place.current && window.Plotly?.purge(place.current), []);
+    return make("div", { id: one.id, ref: place, role: "img", "aria-label": one.label, style: { height: one.height } });
+  }
+
+  function Network({ one }) {
+    const events = (given) => {
+      if (given.tapNodeData) tapped(given.tapNodeData);
+      if (given.mouseoverNodeData) mark_point(given.mouseoverNodeData);
+    };
+    const graph = { ...one.network, style: { width: "100%", height: one.height }, setProps: events };
+    // another block has other places, which a new drawing fits into the frame
+    const key = one.network.elements.map((element) => element.data.id ?? "").join(" ");
+    const drawn = make(window.dash_cytoscape.Cytoscape, { ...graph, key });
+    return make("div", { role: "img", "aria-label": one.label, className: "network" }, drawn);
+  }
+
+  function Grid({ one }) {
+    const events = (given) => given.selectedRows?.length && selected(given.selectedRows);
+    return make(window.dash_ag_grid.AgGrid, { ...one.grid, setProps: events });
+  }
+
+  function kind(one) {
+    if (one.pieces) return make("div", { className: one.look }, one.pieces.map(keyed));
+    if (one.figure) return make(Figure, { one });
+    if (one.network) return make(Network, { one });
+    if (one.grid) return make(Grid, { one });
+    return make("div", { className: one.look, dangerouslySetInnerHTML: { __html: one.html } });
+  }
+
+  // Pieces of one kind at one place are the same element before and after a change.
+  const keyed = (one, at) => make(window.React.Fragment, { key: `${at} ${one.id ?? Object.keys(one)[0]}` }, kind(one));
+
+  // Text is HTML that the server made of templates, in which it escaped all data.
   window.llmviewer_web = {
-    Markup: ({ id, text, className }) =>
-      window.React.createElement("div", { id, className, dangerouslySetInnerHTML: { __html: text || "" } }),
+    Markup: ({ id, text, className }) => make("div", { id, className, dangerouslySetInnerHTML: { __html: text || "" } }),
+    Answer: ({ id, pieces }) => {
+      window.React.useEffect(arrived, [pieces]);
+      return make("div", { id }, (pieces || []).map(keyed));
+    },
   };
   window.dash_clientside = Object.assign(window.dash_clientside || {}, {
-    viewer: { begin, tapped, clicked, selected, mark_node, mark_point },
+    viewer: { begin },
   });
 })();

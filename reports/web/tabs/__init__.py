@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
+from llmviewer.reports.web.markup import Piece
 from llmviewer.reports.web.view import View
 
 #: Name in the URL -> title.
@@ -23,7 +23,7 @@ TABS = {
 }
 
 
-def content(view: View) -> list[Any]:
-    """The components of the open tab.  Raises UserError."""
-    found: list[Any] = import_module(f"{__name__}.{view.state.tab}").content(view)
+def content(view: View) -> list[Piece]:
+    """The pieces of the open tab.  Raises UserError."""
+    found: list[Piece] = import_module(f"{__name__}.{view.state.tab}").content(view)
     return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmviewer.core.errors import UserError
 from llmviewer.planning.why import Why, why
 from llmviewer.reports import comparison_page, why_page
 from llmviewer.reports.html import charts, operators, roofline, waterfall
 from llmviewer.reports.report import Report
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Markup, page, piece
+from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View, view_of
 
 #: Metric that is split by factor.
@@ -20,17 +18,17 @@ FIRST = "Keep this configuration, change it, and both are compared here."
 BUTTONS = (("keep", "Keep this configuration"), ("forget", "Forget all"))
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The configurations that were kept, with this one last, and why it is faster or slower than the first."""
     others = [view_of(query, view.theme) for query in view.state.others]
     if not others:
-        return [Markup(piece("note", FIRST) + piece("buttons", BUTTONS[:1]))]
+        return [block(piece("note", FIRST) + piece("buttons", BUTTONS[:1]))]
     views = [*others, view]
     names = _distinct([one.name for one in views])
     answers = Report(results=dict(zip(names, (one.result for one in views), strict=True))).configurations
     lines = operators.lines(answers)
     return [
-        Markup(piece("buttons", BUTTONS) + page(comparison_page.side_by_side(answers))),
+        block(piece("buttons", BUTTONS) + page(comparison_page.side_by_side(answers))),
         *_difference(others[0], view),
         graphs.graph(roofline.chart(answers, lines), view.theme),
         graphs.graph(charts.bounds(answers), view.theme),
@@ -43,19 +41,19 @@ def _distinct(names: list[str]) -> list[str]:
     return [name if name not in names[:at] else f"{name} ({at + 1})" for at, name in enumerate(names)]
 
 
-def _difference(first: View, last: View) -> list[Any]:
+def _difference(first: View, last: View) -> list[Piece]:
     """The waterfall by factor from the first configuration to the last, and the page of `why`."""
     try:
         found = _why(first, last)
     except UserError as error:
-        return [Markup(piece("note", f"The difference cannot be split by factor: {error}"))]
+        return [block(piece("note", f"The difference cannot be split by factor: {error}"))]
     answer = found.to_dict()
     shares = {one["name"]: one["amount"] for one in answer["factors"]}
     ends = (first.name, answer["a"]), (last.name, answer["b"])
     return [
-        Markup(piece("heading", "Why")),
+        block(piece("heading", "Why")),
         graphs.graph(waterfall.chart(*ends, shares, METRIC), last.theme),
-        Markup(page(why_page.page(answer))),
+        block(page(why_page.page(answer))),
     ]
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.html.explanations import NUMBERS
-from llmviewer.reports.web.markup import Markup, piece, trees
+from llmviewer.reports.web.markup import Piece, block, piece, trees
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 from llmviewer.result.explanation.node import Node
@@ -15,9 +14,9 @@ from llmviewer.result.explanation.node import Node
 NOTE = "Every leaf has its source, and the arithmetic of the tree gives the number again."
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """A tree for each number that is defined."""
-    return [Markup(piece("note", NOTE) + trees(list(_roots(view))))]
+    return [block(piece("note", NOTE) + trees(list(_roots(view))))]
 
 
 def _roots(view: View) -> Iterator[tuple[str, Node]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import current_app
 
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
 
 #: Key of the application's configuration: a function that gives (source, address, figures, recorded error) rows.
@@ -17,7 +15,7 @@ NOTE = (
 )
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The recorded errors, the largest last."""
     listed = sorted(current_app.config[ROWS](), key=lambda row: row[3])
-    return [Markup(piece("note", NOTE) + piece("published", listed))]
+    return [block(piece("note", NOTE) + piece("published", listed))]

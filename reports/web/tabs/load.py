@@ -9,7 +9,7 @@ from llmviewer.reports import simulation_page
 from llmviewer.reports.html import loads
 from llmviewer.reports.plots import latency_rate
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Markup, page, piece
+from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.questions import Field, answer, form, text_of
 from llmviewer.reports.web.view import View
 from llmviewer.simulation.call import simulate
@@ -23,7 +23,7 @@ FIELDS = (
 REQUESTS = 4000
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The form, which a button answers."""
     note = f"A simulation of {REQUESTS:,} requests that arrive at random, on the engine's scheduler; it takes seconds."
     return [form(view, FIELDS, "Simulate", note), *answer(view, _answered)]
@@ -41,12 +41,12 @@ def load_of(view: View) -> dict[str, Any]:
     return {**asked, "requests": REQUESTS, **options}
 
 
-def _answered(view: View) -> list[Any]:
+def _answered(view: View) -> list[Piece]:
     """The page of a simulation, and its latencies at ten rates.  Raises UserError."""
     load = load_of(view)
     made = simulate(view.state.subject(), view.state.hardware, **load)
     try:
-        curve: list[Any] = [graphs.graph(loads.chart(latency_rate.frame(made), load["request_rate"]), view.theme)]
+        curve: list[Piece] = [graphs.graph(loads.chart(latency_rate.frame(made), load["request_rate"]), view.theme)]
     except UserError as error:
-        curve = [Markup(piece("note", str(error)))]
-    return [*curve, Markup(page(simulation_page.page(made.to_dict())))]
+        curve = [block(piece("note", str(error)))]
+    return [*curve, block(page(simulation_page.page(made.to_dict())))]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmviewer.reports import analysis_page
 from llmviewer.reports.html import charts, curves
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Markup, page
+from llmviewer.reports.web.markup import Piece, block, page
 from llmviewer.reports.web.view import View, points, report
 
 #: Prompt lengths of the curves, and batch sizes as multiples of the one asked.
@@ -15,7 +13,7 @@ LENGTHS = tuple(2**power for power in range(7, 18))
 MULTIPLES = (1, 4, 16, 64)
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The bar of the request, its table, and memory over the context for larger and larger batches."""
     answer = view.answer
     longest = view.configuration.model.max_context
@@ -24,4 +22,4 @@ def content(view: View) -> list[Any]:
     found = curves.sweep(report(view, points(view, batches, lengths, [view.sizes["output_len"]])))
     chart = next(one for one in found.charts if one.key == "curve-total_bytes")
     drawn = [graphs.graph(one, view.theme) for one in (charts.memory([answer]), chart)]
-    return [*drawn, Markup(page(analysis_page.memory(answer)))]
+    return [*drawn, block(page(analysis_page.memory(answer)))]

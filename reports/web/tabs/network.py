@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dash import html
-
 from llmviewer.reports.web.chosen import panel
+from llmviewer.reports.web.markup import Piece, group
 from llmviewer.reports.web.network import network
 from llmviewer.reports.web.switches import switches
 from llmviewer.reports.web.view import View
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The graph of a stage beside the panel of the chosen operator."""
-    beside = html.Div([network(view), panel(view)], className="side")
-    return [switches(view, ("stage", "block", "colour", "operator")), beside]
+    return [switches(view, ("stage", "block", "colour", "operator")), group("side", network(view), panel(view))]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import dash_ag_grid as dag
-
 from llmviewer.reports.html.operators import HEADS, Line
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
 
 GRID = "operators"
@@ -17,7 +15,7 @@ PINNED = ("Operator",)
 LEFT_OUT = ("Configuration",)
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The table of all operators of both stages."""
     heads = [(at, head) for at, head in enumerate(HEADS) if head.title not in LEFT_OUT]
     columns = [
@@ -32,29 +30,28 @@ def content(view: View) -> list[Any]:
         }
         for at, head in heads
     ]
-    grid = dag.AgGrid(
-        id=GRID,
-        columnDefs=sorted(columns, key=lambda one: one["pinned"] is None),
-        rowData=[_row(line, [at for at, _ in heads]) for line in view.lines],
-        defaultColDef={"sortable": True, "resizable": True, "filter": True, "minWidth": 90},
-        columnSize="autoSize",
-        dashGridOptions={
+    grid = {
+        "id": GRID,
+        "columnDefs": sorted(columns, key=lambda one: one["pinned"] is None),
+        "rowData": [_row(line, [at for at, _ in heads]) for line in view.lines],
+        "defaultColDef": {"sortable": True, "resizable": True, "filter": True, "minWidth": 90},
+        "columnSize": "autoSize",
+        "dashGridOptions": {
             "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
             "animateRows": False,
-            "domLayout": "normal",
             "tooltipShowDelay": 300,
         },
-        getRowId="params.data.key",
-        className="ag-theme-quartz",
-        style={"height": "70vh"},
-    )
+        "getRowId": "params.data.key",
+        "className": "ag-theme-quartz",
+        "style": {"height": "70vh"},
+    }
     above = piece("note", NOTE) + piece("download", "operators.csv", "Download as CSV", view.state.query())
-    return [Markup(above, className="above"), grid]
+    return [block(above, "above"), {"grid": grid}]
 
 
 def _row(line: Line, columns: list[int]) -> dict[str, Any]:
     """Values of a row, by which it is sorted, and the texts of its numbers."""
-    row: dict[str, Any] = {"key": line.key}
+    row: dict[str, Any] = {"key": line.key, "block": line.operator["block"]}
     for at in columns:
         cell = line.cells[at]
         row[f"c{at}"] = cell.text if cell.value is None else cell.value

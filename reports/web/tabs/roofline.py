@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dash import html
-
 from llmviewer.reports.html import roofline
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.chosen import panel
+from llmviewer.reports.web.markup import Piece, group
 from llmviewer.reports.web.network import network
 from llmviewer.reports.web.switches import switches
 from llmviewer.reports.web.view import View
@@ -16,8 +13,8 @@ from llmviewer.reports.web.view import View
 GRAPH = "roofline"
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The roofline over the network; what is hovered or clicked in one is marked in the other."""
     chart = graphs.graph(roofline.chart([view.answer], view.lines), view.theme, GRAPH)
-    beside = html.Div([html.Div([chart, network(view)]), panel(view)], className="side")
+    beside = group("side", group("", chart, network(view)), panel(view))
     return [switches(view, ("stage", "block", "operator")), beside]

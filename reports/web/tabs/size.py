@@ -10,7 +10,7 @@ from llmviewer.planning.call import size
 from llmviewer.reports import sizing_page
 from llmviewer.reports.html import front
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Markup, page
+from llmviewer.reports.web.markup import Piece, block, page
 from llmviewer.reports.web.questions import Field, answer, form, text_of
 from llmviewer.reports.web.view import View
 from llmviewer.techniques.options import WORKLOAD
@@ -29,7 +29,7 @@ MAX_CHIPS = 6
 CHOSEN = ("batch_size", "tensor_parallel_size", "data_parallel_size", "expert_parallel_size", "engine")
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The form, which a button answers since a search takes seconds."""
     note = "The search tries chips, layouts and number formats, and simulates the best of them; it takes seconds."
     return [form(view, FIELDS, "Size", note), *answer(view, _answered)]
@@ -51,11 +51,11 @@ def words_of(view: View) -> dict[str, Any]:
     return {**lengths, **asked, **options}
 
 
-def _answered(view: View) -> list[Any]:
+def _answered(view: View) -> list[Piece]:
     """The page and the front of a sizing.  Raises UserError."""
     found = size(view.state.subject(), chips_of(view), **words_of(view)).to_dict()
     drawn = [graphs.graph(front.chart(found), view.theme)] if len(found["frontier"]) > 1 else []
-    return [*drawn, Markup(page(sizing_page.page(found, explain=True)))]
+    return [*drawn, block(page(sizing_page.page(found, explain=True)))]
 
 
 def _number(name: str, text: str) -> Any:

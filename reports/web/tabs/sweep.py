@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dash import html
-
 from llmviewer.reports.html import curves
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.colours import coloured
-from llmviewer.reports.web.markup import Markup, piece
+from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.view import View, points, report
 
 #: Batch sizes of the curves.
 BATCHES = tuple(2**power for power in range(10))
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """Curves over batch sizes, for the prompt asked, half of it and twice it."""
     found = curves.sweep(report(view, points(view, batches_of(view), inputs_of(view), [view.sizes["output_len"]])))
     colours = [(name, coloured(colour, view.theme)) for name, colour, _ in found.legend]
     above = piece("legend", colours) + piece("download", "sweep.csv", "Download as CSV", view.state.query())
-    drawn = html.Div([graphs.graph(chart, view.theme) for chart in found.charts], className="grid")
+    drawn = group("grid", *(graphs.graph(chart, view.theme) for chart in found.charts))
     notes = "".join(piece("note", text) for text in (found.left_out, found.bands) if text)
-    return [Markup(above, className="above"), drawn, Markup(notes)]
+    return [block(above, "above"), drawn, block(notes)]
 
 
 def batches_of(view: View) -> list[int]:

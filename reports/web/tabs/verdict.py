@@ -11,7 +11,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.html import charts
 from llmviewer.reports.verdict import verdict
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Markup, page, piece
+from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View
 from llmviewer.result.verdict import Verdict
 
@@ -19,17 +19,17 @@ from llmviewer.result.verdict import Verdict
 TRIED = ("Best change", "DOES NOT FIT")
 
 
-def content(view: View) -> list[Any]:
+def content(view: View) -> list[Piece]:
     """The verdict, the figures of the request as cards, the time by bound, and everything that `analyze` says."""
     answer = view.answer
     facts = verdict(Verdict(result=view.result), answer)
     known = tuple(line for line in facts.lines if line[0] not in TRIED)
     everything = (analysis_page.header(answer), *analysis_page.details(answer, view.result.token_budget))
     return [
-        Markup(page((replace(facts, lines=known),)), className="verdict"),
-        Markup(piece("cards", _cards(answer))),
+        block(page((replace(facts, lines=known),)), "verdict"),
+        block(piece("cards", _cards(answer))),
         graphs.graph(charts.bounds([answer]), view.theme),
-        Markup(piece("folded", "All figures of this request", everything)),
+        block(piece("folded", "All figures of this request", everything)),
     ]
 
 
