@@ -169,3 +169,12 @@ TOOLS: Mapping[str, Tool] = {
         ),
     )
 }
+
+
+def chosen(text: str) -> Mapping[str, Tool]:
+    """The tools of a comma-separated list, in their usual order; all for an empty one.  Raises UserError."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else list(TOOLS)
+    for name in names:
+        if name not in TOOLS:
+            raise unknown("tool", name, TOOLS)
+    return {name: one for name, one in TOOLS.items() if name in names}
