@@ -76,6 +76,8 @@ def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
     predicted = ("Predicted", plain(f"{answer['model']} on {answer['hardware']}, {answer['engine']}"))
     if "metrics" in answer:
         return [("Measured", plain(f"{answer['source']} ({answer['program']}) {answer['note']}".strip())), predicted]
+    if "note" in answer:
+        return [("Measured", plain(f"{answer['source']} ({answer['program']}): {answer['note']}")), predicted]
     phases = ", ".join(f"{fmt.whole(count)} {phase}" for phase, count in answer["phases"].items())
     plural = "es" if answer["passes"] > 1 else ""
     per_pass = "; all times are means per pass" if answer["passes"] > 1 else ""
@@ -117,7 +119,8 @@ def _metrics(answer: dict[str, Any]) -> Table:
 def _operators(answer: dict[str, Any]) -> Table:
     shown = [one for one in answer["operators"] if one["kernels"] or one["predicted_s"]]
     rows = tuple(_operator(one, answer["passes"]) for one in shown)
-    return Table(columns=OPERATORS, rows=rows, title="Operators, over all layers of a pass")
+    title = "Operators, over all " + ("samples" if "note" in answer else "layers of a pass")
+    return Table(columns=OPERATORS, rows=rows, title=title)
 
 
 def _operator(one: dict[str, Any], passes: int) -> Row:

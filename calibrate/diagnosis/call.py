@@ -9,7 +9,7 @@ from typing import Any
 
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.diagnosis.annotation import STAGES, Stated
-from llmviewer.calibrate.diagnosis.comparison import compared
+from llmviewer.calibrate.diagnosis.comparison import Comparison, compared
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis, details_of
 from llmviewer.calibrate.diagnosis.parts import parts_of
 from llmviewer.calibrate.diagnosis.readers import read
@@ -20,6 +20,7 @@ from llmviewer.calibrate.diagnosis.requests import (
     is_result,
     stated_of,
 )
+from llmviewer.calibrate.diagnosis.samples import compared_samples, is_own
 from llmviewer.calibrate.diagnosis.steps import passes_of
 from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
 from llmviewer.core import arguments
@@ -27,7 +28,7 @@ from llmviewer.core.errors import unknown
 
 #: Beginning of the marks of an engine -> its preset, and the preset without any mark that is known.
 ENGINES = {"step[": "sglang", "execute_": "vllm", "[Executor] _forward_step": "trtllm"}
-ENGINE, PLAIN_TORCH = "vllm", "torch-eager"
+ENGINE, PLAIN_TORCH, KERNELS = "vllm", "torch-eager", "kernels"
 #: Options that state the work of a pass, with their defaults.
 WORK: dict[str, Any] = {"batch_size": None, "input_len": None, "output_len": None, "stage": "", "passes": None}
 
@@ -42,14 +43,17 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a measured run: where it lost time against the prediction of the same work.
 
-    measured: a profile (torch.profiler, Nsight Systems, rocprofv3) or the result of a benchmark (vLLM, SGLang, AIPerf,
-    llama-bench).  options: those of `analyze`, and what the file does not state: batch_size, input_len and stage of a
-    pass, output_len of a request, passes of a table of kernels.  engine: "" for that of the marks.  Raises UserError.
+    measured: a profile (torch.profiler, Nsight Systems, rocprofv3), the result of a benchmark (vLLM, SGLang, AIPerf,
+    llama-bench), or samples of `calibrate run`.  options: those of `analyze`, and what the file does not state:
+    batch_size, input_len and stage of a pass, output_len of a request, passes of a table of kernels.  engine: "" for
+    that of the marks.  Raises UserError.
     """
     path = Path(arguments.path_or_name("measured", os.fspath(measured)))
     work = {name: options.pop(name, default) for name, default in WORK.items()}
     facts = stated(work["batch_size"], work["input_len"], work["stage"])
     names, said = (str(hardware), str(model)), {**options, **work, "engine": engine}
+    if is_own(path):
+        return diagnosis_of_samples(path, configuration(model, hardware, engine=engine or KERNELS, **options))
     if is_result(path):
         return diagnosis_of_result(path, stated_of(*names, said))
     recording = read(path)
@@ -79,9 +83,22 @@ def stated(batch_size: int | None, input_len: int | None, stage: str) -> Stated:
     return Stated(requests=known["batch_size"], length=known["input_len"], stage=stage)
 
 
+def diagnosis_of_samples(path: Path, chosen: Configuration) -> Diagnosis:
+    """The diagnosis of samples of `calibrate run`: the kernels of a model's shapes.  Raises UserError."""
+    found, note, warnings = compared_samples(path, chosen)
+    source = Recording(program="llmviewer calibrate run", kernels=(), notes=warnings)
+    return _made(found, source, chosen, str(path), {"of": "run of every sample", "note": note})
+
+
 def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, source: str) -> Diagnosis:
     """The diagnosis of a recording on a configuration.  source: where it is from, for the page."""
-    found = compared(chosen, passes_of(recording), facts)
+    return _made(compared(chosen, passes_of(recording), facts), recording, chosen, source, {})
+
+
+def _made(
+    found: Comparison, recording: Recording, chosen: Configuration, source: str, more: dict[str, Any]
+) -> Diagnosis:
+    """The diagnosis that follows from a comparison.  more: further details, which say what is compared."""
     parts = tuple(parts_of(found))
     return Diagnosis(
         source=source,
@@ -93,6 +110,6 @@ def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, sou
         predicted_s=found.predicted_s,
         parts=parts,
         suspects=tuple(suspects_of(Case(found=found, parts=parts))),
-        details=details_of(found),
+        details={**details_of(found), **more},
         warnings=(*recording.notes, *chosen.model.notes),
     )

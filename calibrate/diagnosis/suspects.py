@@ -73,6 +73,13 @@ def _remedy(case: Case, one: OperatorTimes) -> str:
         return f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
     if any(kind_of(name) == "dequantize" for name in one.kernels):
         return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
+    return _measuring(case, one)
+
+
+def _measuring(case: Case, one: OperatorTimes) -> str:
+    """The remedy for kernels whose names suggest none: measurements on this chip, or what to do with them."""
+    if not case.found.phases:
+        return "look at the clock and power of its samples, then llmviewer calibrate fit, which learns from them"
     if one.borrowed:
         return f"llmviewer calibrate run on this chip: the prediction has constants of {one.borrowed} and may be wrong"
     return "measure this kernel here (llmviewer calibrate run), or run another version of the engine"
