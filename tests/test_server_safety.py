@@ -457,6 +457,28 @@ def test_a_wrong_option_of_a_server_is_one_line(
     assert line in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ([], ""),
+        (["--host", "0.0.0.0"], "warning: 0.0.0.0 is reached from other machines"),
+        (["--public-host", "example.org"], "warning: example.org is reached from other machines"),
+    ],
+)
+def test_a_server_that_others_reach_warns(
+    words: list[str], warned: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_nothing(app: Any, listener: Any, workers: int, ready: Any) -> None:
+        ready()
+        listener.close()
+
+    monkeypatch.setattr("llmviewer.server.run.run", run_nothing)
+    assert main(["serve", "--api-only", "--port", "0", *words]) == 0
+    told = capsys.readouterr().err
+    assert re.search(r"llmviewer serves http://\S+:\d+/ \(Ctrl-C ends it\)", told)
+    assert told.startswith(warned) if warned else "warning" not in told
+
+
 @pytest.mark.parametrize("missing", ["flask", "gunicorn.app.base"])
 def test_a_missing_extra_is_named(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
