@@ -79,6 +79,8 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "plot",
         "report",
         "trace",
+        "serve",
+        "mcp",
     ],
 )
 @pytest.mark.parametrize("columns", [80, 160])

@@ -80,7 +80,7 @@ SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
     "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
-    "llmviewer/cli/mcp.py": "a command without options",
+    "llmviewer/cli/mcp.py": "a command of one option",
     "llmviewer/cli/plot/loads.py": "loads among the data of plots; given.py is full",
     "calibrate/diagnosis/patterns.py": "the reader of one table of names",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",

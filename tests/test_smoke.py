@@ -40,6 +40,8 @@ ELSEWHERE = {
     "plot": "below, one kind at a time",
     "survey": "test_survey.py: many analyses",
     "calibrate": "test_calibrate_run.py: measures",
+    "serve": "test_server_safety.py: runs until it is stopped",
+    "mcp": "test_mcp.py: talks to a client",
 }
 
 

@@ -37,6 +37,8 @@ LINES = {
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",
     "trace": f"trace {MODEL} -o trace.json",
+    "serve": "serve --help",  # the packages of these two come with extras
+    "mcp": "mcp --help",
     "calibrate": "calibrate ledger --format json",
     "models": "models list",
     "hardware": "hardware list",

@@ -159,7 +159,8 @@ class Programs:
             results = program.run(inputs)
             if results is not None:
                 if program is not programs[0]:  # the next inputs probably have the same answers
-                    programs.sort(key=lambda one: one is not program)
+                    # a new list, because another thread may read this one
+                    self._recorded[key] = [program, *(one for one in programs if one is not program)]
                 return results
         return None
 

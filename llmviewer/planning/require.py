@@ -16,6 +16,7 @@ import numpy as np
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.api.trials import run_line
+from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
@@ -144,6 +145,7 @@ def require(
     links.NAME ... as in `set`.  options: one of ttft, tpot, e2e (such as "10ms") or tokens_per_s of one user, and those
     of `analyze`.  Raises UserError.
     """
+    output_len = arguments.whole_number("output_len", output_len)
     metric, target = _target({name: options.pop(name, None) for name in (*TARGETS, "tokens_per_s")}, output_len)
     names = _varied(vary)
     chosen = configuration(model, hardware, **options)
@@ -238,6 +240,8 @@ def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
     """Names of the varied figures, each once."""
     words = vary.split(",") if isinstance(vary, str) else list(vary)
     names = tuple(dict.fromkeys(figure_name(word.strip()) for word in words))
+    if not names:
+        raise UserError("vary names no figure; give one to three, such as bandwidth")
     for name in names:
         if name in TIMES or name in ("units", "power", "on_chip", "l2"):
             raise unknown("figure to vary", name, ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE"))

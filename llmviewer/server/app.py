@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from llmviewer.core.errors import UserError
@@ -62,14 +63,30 @@ def create_app(settings: Settings | None = None) -> Flask:
 
 
 def _mount_pages(app: Flask) -> None:
-    """Add the pages, which leave the hashes of their inline scripts in the application's settings."""
+    """Add the pages, and the hashes of their inline scripts to the application's settings."""
     from importlib import import_module
 
     try:
         pages = import_module("llmviewer.reports.web.app")
     except ImportError as error:
         raise UserError(f"pages need the packages of the extra web: pip install 'llmviewer[web]' ({error})") from error
-    pages.mount(app)
+    mounted = pages.mount(app, ledger_rows)
+    app.config["SCRIPT_HASHES"] = [one.strip("'") for one in mounted.csp_hashes()]
+
+
+@cache
+def ledger_rows() -> tuple[tuple[str, str, int, float], ...]:
+    """Source, address, number of figures and mean error of every table of published figures."""
+    from llmviewer.calibrate import ledger, ledger_score
+
+    errors = ledger_score.recorded_errors()
+    tables = [one for one in ledger.load() if one.name in errors]
+    return tuple((one.title, _address(one.source), len(one.rows), errors[one.name]) for one in tables)
+
+
+def _address(citation: str) -> str:
+    """The first address of a citation; the citation itself if it has none."""
+    return next((word.rstrip(".,;)") for word in citation.split() if word.startswith("http")), citation)
 
 
 def _new_flask() -> Flask:

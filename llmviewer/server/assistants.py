@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.version import __version__
-from llmviewer.server.tools import INSTRUCTIONS, TOOLS, Tool
+from llmviewer.server.tools import INSTRUCTIONS, Tool
 
 
-def serve() -> None:
-    """Answer an assistant until it closes standard input.  Raises UserError if the extra `mcp` is not installed."""
+def serve(tools: Mapping[str, Tool]) -> None:
+    """Answer an assistant until it closes standard input.  Raises UserError if the extra `mcp` is not installed.
+
+    tools: by name, those that it may use.
+    """
     try:
         import anyio
         from mcp.server.lowlevel import Server
@@ -20,10 +24,10 @@ def serve() -> None:
         raise UserError("the tools for assistants need the package mcp: pip install 'llmviewer[mcp]'") from error
 
     async def list_tools(context: Any, asked: Any) -> Any:
-        return _listed()
+        return _listed(tools)
 
     async def call_tool(context: Any, asked: Any) -> Any:
-        return await anyio.to_thread.run_sync(lambda: _called(asked.name, asked.arguments or {}))
+        return await anyio.to_thread.run_sync(lambda: _called(tools, asked.name, asked.arguments or {}))
 
     server: Any = Server(
         "llmviewer",
@@ -40,7 +44,7 @@ def serve() -> None:
     anyio.run(run)
 
 
-def _listed() -> Any:
+def _listed(tools: Mapping[str, Tool]) -> Any:
     """All tools as the protocol describes them."""
     from mcp import types
 
@@ -54,29 +58,23 @@ def _listed() -> Any:
                 input_schema=one.schema(),
                 annotations=hints,
             )
-            for one in TOOLS.values()
+            for one in tools.values()
         ]
     )
 
 
-def _called(name: str, given: object) -> Any:
-    """The result of a tool, or an error with the line that a user of the command line reads."""
+def _called(tools: Mapping[str, Tool], name: str, given: object) -> Any:
+    """The result of one of the tools, or an error with the line that a user of the command line reads."""
     try:
-        return _result(_tool(name).called(given))
+        if name not in tools:
+            raise unknown("tool", name, tools)
+        return _result(tools[name].called(given))
     except UserError as error:
         return _failed(str(error))
     except Exception as error:
         return _failed(
             f"internal error in llmviewer, please report it: {type(error).__name__}: {printable(error, 200)}"
         )
-
-
-def _tool(name: str) -> Tool:
-    if name not in TOOLS:
-        from llmviewer.core.errors import unknown
-
-        raise unknown("tool", name, TOOLS)
-    return TOOLS[name]
 
 
 def _result(found: dict[str, Any]) -> Any:

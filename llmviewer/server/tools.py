@@ -93,7 +93,7 @@ TOOLS: Mapping[str, Tool] = {
             title="Predict one run",
             description=(
                 "Time to first token, time per output token, end-to-end latency, throughput and memory of one request"
-                " or batch of a model on a chip, with 80 % intervals. Use it for how fast, does it fit, what limits it."
+                " or batch of a model on a chip, with 80 % intervals. Use it for: how fast, and does it fit."
             ),
             schema=lambda: arguments.schema("analyze"),
             answer=_call("analyze", lambda found: compact.analysis(found.to_dict(), fits=found.fits)),
@@ -169,3 +169,12 @@ TOOLS: Mapping[str, Tool] = {
         ),
     )
 }
+
+
+def chosen(text: str) -> Mapping[str, Tool]:
+    """The tools of a comma-separated list, in their usual order; all for an empty one.  Raises UserError."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else list(TOOLS)
+    for name in names:
+        if name not in TOOLS:
+            raise unknown("tool", name, TOOLS)
+    return {name: one for name, one in TOOLS.items() if name in names}

@@ -1,0 +1,276 @@
+"""The JSON API: the answers of Python and the command line, problems, its description, and visitors side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.core import data
+from llmviewer.server import arguments, calls, limits, openapi, own_arguments, problems
+from llmviewer.server.app import Settings, create_app
+
+pytest.importorskip("flask")
+
+RUN = {"model": "llama-3.2-1b", "hardware": "a100-80gb-sxm"}
+SIZES = {"batch_size": 2, "input_len": 64, "output_len": 4}
+LOAD = {**RUN, "request_rate": 2, "requests": 50, "input_len": 64, "output_len": 8}
+#: Call -> arguments, and the command line of the same question.
+QUESTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "analyze": ({**RUN, **SIZES, "quantization": "w4a16"}, "analyze {run} {sizes} --quantization w4a16"),
+    "sweep": (
+        {**RUN, "batch_size": [1, 4], "input_len": 64, "output_len": 4},
+        "sweep {run} --batch-size 1,4 --input-len 64 --output-len 4",
+    ),
+    "compare": (
+        {**RUN, **SIZES, "quantization": ["none", "w4a16"]},
+        "compare {run} {sizes} --quantization none,w4a16",
+    ),
+    "size": ({**LOAD, "ttft": "1s"}, "size {run} {load} --ttft 1s"),
+    "simulate": (LOAD, "simulate {run} {load}"),
+    "explain": ({"number": "tpot_s", **RUN, **SIZES}, "explain tpot_s {run} {sizes}"),
+    "why": (
+        {"a": "llama-3.2-1b --hardware a100", "b": "llama-3.2-1b --hardware h100"},
+        "why 'llama-3.2-1b --hardware a100' 'llama-3.2-1b --hardware h100'",
+    ),
+    "require": (
+        {"model": "llama-3.2-1b", "vary": "bandwidth", "tpot": "10ms"},
+        "require llama-3.2-1b --vary bandwidth --tpot 10ms",
+    ),
+    "elasticity": ({**RUN, **SIZES}, "elasticity {run} {sizes}"),
+    "advise": ({**RUN, **SIZES}, "advise {run} {sizes}"),
+}
+WORDS = {
+    "run": "llama-3.2-1b --hardware a100-80gb-sxm",
+    "sizes": "--batch-size 2 --input-len 64 --output-len 4",
+    "load": "--request-rate 2 --requests 50 --input-len 64 --output-len 8",
+}
+
+
+@pytest.fixture(scope="module")
+def visitor() -> Any:
+    return create_app(Settings(pages=False)).test_client()
+
+
+def posted(visitor: Any, call: str, given: object, **more: Any) -> Any:
+    return visitor.post(f"{openapi.PREFIX}/{call}", json=given, **more)
+
+
+def refused(answer: Any, status: int) -> str:
+    """The line of a problem document with this status."""
+    assert answer.status_code == status
+    assert answer.mimetype == problems.MEDIA_TYPE
+    found = answer.get_json()
+    assert found["status"] == status and {"type", "title", "detail", "instance"} <= set(found)
+    assert "Traceback" not in found["detail"] and len(found["detail"]) < 600
+    return str(found["detail"])
+
+
+def test_every_call_is_asked_here() -> None:
+    assert set(QUESTIONS) == set(calls.CALLS)
+
+
+@pytest.mark.parametrize("call", QUESTIONS)
+def test_an_answer_is_that_of_the_command_line(call: str, visitor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    given, line = QUESTIONS[call]
+    answer = posted(visitor, call, given)
+    assert answer.status_code == 200, answer.get_json()
+    assert main([*shlex.split(line.format(**WORDS)), "--format", "json"]) in (0, 1)
+    assert answer.get_json() == json.loads(capsys.readouterr().out)
+    assert answer.get_json()["schema"] == calls.CALLS[call].schema
+
+
+def test_an_analysis_is_that_of_python(visitor: Any) -> None:
+    expected = lv.analyze("llama-3.2-1b", "a100-80gb-sxm", **SIZES, engine="vllm").to_dict()
+    assert posted(visitor, "analyze", {**RUN, **SIZES, "engine": "vllm"}).get_json() == expected
+
+
+def test_models_and_chips_may_be_given_by_their_fields(visitor: Any) -> None:
+    """As by their names, but for the names and sources."""
+    config = data.read_yaml(data.folder("model_configs") / "llama-3.2-1b.yaml")["config"]
+    spec = data.read_yaml(data.folder("hardware_specs") / "a100-80gb-sxm.yaml")
+    spec = {**{key: value for key, value in spec.items() if key != "sources"}, "name": "a100-80gb-sxm"}
+    found = posted(visitor, "analyze", {"model": config, "hardware": spec, **SIZES}).get_json()
+    assert found["metrics"] == posted(visitor, "analyze", {**RUN, **SIZES}).get_json()["metrics"]
+
+
+def test_undefined_numbers_are_null() -> None:
+    found = calls.text({"a": float("nan"), "b": [float("inf"), -float("inf")], "c": (1.5, "x", None, True)})
+    assert json.loads(found) == {"a": None, "b": [None, None], "c": [1.5, "x", None, True]}
+
+
+@pytest.mark.parametrize("command", calls.LISTS)
+def test_lists_are_those_of_the_command_line(command: str, visitor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "list", "--format", "json"]) == 0
+    assert visitor.get(f"{openapi.PREFIX}/{command}").get_json() == json.loads(capsys.readouterr().out)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [*own_arguments.HOMES])
+def test_arguments_of_a_call_are_those_of_python(call: str) -> None:
+    described = arguments.schema(call)
+    jsonschema.Draft202012Validator.check_schema(described)
+    assert all(one["description"] for one in described["properties"].values())
+    own = arguments._parameters(call)
+    assert list(described["properties"]) == list(own)
+    assert getattr(lv, call) is own_arguments.function(call)
+
+
+@pytest.mark.parametrize("call", QUESTIONS)
+def test_requests_are_valid_by_their_schema(call: str) -> None:
+    for given in (QUESTIONS[call][0], dict(calls.CALLS[call].example)):
+        jsonschema.validate(given, arguments.schema(call))
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"quantisation": "fp8"}, "unknown option 'quantisation'; did you mean 'quantization'?"),
+        ({"hardwear": "h100"}, "unknown option 'hardwear'; did you mean 'hardware'?"),
+        ({"--batch-size": 8}, "(use batch_size)"),
+        ({"model": "llama-3.2-1bb"}, "did you mean"),
+        ({"batch_size": "many"}, "batch_size is 'many'; allowed: whole numbers from 1 to 1,000,000,000"),
+        ({"batch_size": [1, 2]}, "batch_size is a list; analyze takes one value; for lists use compare or sweep"),
+        ({"dtype": {"a": 1}}, "dtype is a mapping; expected a text"),
+        ({"efficiency": "best"}, "allowed: calibrated, ideal"),
+        ({"model": None}, "model is null; expected a text, or a mapping of fields"),
+        ({"model": {}}, "expected a name"),
+    ],
+)
+def test_a_wrong_argument_is_the_line_of_python(given: dict[str, Any], line: str, visitor: Any) -> None:
+    assert line in refused(posted(visitor, "analyze", {**RUN, **given}), 400)
+
+
+def test_a_missing_argument_is_named(visitor: Any) -> None:
+    assert refused(posted(visitor, "analyze", {}), 400) == "analyze needs model and hardware"
+
+
+@pytest.mark.parametrize("call", QUESTIONS)
+def test_a_value_of_any_type_is_answered_or_refused_in_one_line(call: str, visitor: Any) -> None:
+    """No argument of any call, whatever its value, is an internal error."""
+    quick = {"size": {"ttft": "1us"}, "simulate": {"requests": 5}}  # a limit that no layout meets, few requests
+    plain = {**QUESTIONS[call][0], **quick.get(call, {})}
+    values: list[Any] = [None, True, -1, 0, 1e300, "", "x", "a=b", [], {}, [None], [[1]], [{}], {"a": [1]}]
+    for name in arguments.schema(call)["properties"]:
+        for value in values:
+            answer = posted(visitor, call, {**plain, name: value})
+            if answer.status_code != 200:
+                line = refused(answer, 400)
+                assert line.isprintable(), (call, name, value)
+
+
+# --- problems --------------------------------------------------------------------------------------------------------
+
+
+def test_statuses_have_a_problem_each(visitor: Any) -> None:
+    analyze = f"{openapi.PREFIX}/analyze"
+    assert refused(visitor.get("/api/v1/nothing"), 404) == "nothing is served at this address"
+    wrong_method = visitor.get(analyze)
+    assert refused(wrong_method, 405) and "POST" in wrong_method.headers["Allow"]
+    assert "JSON" in refused(visitor.post(analyze, data="{}", content_type="text/plain"), 415)
+    large = json.dumps({"model": "x" * limits.MAX_BODY_BYTES})
+    assert refused(visitor.post(analyze, data=large, content_type="application/json"), 413)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"nope", b'{"a": 1, "a": 2}', b'{"a": NaN}', b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"],
+)
+def test_a_body_that_is_no_json_is_refused(body: bytes, visitor: Any) -> None:
+    answer = visitor.post(f"{openapi.PREFIX}/analyze", data=body, content_type="application/json")
+    assert refused(answer, 400)
+
+
+def test_an_internal_error_tells_nothing(visitor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(call: str, given: object) -> str:
+        raise RuntimeError("a secret of the server")
+
+    monkeypatch.setattr(calls, "answer", broken)
+    line = refused(posted(visitor, "analyze", RUN), 500)
+    assert "secret" not in line
+
+
+# --- its description -------------------------------------------------------------------------------------------------
+
+
+def test_the_description_has_the_form_of_openapi(visitor: Any) -> None:
+    """OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.1): required fields, operations, references that resolve."""
+    found = visitor.get(f"{openapi.PREFIX}/openapi.json").get_json()
+    assert re.fullmatch(r"3\.1\.\d", found["openapi"]) and {"title", "version"} <= set(found["info"])
+    for reference in re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(found)):
+        place: Any = found
+        for part in reference.split("/"):
+            place = place[part]
+    names = []
+    for path, item in found["paths"].items():
+        assert path.startswith("/")
+        for method, operation in item.items():
+            assert method in ("get", "post")
+            names.append(operation["operationId"])
+            for status, answer in operation["responses"].items():
+                assert re.fullmatch(r"[1-5]\d\d", status) and ("$ref" in answer or answer["description"])
+    assert len(names) == len(set(names)) == len(calls.CALLS) + len(calls.LISTS)
+    for schema in found["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_what_is_described_is_served(visitor: Any) -> None:
+    found = openapi.document()
+    for path, item in found["paths"].items():
+        if "get" in item:
+            assert visitor.get(path).status_code == 200
+            continue
+        content = item["post"]["requestBody"]["content"]["application/json"]
+        answer = visitor.post(path, json=content["example"])
+        described = item["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(answer.get_json(), described)
+
+
+def test_no_argument_of_the_description_names_a_file() -> None:
+    schemas = openapi.document()["components"]["schemas"]
+    assert not {name for one in schemas.values() for name in one["properties"]} & set(arguments.OF_FILES)
+
+
+def test_a_problem_is_valid_by_its_schema(visitor: Any) -> None:
+    schema = openapi.document()["components"]["schemas"]["Problem"]
+    jsonschema.validate(posted(visitor, "analyze", {}).get_json(), schema)
+
+
+# --- visitors --------------------------------------------------------------------------------------------------------
+
+
+def test_visitors_side_by_side_get_their_own_answers() -> None:
+    """Many at once, each with other inputs: every answer is that of its own question, asked alone."""
+    app = create_app(Settings(pages=False))
+    asked = [
+        {"model": model, "hardware": chip, "batch_size": batch, "quantization": quantization}
+        for model in ("llama-3.2-1b", "gpt2")
+        for chip in ("a100-80gb-sxm", "h100-sxm")
+        for batch in range(1, 9)
+        for quantization in ("none", "w4a16")
+    ]
+
+    def answered(given: dict[str, Any]) -> Any:
+        return posted(app.test_client(), "analyze", given).get_json()
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(answered, asked))
+    assert together == [answered(one) for one in asked]
+
+
+def test_the_documentation_names_every_address() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "http_api.md").read_text(encoding="utf-8")
+    for name in (*calls.CALLS, *calls.LISTS, "openapi.json"):
+        assert f"`{name}`" in page or f"{openapi.PREFIX}/{name}" in page
+    for status in problems.TITLES:
+        assert f"| {status} |" in page

@@ -1,0 +1,234 @@
+"""Tools for assistants, through the protocol's own client: what is listed, answered and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.server import arguments, tools
+from llmviewer.server.tools import TOOLS
+
+pytest.importorskip("mcp")
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = {"model": "llama-3.2-1b", "hardware": "a100-80gb-sxm"}
+LOAD = {"request_rate": 2, "requests": 50, "input_len": 64, "output_len": 8}
+#: Tool -> arguments that have an answer.
+GIVEN: dict[str, dict[str, Any]] = {
+    "analyze": {**RUN, "batch_size": 8, "engine": "vllm"},
+    "compare": {**RUN, "quantization": ["none", "w4a16"]},
+    "size": {**RUN, **LOAD, "ttft": "1s"},
+    "explain": {"number": "tpot_s", **RUN},
+    "why": {"a": "llama-3.2-1b --hardware a100", "b": {**RUN, "quantization": "w4a16"}},
+    "diagnose": {"measured": str(ROOT / "docs/profile.json.gz"), "model": "llama-3.1-8b", "hardware": "h100"},
+    "list_models": {"search": "llama-3.2"},
+    "list_hardware": {},
+}
+Talk = Callable[[Callable[[Any], Awaitable[Any]]], Any]
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Talk:
+    """Talks to a server that the client starts, in an empty folder."""
+    from mcp import ClientSession, StdioServerParameters, stdio_client
+
+    folder = tmp_path_factory.mktemp("client")
+    started = StdioServerParameters(
+        command=sys.executable, args=["-m", "llmviewer", "mcp"], env={"PYTHONPATH": str(ROOT)}, cwd=folder
+    )
+
+    def talk(said: Callable[[Any], Awaitable[Any]]) -> Any:
+        async def run() -> Any:
+            async with stdio_client(started) as streams, ClientSession(*streams) as session:
+                await session.initialize()
+                return await said(session)
+
+        return asyncio.run(run())
+
+    return talk
+
+
+@pytest.fixture(scope="module")
+def answers(talk: Talk) -> dict[str, Any]:
+    """The answer of every tool, in one conversation."""
+
+    async def said(session: Any) -> dict[str, Any]:
+        return {name: await session.call_tool(name, given) for name, given in GIVEN.items()}
+
+    found: dict[str, Any] = talk(said)
+    return found
+
+
+def found_in(answer: Any) -> dict[str, Any]:
+    """The structured content of an answer, which its text repeats for clients that read text alone."""
+    assert not answer.is_error, answer.content[0].text
+    assert json.loads(answer.content[0].text) == answer.structured_content
+    content: dict[str, Any] = answer.structured_content
+    return content
+
+
+def test_every_tool_is_listed_with_the_arguments_of_its_call(talk: Talk) -> None:
+    async def said(session: Any) -> Any:
+        return (await session.list_tools()).tools
+
+    listed = {one.name: one for one in talk(said)}
+    assert set(listed) == set(TOOLS) == set(GIVEN)
+    for name, one in listed.items():
+        jsonschema.Draft202012Validator.check_schema(one.input_schema)
+        jsonschema.validate(GIVEN[name], one.input_schema)
+        assert one.description and one.annotations.read_only_hint
+        if not name.startswith("list_"):
+            assert one.input_schema == arguments.schema(name)
+
+
+def test_only_the_tools_that_are_asked_for_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(tools.chosen("size,analyze")) == ["analyze", "size"]
+    assert main(["mcp", "--tools", "analyse"]) == 2
+    assert "unknown tool 'analyse'; allowed: analyze" in capsys.readouterr().err
+
+
+def test_an_analysis_has_values_intervals_basis_and_sources(answers: dict[str, Any]) -> None:
+    found = found_in(answers["analyze"])
+    expected = lv.analyze("llama-3.2-1b", "a100-80gb-sxm", batch_size=8, engine="vllm").to_dict()
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        metric = found["metrics"][name]
+        assert metric["value"] == expected["metrics"][name] and metric["unit"] == "s"
+        assert metric["interval80"] == expected["metrics"]["intervals"][name]["80"]
+    assert found["fits"] is True
+    assert found["basis"]["kind"] == "calibrated" and found["basis"]["engine"] == "vllm"
+    assert found["basis"]["times"] and "measured" in found["basis"]["kernels_by_basis"]
+    assert any(source.startswith("https://huggingface.co/") for source in found["sources"])
+    assert any("calibrate/profiles" in source for source in found["sources"])
+
+
+def test_ideal_times_say_so() -> None:
+    found = TOOLS["analyze"].called({**RUN, "efficiency": "ideal"})
+    assert found["basis"]["kind"] == "ideal" and found["metrics"]["tpot_s"]["interval80"] is None
+
+
+def test_a_comparison_has_ratios_to_the_first(answers: dict[str, Any]) -> None:
+    first, second = found_in(answers["compare"])["configurations"]
+    ratio = second["metrics"]["tpot_s"]["value"] / first["metrics"]["tpot_s"]["value"]
+    assert first["ratio_to_first"]["tpot_s"] == 1.0
+    assert second["ratio_to_first"]["tpot_s"] == pytest.approx(ratio) != pytest.approx(1.0)
+    assert (first["techniques"]["quantization"], second["techniques"]["quantization"]) == ("none", "w4a16")
+
+
+def test_a_sizing_has_the_best_configuration_with_its_price_and_command(answers: dict[str, Any]) -> None:
+    found = found_in(answers["size"])
+    assert found["feasible"] and found["best"]["hardware"] == "a100-80gb-sxm"
+    assert 0.0 < found["best"]["probability"] <= 1.0 and found["best"]["usd_per_hour"] > 0.0
+    assert found["best"]["command"].startswith("llmviewer simulate ") and found["sources"]
+
+
+def test_where_nothing_fits_the_gate_is_named() -> None:
+    found = TOOLS["size"].called({"model": "llama-3.1-70b", "hardware": "l4", **LOAD, "ttft": "1s", "max_gpus": 2})
+    assert not found["feasible"] and found["best"] is None
+    assert [one["hardware"] for one in found["rejected"]] == ["l4"]
+    assert found["reason"].startswith("nothing fits: l4: KV cache: ")
+
+
+def test_an_explanation_is_a_tree_with_sources(answers: dict[str, Any]) -> None:
+    found = found_in(answers["explain"])
+    assert found["value"] == lv.explain("tpot_s", "llama-3.2-1b", "a100-80gb-sxm").value and found["unit"] == "s"
+    assert 1 < len(found["parts"]) <= 8 and all(part["value"] <= found["value"] for part in found["parts"])
+    assert found["sources"] and len(answers["explain"].content[0].text) < 20_000
+
+
+def test_a_difference_adds_up(answers: dict[str, Any]) -> None:
+    found = found_in(answers["why"])
+    assert sum(one["amount"] for one in found["factors"]) == pytest.approx(found["difference"])
+    assert found["interval80"]["a"] and 0.5 <= found["probability"] <= 1.0
+
+
+def test_a_diagnosis_reads_the_file_of_its_user(answers: dict[str, Any]) -> None:
+    found = found_in(answers["diagnose"])
+    assert found["measured_s"] > found["predicted_s"] and found["suspects"][0]["try"]
+
+
+def test_lists_are_searched(answers: dict[str, Any]) -> None:
+    assert {one["name"] for one in found_in(answers["list_models"])["models"]} == {"llama-3.2-1b", "llama-3.2-3b"}
+    assert len(found_in(answers["list_hardware"])["hardware"]) == len(lv.list_hardware())
+    found = TOOLS["list_hardware"].called({"search": "GH200"})["hardware"]
+    assert found and all(one["name"].startswith("gh200") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "line"),
+    [
+        ("analyze", {**RUN, "hardware": "h1000"}, "unknown chip 'h1000'; did you mean 'h100'?"),
+        ("analyze", {**RUN, "quantisation": "fp8"}, "unknown option 'quantisation'; did you mean 'quantization'?"),
+        ("analyze", {}, "analyze needs model and hardware"),
+        ("compare", {**RUN, "batch_size": [1, 2]}, "batch_size is a list"),
+        ("compare", {**RUN, "quantization": ["none"] * 13}, "13 configurations; allowed here: at most 12"),
+        ("size", {**RUN}, "nothing says when requests arrive"),
+        ("explain", {"number": "speed", **RUN}, "unknown number 'speed'"),
+        ("diagnose", {"measured": "none.json", **RUN}, "cannot read 'none.json'"),
+        ("list_models", {"name": "x"}, "unknown option 'name'; allowed: search"),
+        ("analyse", RUN, "unknown tool 'analyse'; allowed: analyze"),
+    ],
+)
+def test_a_wrong_call_is_an_error_with_the_line_of_the_user(
+    name: str, given: dict[str, Any], line: str, talk: Talk
+) -> None:
+    async def said(session: Any) -> Any:
+        return await session.call_tool(name, given)
+
+    answer = talk(said)
+    assert answer.is_error and line in answer.content[0].text and "\n" not in answer.content[0].text
+
+
+def test_standard_output_has_nothing_but_the_protocol(tmp_path: Path) -> None:
+    """A model that cannot be read prints warnings elsewhere; the process ends when its input does."""
+    said = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "analyze", "arguments": {
+            "model": "gpt2", "hardware": "h100"}}},
+    ]  # fmt: skip
+    started = subprocess.Popen(
+        [sys.executable, "-m", "llmviewer", "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+    )  # fmt: skip
+    assert started.stdin is not None and started.stdout is not None
+    for one in said:
+        started.stdin.write(json.dumps(one) + "\n")
+    started.stdin.flush()
+    lines = [json.loads(started.stdout.readline()) for _ in range(2)]
+    rest = started.communicate(timeout=30)[0]
+    assert [one["id"] for one in lines] == [1, 2] and all(one["jsonrpc"] == "2.0" for one in lines)
+    assert "interval80" in lines[0]["result"]["instructions"] and rest == "" and started.returncode == 0
+
+
+def test_the_first_answer_comes_soon(talk: Talk) -> None:
+    """The measured median is 0.8 s with two cores; the bound leaves room for a busy machine."""
+
+    async def said(session: Any) -> float:
+        return time.perf_counter()
+
+    began = time.perf_counter()
+    assert talk(said) - began < 8.0
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
+    assert main(["mcp"]) == 2
+    assert "pip install 'llmviewer[mcp]'" in capsys.readouterr().err
+
+
+def test_the_documentation_has_every_tool() -> None:
+    page = (ROOT / "docs" / "http_api.md").read_text(encoding="utf-8")
+    for name in tools.TOOLS:
+        assert f"| `{name}` |" in page
