@@ -32,7 +32,7 @@ Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
 
 
 def mount(server: Flask, ledger: Ledger) -> Dash:
-    """Add the viewer to a server, in whose settings it leaves the hashes of its inline scripts.
+    """Add the viewer to a server.
 
     ledger: gives the published figures of the tab of this name.
     """
@@ -51,7 +51,6 @@ def mount(server: Flask, ledger: Ledger) -> Dash:
     server.add_url_rule("/plotly.min.js", "plotly", _plotly)
     server.register_blueprint(downloads)
     _callbacks(app)
-    server.config["SCRIPT_HASHES"] = [one.strip("'") for one in app.csp_hashes()]
     return app
 
 
