@@ -1,7 +1,7 @@
 """Time from a change of the batch size to the finished picture, in Chromium, tab by tab.
 
-`python benchmarks/web_change.py --address http://127.0.0.1:8050/` presses an arrow key on the slider of the batch size and
-takes the time from the key to the last change of the answer's elements or the last drawing of the network.
+`python benchmarks/web_change.py --address http://127.0.0.1:8050/` presses an arrow key on the slider of the batch size
+and takes the time from the key to the last change of the answer or the last drawing of the network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The web viewer without a browser: addresses, a config.json of one's own, the tabs of every kind of model, commands."""
+"""The web viewer without a browser: addresses, a config.json of one's own, tabs for every kind of model, commands."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def squeezed(content: bytes) -> str:
     ids=["bomb", "large", "cut", "deep", "no base64", "no ascii", "no zlib"],
 )
 def test_a_damaged_config_of_an_address_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="config.json|JSON"):
+    with pytest.raises(UserError, match=r"config\.json|JSON"):
         unpacked(text)
 
 
