@@ -17,16 +17,21 @@ from playwright.sync_api import sync_playwright
 TABS = ("verdict", "network", "roofline", "operators", "sweep", "memory", "explain")
 #: Milliseconds without a change after which a picture is finished, and the most that are waited for.
 QUIET, MOST = 250, 30_000
-#: Notes the time of a key, of every change inside the answer and of every drawing of the network.
+#: Notes the time of a key, of every change inside the answer and of the drawings of the network that follow at once.
+#: Classes come and go after a picture is finished, and the network is drawn again in a finer resolution.
 WATCH = """() => {
-  const seen = (window.seen = { key: 0, last: 0, asked: 0, received: 0 });
+  const seen = (window.seen = { key: 0, last: 0 });
   const changed = () => { seen.last = performance.now(); };
   document.addEventListener("keydown", () => { seen.key = performance.now(); seen.last = 0; }, true);
-  new MutationObserver(changed).observe(document.getElementById("content"),
+  new MutationObserver((all) => {
+    if (all.some((one) => !["class", "data-dash-is-loading"].includes(one.attributeName))) changed();
+  }).observe(document.getElementById("content"),
     { subtree: true, childList: true, attributes: true, characterData: true });
   window.setInterval(() => {
     const cy = document.getElementById("network")?._cyreg?.cy;
-    if (cy && !cy.watched) { cy.watched = true; cy.on("render", changed); }
+    if (!cy || cy.watched) return;
+    cy.watched = true;
+    cy.on("render", () => { if (performance.now() - seen.last < 60) changed(); });
   }, 5);
 }"""
 DONE = "quiet => window.seen.last > 0 && performance.now() - window.seen.last > quiet"
