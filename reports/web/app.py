@@ -26,6 +26,14 @@ from llmviewer.reports.web.tabs import TABS, content
 from llmviewer.reports.web.tabs.ledger import ROWS
 from llmviewer.reports.web.view import View
 
+#: The document around the application: in English, without Dash's own footer.
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<div>{%config%}{%scripts%}{%renderer%}</div></body>
+</html>
+"""
+
 
 def mount(server: Flask, ledger: Any) -> Dash:
     """Add the viewer to a server.  ledger: gives (source, address, figures, error) rows of published figures."""
@@ -38,6 +46,7 @@ def mount(server: Flask, ledger: Any) -> Dash:
         update_title="",
         suppress_callback_exceptions=True,
         external_stylesheets=["theme.css"],
+        index_string=PAGE,
     )
     app.layout = layout
     server.add_url_rule("/theme.css", "theme", _theme)

@@ -31,7 +31,7 @@ def graph(chart: Chart, theme: str, identifier: str = "") -> html.Figure:
     )
     title = [html.Figcaption(chart.title)] if chart.title else []
     note = [html.P(chart.note, className="note")] if chart.note else []
-    described = html.Div(drawn, role="img", **named(chart.alt))
+    described = html.Div(drawn, role="group", **named(chart.alt))
     return html.Figure([*title, described, *note], className="chart")
 
 

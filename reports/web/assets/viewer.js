@@ -175,6 +175,22 @@
     return keep();
   }
 
+  // Names for parts of Dash's controls that have none: menus, sliders, the file of an upload.
+  function name_controls() {
+    document.querySelectorAll(".dash-dropdown-focus-target[aria-hidden]").forEach((one) => one.removeAttribute("aria-hidden"));
+    document.querySelectorAll(".size [role=slider]:not([aria-label])").forEach((one) => {
+      one.setAttribute("aria-label", `${one.closest(".size").querySelector("label span").textContent}, powers of two`);
+    });
+    document.querySelector("#upload input[type=file]:not([aria-label])")?.setAttribute("aria-label", "A config.json of your own");
+  }
+  let naming = 0;
+  new MutationObserver(() => {
+    naming ||= requestAnimationFrame(() => {
+      naming = 0;
+      name_controls();
+    });
+  }).observe(document.documentElement, { childList: true, subtree: true });
+
   window.dash_clientside = Object.assign(window.dash_clientside || {}, {
     viewer: {
       changed, asked, tapped, clicked, selected, kept, theme, settled, slid, figures, mark_node, mark_point,

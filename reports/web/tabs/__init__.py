@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from dash import html
+
 from llmviewer.reports.web.view import View
 
 #: Name in the URL -> title.
@@ -26,4 +28,4 @@ TABS = {
 def content(view: View) -> list[Any]:
     """The components of the open tab.  Raises UserError."""
     found: list[Any] = import_module(f"{__name__}.{view.state.tab}").content(view)
-    return found
+    return [html.H2(TABS[view.state.tab], className="unseen"), *found]
