@@ -21,11 +21,14 @@ LEDGER = [("vllm", "https://example.org/figures", 10, 0.1), ("survey", "https://
 
 
 def application() -> Flask:
-    """The application whose pages are tested."""
+    """The application whose pages are tested, inside the guard of the server."""
     from llmviewer.reports.web.app import mount
+    from llmviewer.server import guard
 
-    server = Flask("llmviewer")
-    mount(server, lambda: LEDGER)
+    server = Flask("llmviewer", static_folder=None)
+    pages = mount(server, lambda: LEDGER)
+    server.config["SCRIPT_HASHES"] = [one.strip("'") for one in pages.csp_hashes()]
+    guard.install(server)
     return server
 
 
