@@ -45,6 +45,7 @@ def mount(server: Flask, ledger: Ledger) -> Dash:
         update_title="",
         suppress_callback_exceptions=True,
         external_stylesheets=["theme.css"],
+        index_string=PAGE,
     )
     app.layout = layout
     server.add_url_rule("/theme.css", "theme", _theme)

@@ -25,7 +25,8 @@ SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colo
 ASKED = ("request_rate", "ttft", "tpot", "max_gpus", "chips")
 #: Longest URL, and a config.json in it before and after packing [byte].
 MAX_QUERY, MAX_CONFIG = 16_384, 65_536
-#: Most further configurations that are compared.
+#: Most fields of a URL, and most further configurations that are compared.
+MAX_FIELDS = 200
 MAX_OTHERS = 5
 TRUE = ("true", "on", "1")
 
@@ -77,7 +78,10 @@ def parsed(search: str) -> State:
     text = (search or "").removeprefix("?")
     if len(text) > MAX_QUERY:
         raise UserError(f"the address is {len(text):,} characters long; allowed: at most {MAX_QUERY:,}")
-    pairs = parse_qsl(text, max_num_fields=200)
+    try:
+        pairs = parse_qsl(text, max_num_fields=MAX_FIELDS)
+    except ValueError as error:
+        raise UserError(f"the address has more than {MAX_FIELDS} fields") from error
     given = {name: value.strip() for name, value in pairs if name != "with"}
     others = tuple(value for name, value in pairs if name == "with")[:MAX_OTHERS]
     options = [name for name in OPTIONS if name not in LOCAL]

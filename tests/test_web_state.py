@@ -1,0 +1,290 @@
+"""The web viewer without a browser: addresses, a config.json of one's own, tabs for every kind of model, commands."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
+
+pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
+
+from llmviewer.reports.web.colours import THEMES
+from llmviewer.reports.web.equivalents import equivalents
+from llmviewer.reports.web.state import (
+    ASKED,
+    LOCAL,
+    MAX_CONFIG,
+    MAX_OTHERS,
+    MAX_QUERY,
+    SHOWN,
+    State,
+    default_text,
+    packed,
+    parsed,
+    unpacked,
+)
+from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.view import View
+from tests.certificate.our_counts import published_config
+from tests.web_pages import application
+
+OPTION_NAMES = [name for name in OPTIONS if name not in LOCAL]
+#: One model of each kind: dense, experts, latent attention, hybrid, encoder.
+KINDS = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "falcon-h1-3b", "bert-base")
+#: Texts that an address may have for any option.
+NASTY = ("-1", "0", "nan", "inf", "1e308", "9" * 400, "<script>", "../../etc/passwd", "none,none", "=,=", "\x00", "é")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).map(str.strip).filter(bool)
+
+
+def asked_words(name: str) -> st.SearchStrategy[str]:
+    return TEXT.filter(lambda text: text != default_text(name))
+
+
+STATES = st.builds(
+    State,
+    model=TEXT,
+    hardware=TEXT,
+    config=st.one_of(st.just(""), TEXT),
+    words=st.fixed_dictionaries({}, optional={name: asked_words(name) for name in OPTION_NAMES}),
+    asked=st.fixed_dictionaries({}, optional=dict.fromkeys(ASKED, TEXT)),
+    shown=st.fixed_dictionaries({}, optional=dict.fromkeys(SHOWN, TEXT)).map(lambda shown: {**SHOWN, **shown}),
+    others=st.lists(TEXT, max_size=MAX_OTHERS).map(tuple),
+)
+
+
+@given(STATES)
+@settings(max_examples=60)
+def test_a_state_is_what_its_address_says(state: State) -> None:
+    if len(state.query()) <= MAX_QUERY:
+        assert parsed(f"?{state.query()}") == state
+
+
+@pytest.mark.parametrize("name", OPTION_NAMES)
+def test_every_option_is_in_the_address_unless_at_its_default(name: str) -> None:
+    state = parsed(f"{name}=word")
+    assert state.words == {name: "word"}
+    assert parsed(state.query()) == state
+    assert parsed(f"{name}={default_text(name)}").words == {}
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_an_address_or_one_line(text: str) -> None:
+    try:
+        state = parsed(text)
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert parsed(state.query()) == state
+
+
+@pytest.mark.parametrize("name", [*LOCAL, "files", "__class__", "Model"])
+def test_a_name_that_is_no_option_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="the address"):
+        parsed(f"{name}=1")
+
+
+@pytest.mark.parametrize("text", ["x" * (MAX_QUERY + 1), "batch_size=1&" * 1000])
+def test_an_address_that_is_too_long_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        parsed(text)
+
+
+def test_more_configurations_than_are_compared_are_left_out() -> None:
+    assert parsed("&".join(f"with=batch_size%3D{at}" for at in range(9))).others[-1] == "batch_size=4"
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("name", [*OPTION_NAMES, "model", "hardware"])
+def test_any_text_of_an_option_has_an_answer_or_one_line(name: str, text: str) -> None:
+    state = State(words={name: text}) if name in OPTIONS else State(**{name: text})
+    try:
+        assert View(state=state).result.to_dict()
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+# a config.json of one's own
+
+
+def test_a_config_of_ones_own_gives_the_numbers_of_the_catalogue() -> None:
+    fields = published_config("llama-2-7b")
+    state = State(config=packed(json.dumps(fields).encode()), hardware="a6000")
+    assert unpacked(state.config) == fields
+    own, known = View(state=parsed(state.query())).result, lv.analyze("llama-2-7b", "a6000")
+    assert own.to_dict()["metrics"] == known.to_dict()["metrics"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello",
+        b"[1, 2]",
+        b"\xff\xfe\x00",
+        b"{" * 10_000,
+        b"[" * 30_000 + b"]" * 30_000,
+        b'{"a": ' + b"9" * 10_000 + b"}",
+        b" " * (MAX_CONFIG + 1),
+        b'{"model_type": "' + bytes(str(list(range(12_000))), "ascii")[:60_000] + b'"}',
+    ],
+    ids=["empty", "text", "list", "binary", "cut", "deep", "long number", "large", "dense"],
+)
+def test_a_file_that_is_no_config_is_refused(content: bytes) -> None:
+    with pytest.raises(UserError) as refused:
+        packed(content)
+    assert "\n" not in str(refused.value)
+
+
+def squeezed(content: bytes) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(content, 9)).decode("ascii")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        squeezed(b"\0" * 10_000_000),
+        squeezed(b" " * (MAX_CONFIG + 1)),
+        squeezed(b'{"a": 1}')[:8],
+        squeezed(b"[" * 30_000),
+        "%%%",
+        "é",
+        base64.urlsafe_b64encode(b"no zlib").decode("ascii"),
+    ],
+    ids=["bomb", "large", "cut", "deep", "no base64", "no ascii", "no zlib"],
+)
+def test_a_damaged_config_of_an_address_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"config\.json|JSON"):
+        unpacked(text)
+
+
+HOSTILE: dict[str, Any] = {
+    "hidden_size": [1e308, float("nan"), float("inf"), -4096, 0, "<script>alert(1)</script>", [], {}, None, 10**300],
+    "num_hidden_layers": [-1, 0, 1e308, 10**18, float("nan"), "many"],
+    "num_attention_heads": [0, -8, 1e308, float("nan")],
+    "vocab_size": [-1, 1e308, float("inf")],
+    "model_type": ["<script>alert(1)</script>", "", None, 7, "__import__"],
+    "architectures": [["<img src=x onerror=alert(1)>"], [], None, 3],
+    "intermediate_size": [float("nan"), 1e308, -1],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in HOSTILE.items() for value in values])
+def test_a_hostile_field_has_an_answer_or_one_line(name: str, value: Any) -> None:
+    content = json.dumps({**published_config("llama-2-7b"), name: value}).encode()
+    state = State(config=packed(content))
+    with application().app_context():
+        for tab in ("verdict", "network", "roofline", "memory"):
+            try:
+                view = View(state=state.showing(tab=tab))
+                assert drawn(view)
+            except UserError as error:
+                assert "\n" not in str(error)
+
+
+# tabs
+
+
+def drawn(view: View) -> str:
+    """The components of a tab as they are sent."""
+    from dash._utils import to_json
+
+    view.result  # noqa: B018 - refused before a tab is drawn
+    return str(to_json(content(view)))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("model", KINDS)
+def test_every_tab_is_drawn_for_every_kind_of_model(model: str, tab: str, theme: str) -> None:
+    state = parsed(f"model={model}&tab={tab}&with=model%3D{model}%26batch_size%3D4")
+    with application().app_context():
+        text = drawn(View(state=state, theme=theme))
+    assert len(text) > 200
+    assert "NaN" not in text
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode", "request", "nonsense"])
+@pytest.mark.parametrize("tab", ["network", "roofline"])
+def test_every_stage_is_drawn(tab: str, stage: str) -> None:
+    view = View(state=parsed(f"tab={tab}&stage={stage}&colour=time&operator=nonsense&block=nonsense"))
+    assert "down_proj" in drawn(view)
+
+
+# commands and calls
+
+
+def answer_of(command: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The answer of a command as JSON."""
+    assert main([*shlex.split(command)[1:], "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+RUNS = (
+    "",
+    "model=deepseek-v2-lite&hardware=mi300x&tensor_parallel_size=2&expert_parallel_size=2",
+    "hardware=a100-80gb-sxm&batch_size=8&input_len=4k&quantization=w4a16&kv_cache_dtype=fp8",
+    "engine=vllm&enforce_eager=true&gpu_memory_utilization=0.8&max_num_seqs=16",
+    "set=bandwidth%3D6TB/s,peak.bf16%3Dx2&efficiency=ideal",
+    "speculative=ngram,tokens%3D3,acceptance%3D0.6&fusion=all&attention=eager",
+    "model=bert-base&batch_size=32&input_len=384",
+)
+
+
+@pytest.mark.parametrize("query", RUNS)
+def test_the_command_and_the_call_give_the_same_numbers(query: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(state=parsed(query))
+    command, call = equivalents(view)
+    expected = view.result.to_dict()["metrics"]
+    assert answer_of(command, capsys)["metrics"] == expected
+    assert eval(call, {"lv": lv}).to_dict()["metrics"] == expected
+
+
+def test_the_command_of_ones_own_config_reads_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.dumps(published_config("mistral-7b")).encode()
+    (tmp_path / "config.json").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    view = View(state=State(config=packed(content), words={"batch_size": "4"}))
+    command, call = equivalents(view)
+    expected = view.result.to_dict()["metrics"]
+    assert answer_of(command, capsys)["metrics"] == expected
+    assert eval(call, {"lv": lv}).to_dict()["metrics"] == expected
+
+
+@pytest.mark.parametrize("tab", [tab for tab in TABS if tab not in ("size", "load")])
+def test_the_command_of_every_tab_runs(tab: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(state=parsed(f"tab={tab}&batch_size=2&with=hardware%3Da100-80gb-sxm"))
+    command, call = equivalents(view)
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
+    assert eval(call, {"lv": lv}) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tab", ["size", "load"])
+def test_the_command_of_a_load_runs(tab: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(state=parsed(f"model=llama-3.2-1b&tab={tab}&input_len=256&output_len=32&request_rate=4"))
+    command, call = equivalents(view)
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
+    assert eval(call, {"lv": lv}) is not None
+
+
+def test_sizes_of_the_address_are_those_of_the_answer() -> None:
+    view = View(state=parsed("batch_size=8&input_len=2k&output_len=32"))
+    assert view.sizes == {"batch_size": 8, "input_len": 2048, "output_len": 32}
+    assert set(view.sizes) == set(WORKLOAD)
