@@ -27,6 +27,13 @@ from llmviewer.reports.web.tabs.ledger import ROWS
 from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View
 
+#: The document around the application: in English, without Dash's own footer.
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<div>{%config%}{%scripts%}{%renderer%}</div></body>
+</html>
+"""
 #: Published figures: source, address, number of figures, mean error.
 Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
 

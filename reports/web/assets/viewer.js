@@ -263,7 +263,7 @@
       });
     }, [one]);
     window.React.useEffect(() => () => place.current && window.Plotly?.purge(place.current), []);
-    return make("div", { id: one.id, ref: place, role: "img", "aria-label": one.label, style: { height: one.height } });
+    return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height: one.height } });
   }
 
   function Network({ one }) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from llmviewer.reports.web.markup import Piece
+from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
 
 #: Name in the URL -> title.
@@ -26,4 +26,4 @@ TABS = {
 def content(view: View) -> list[Piece]:
     """The pieces of the open tab.  Raises UserError."""
     found: list[Piece] = import_module(f"{__name__}.{view.state.tab}").content(view)
-    return found
+    return [block(piece("unseen", TABS[view.state.tab])), *found]
