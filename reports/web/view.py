@@ -75,7 +75,7 @@ class View:
         """Operators of both stages."""
         return operators.lines([self.answer])
 
-    @property
+    @cached_property
     def stage(self) -> str:
         """The stage that is shown: decode unless the state says otherwise or nothing is decoded."""
         wanted = self.state.shown["stage"]
