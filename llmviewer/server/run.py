@@ -7,6 +7,7 @@ threads.  Threads also let a short request pass a long one; computing on all cor
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
 from collections.abc import Callable
@@ -88,6 +89,7 @@ def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[
         "control_socket_disable": True,
         "worker_tmp_dir": str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None,
         "when_ready": lambda server: ready(),
+        "pre_fork": lambda server, worker: gc.freeze(),
         "post_fork": lambda server, worker: _limit_memory(),
     }
 

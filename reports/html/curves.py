@@ -81,8 +81,8 @@ class Sweep:
     bands: str
 
 
-def sweep(report: Report) -> Sweep:
-    """Returns a chart for each metric that has values."""
+def sweep(report: Report, metrics: Sequence[str] = tuple(CURVES)) -> Sweep:
+    """Returns a chart for each of these metrics that has values."""
     found = curves(report)
     kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MAX_CURVES).astype(int))]
     looks = _looks(kept, len(report.results))
@@ -94,7 +94,7 @@ def sweep(report: Report) -> Sweep:
         notes.append(f"at most {fmt.whole(limit)} points per curve, keeping local minima and maxima")
     rest = f"The download and other formats contain all {fmt.whole(total)} points."
     return Sweep(
-        charts=tuple(_chart(report, metric, kept, looks) for metric in CURVES if _exists(report, metric)),
+        charts=tuple(_chart(report, metric, kept, looks) for metric in metrics if _exists(report, metric)),
         legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
         left_out=f"Drawn: {'; '.join(notes)}. {rest}" if notes else "",
         bands=bands.note(report, list(CURVES), len(kept)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from llmviewer.api.trials import run_line
 from llmviewer.reports.web.markup import piece
+from llmviewer.reports.web.tabs.explain import number_of
 from llmviewer.reports.web.tabs.load import FIELDS as LOAD
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import FIELDS as SIZE
@@ -32,8 +33,7 @@ def equivalents(view: View) -> tuple[str, str]:
         lists = {**view.options, "batch_size": batches_of(view), "input_len": inputs_of(view)}
         return run_of(view, "sweep", "", lists)
     if tab == "explain":
-        number = "tpot_s" if view.sizes["output_len"] > 1 else "ttft_s"
-        return run_of(view, "explain", number, view.options)
+        return run_of(view, "explain", number_of(view), view.options)
     if tab == "compare" and view.state.others:
         return _compared(view_of(view.state.others[0], view.theme), view)
     return run_of(view, "analyze", "", view.options)

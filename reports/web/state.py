@@ -20,7 +20,7 @@ MODEL, HARDWARE = "llama-3.1-8b", "h100-sxm"
 #: Options that read files of the machine, or run code of a model; the viewer does not have them.
 LOCAL = ("profile", "trace_model", "ignore_fields")
 #: What is shown of the answer, with its default.
-SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "run": ""}
+SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "number": "", "run": ""}
 #: Load and limits of the tabs that size and simulate, on top of the options of a run.
 ASKED = ("request_rate", "ttft", "tpot", "max_gpus", "chips")
 #: Longest URL, and a config.json in it before and after packing [byte].

@@ -138,7 +138,9 @@ def _sizes(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def report(view: View, columns: dict[str, list[Any]]) -> Report:
     """The report of a view with points, which curves read."""
-    return Report(results={view.name: view.result}, points=columns)
+    made = Report(results={view.name: view.result}, points=columns)
+    made.__dict__["configurations"] = [view.answer]  # known already, and its place as a cached property
+    return made
 
 
 #: Names that controls offer.

@@ -1,27 +1,32 @@
-"""Explain: the main numbers as trees down to data sheets, fits, fields of the config and assumptions."""
+"""Explain: a number as a tree down to data sheets, fits, fields of the config and assumptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from llmviewer.core.errors import UserError
-from llmviewer.reports.html.explanations import NUMBERS
 from llmviewer.reports.web.markup import Piece, block, piece, trees
 from llmviewer.reports.web.view import View
-from llmviewer.result.explanation.explain import explained
-from llmviewer.result.explanation.node import Node
+from llmviewer.result.explanation.explain import explained, names
 
 NOTE = "Every leaf has its source, and the arithmetic of the tree gives the number again."
+#: Part of a name that stands for an operator, whose times the network explains.
+ANY = "NAME"
 
 
 def content(view: View) -> list[Piece]:
-    """A tree for each number that is defined."""
-    return [block(piece("note", NOTE) + trees(list(_roots(view))))]
+    """The choice of a number, and its tree."""
+    number = number_of(view)
+    listed = {name: name for name in names() if ANY not in name}
+    choice = {"name": "number", "label": "Number", "value": number, "choices": listed}
+    return [block(piece("switches", [choice]) + piece("note", NOTE) + _tree(view, number))]
 
 
-def _roots(view: View) -> Iterator[tuple[str, Node]]:
-    for number in NUMBERS:
-        try:
-            yield number, explained(view.result, number).root
-        except UserError:  # no decode steps
-            continue
+def number_of(view: View) -> str:
+    """The number that is explained: time per token, of an encoder its time, unless the state says otherwise."""
+    return view.state.shown["number"] or ("tpot_s" if view.sizes["output_len"] > 1 else "ttft_s")
+
+
+def _tree(view: View, number: str) -> str:
+    try:
+        return trees([(number, explained(view.result, number).root)])
+    except UserError as error:  # not defined for this request
+        return piece("alerts", [str(error)])

@@ -19,7 +19,7 @@ def content(view: View) -> list[Piece]:
     longest = view.configuration.model.max_context
     lengths = [one for one in LENGTHS if one + view.sizes["output_len"] <= longest] or [view.sizes["input_len"]]
     batches = [view.sizes["batch_size"] * times for times in MULTIPLES]
-    found = curves.sweep(report(view, points(view, batches, lengths, [view.sizes["output_len"]])))
-    chart = next(one for one in found.charts if one.key == "curve-total_bytes")
+    found = curves.sweep(report(view, points(view, batches, lengths, [view.sizes["output_len"]])), ("total_bytes",))
+    (chart,) = found.charts
     drawn = [graphs.graph(one, view.theme) for one in (charts.memory([answer]), chart)]
     return [*drawn, block(page(analysis_page.memory(answer)))]
