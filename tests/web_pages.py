@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,40 @@ PATIENCE = 30_000
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 #: Rows of published figures for the tab of the ledger.
 LEDGER = [("vllm", "https://example.org/figures", 10, 0.1), ("survey", "https://example.org/survey", 4, 0.25)]
+
+#: Beginnings of warnings that a library prints whatever its options are.
+LIBRARY = ("You have set a custom wheel sensitivity",)
+#: The middle of a node of the network, and of a marker of the roofline, on the screen.
+PLACE_OF_NODE = """id => {
+  const place = document.getElementById("network"), box = place.getBoundingClientRect();
+  const at = place._cyreg.cy.getElementById(id).renderedPosition();
+  return [box.x + at.x, box.y + at.y];
+}"""
+PLACE_OF_POINT = """([name, stage]) => {
+  const place = document.querySelector("#roofline .js-plotly-plot");
+  const drawn = place._fullData.filter(one => one.visible === true);
+  for (const trace of [...place.querySelectorAll(".scatterlayer .trace")].reverse()) {
+    const data = trace.__data__?.[0]?.trace;
+    const texts = data?.hovertext ?? [], points = trace.querySelectorAll(".point");
+    const at = Array.isArray(texts) ? texts.findIndex(one => one.startsWith(`<b>${name}</b>`) && one.includes(stage)) : -1;
+    if (at < 0 || !points[at]) continue;
+    const box = points[at].getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+  }
+  return null;
+}"""
+COLUMN = """title => {
+  const grid = window.dash_ag_grid.getApi("operators");
+  const column = grid.getColumns().find(one => one.getColDef().headerName === title);
+  window.shown = name => {
+    const of = grid.getColumns().find(one => one.getColDef().headerName === name), found = [];
+    grid.forEachNodeAfterFilterAndSort(node => {
+      found.push(String(grid.getCellValue({ rowNode: node, colKey: of, useFormatter: true })));
+    });
+    return found;
+  };
+  return window.shown(column.getColDef().headerName);
+}"""
 
 
 def application() -> Flask:
@@ -69,7 +104,7 @@ class WebPage:
         self.open(query)
 
     def _heard(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and not message.text.startswith(LIBRARY):
             self.faults.append(message.text)
 
     def _requested(self, asked: Any) -> None:
@@ -84,13 +119,67 @@ class WebPage:
         """Open an address and wait for its answer."""
         self.page.goto(f"{self.address}?{query}" if query else self.address)
         self.page.wait_for_selector("#tabs a")
-        self.settle()
 
-    def settle(self) -> None:
-        """Wait until no callback runs: the title of the page says nothing else."""
-        self.page.wait_for_function(
-            "() => !document.querySelector('[data-dash-is-loading=true]') && document.querySelector('#tabs a')"
-        )
+    def until(self, expression: str) -> None:
+        """Wait until a function of the page gives something that is true."""
+        self.page.wait_for_function(expression)
+
+    def control(self, label: str) -> Any:
+        """The control with a label."""
+        named = self.page.locator("label.control > span:first-child", has_text=re.compile(f"^{re.escape(label)}$"))
+        return self.page.locator("label.control", has=named)
+
+    def field(self, label: str) -> Any:
+        """The field with a label."""
+        return self.control(label).locator("input").first
+
+    def menu(self, label: str) -> Any:
+        """The menu with a label."""
+        return self.control(label).locator("button").first
+
+    def choose(self, label: str, value: str) -> None:
+        """Choose a value from the menu with a label."""
+        self.menu(label).click()
+        search = self.page.locator(".dash-dropdown-search")
+        if search.count():
+            search.fill(value)
+        exactly = re.compile(f"^{re.escape(value)}$")
+        self.page.locator(".dash-dropdown-option", has_text=exactly).first.click()
+        self.page.keyboard.press("Escape")
+
+    def drop(self, content: bytes) -> None:
+        """Give a file to the place for a config.json."""
+        file = {"name": "config.json", "mimeType": "application/json", "buffer": content}
+        self.page.locator("#upload input[type=file]").set_input_files(file)
+
+    def tap(self, node: str) -> None:
+        """Click a box of the network by the identifier of its node."""
+        self.until("() => document.getElementById('network')?._cyreg?.cy?.nodes().length")
+        self.page.locator("#network").scroll_into_view_if_needed()
+        at = self.page.evaluate(PLACE_OF_NODE, node)
+        self.page.mouse.click(*at)
+
+    def _point(self, name: str, stage: str) -> tuple[float, float]:
+        self.until("() => document.querySelectorAll('#roofline .point').length")
+        self.page.locator("#roofline").scroll_into_view_if_needed()
+        found = self.page.evaluate(PLACE_OF_POINT, [name, stage])
+        return found[0], found[1]
+
+    def hover_point(self, name: str, stage: str) -> None:
+        """Move the mouse onto an operator of a stage in the roofline."""
+        self.page.mouse.move(*self._point(name, stage))
+        self.page.wait_for_selector("#roofline .hovertext")
+
+    def click_point(self, name: str, stage: str) -> None:
+        """Click an operator of a stage in the roofline."""
+        self.hover_point(name, stage)
+        self.page.mouse.click(*self._point(name, stage))
+
+    def column(self, title: str) -> list[str]:
+        """Texts of a column of the table, in the order of its rows, of all rows that the filter leaves."""
+        self.page.wait_for_selector(".ag-row")
+        found: list[str] = self.page.evaluate(COLUMN, title)
+        return found
 
     def close(self) -> None:
         """Close the page, which must have had no fault."""

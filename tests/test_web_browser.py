@@ -1,0 +1,415 @@
+"""The web viewer in a real browser: every control, tab, picture and download, without a console error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmviewer as lv
+from llmviewer.reports import format as fmt
+from tests.certificate.our_counts import published_config
+from tests.web_pages import CHROMIUM, DESKTOP, PHONE, WebPage, served
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
+
+from llmviewer.reports.web.downloads import FILES
+from llmviewer.reports.web.tabs import TABS
+
+expect = playwright.expect
+MODEL, CHIP = "llama-3.1-8b", "h100-sxm"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Any, address: str) -> Iterator[WebPage]:
+    one = WebPage(browser, address)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def web(shared: WebPage) -> Iterator[WebPage]:
+    """The page that all tests share; each opens the address that it needs."""
+    yield shared
+    assert shared.faults == []
+
+
+def cards(model: Any = MODEL, hardware: str = CHIP, **options: Any) -> list[str]:
+    """Texts that the cards of the verdict show for a run."""
+    answer = lv.analyze(model, hardware, **options).to_dict()
+    metrics, memory = answer["metrics"], answer["memory"]
+    times = [fmt.duration(metrics[name]) for name in ("ttft_s", "tpot_s", "e2e_s")]
+    speed = fmt.per_second(metrics["output_tokens_per_s"])
+    return [*times, speed, fmt.memory(memory["total_bytes"]), fmt.memory(memory["kv_cache_bytes"])]
+
+
+def shows(web: WebPage, expected: list[str]) -> None:
+    expect(web.page.locator(".cards strong")).to_have_text(expected)
+
+
+# the question
+
+
+def test_the_first_page_has_an_answer(web: WebPage) -> None:
+    web.open()
+    shows(web, cards())
+    expect(web.page.locator("#subject")).to_have_text("llama-3.1-8b on NVIDIA H100 SXM5 80GB")
+    expect(web.page.locator("main")).to_contain_text("Best change")
+
+
+def test_another_model_and_another_chip_are_chosen_from_menus(web: WebPage) -> None:
+    web.open()
+    web.choose("Model", "mistral-7b")
+    shows(web, cards("mistral-7b"))
+    web.choose("Chip", "a100-80gb-sxm")
+    shows(web, cards("mistral-7b", "a100-80gb-sxm"))
+    assert "model=mistral-7b&hardware=a100-80gb-sxm" in web.page.url
+
+
+def test_sizes_change_by_field_and_by_slider(web: WebPage) -> None:
+    web.open()
+    web.field("Batch size").fill("8")
+    shows(web, cards(batch_size=8))
+    web.field("Input length").fill("4k")
+    shows(web, cards(batch_size=8, input_len=4096))
+    web.page.get_by_role("slider", name="Batch size").focus()
+    web.page.keyboard.press("ArrowRight")
+    expect(web.field("Batch size")).to_have_value("10")
+    shows(web, cards(batch_size=10, input_len=4096))
+    web.page.get_by_role("slider", name="Output length").focus()
+    web.page.keyboard.press("ArrowLeft")
+    expect(web.field("Output length")).to_have_value("108")
+    shows(web, cards(batch_size=10, input_len=4096, output_len=108))
+
+
+def test_options_and_figures_of_the_chip_change_the_answer(web: WebPage) -> None:
+    web.open("quantization=fp8")
+    shows(web, cards(quantization="fp8"))
+    web.choose("Tensor parallel size", "2")
+    shows(web, cards(quantization="fp8", tensor_parallel_size=2))
+    web.page.get_by_text("Figures of the chip").click()
+    web.field("bandwidth").fill("6TB/s")
+    shows(web, cards(quantization="fp8", tensor_parallel_size=2, set="bandwidth=6TB/s"))
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many", "1e308", "<img src=x onerror=alert(1)>"])
+def test_a_wrong_size_gives_one_line_and_the_page_goes_on(web: WebPage, text: str) -> None:
+    web.open()
+    web.field("Batch size").fill(text)
+    expect(web.page.locator("#alert [role=alert]")).to_contain_text("batch_size")
+    expect(web.page.locator("#alert p")).to_have_count(1)
+    web.field("Batch size").fill("2")
+    shows(web, cards(batch_size=2))
+    expect(web.page.locator("#alert p")).to_have_count(0)
+
+
+@pytest.mark.parametrize("query", ["nonsense=1", "model=nonsense", "hardware=<script>alert(1)</script>", "config=%%%"])
+def test_a_wrong_address_gives_one_line(web: WebPage, query: str) -> None:
+    web.open(query)
+    expect(web.page.locator("#alert [role=alert]")).to_have_count(1)
+    web.page.goto(web.address)
+    shows(web, cards())
+
+
+def test_a_reload_shows_the_same_and_back_and_forward_work(web: WebPage) -> None:
+    web.open()
+    shows(web, cards())
+    web.field("Batch size").fill("16")
+    shows(web, cards(batch_size=16))
+    web.choose("Chip", "a6000")
+    shows(web, cards(hardware="a6000", batch_size=16))
+    web.page.reload()
+    shows(web, cards(hardware="a6000", batch_size=16))
+    expect(web.field("Batch size")).to_have_value("16")
+    web.page.go_back()
+    shows(web, cards(batch_size=16))
+    expect(web.menu("Chip")).to_contain_text(CHIP)
+    web.page.go_back()
+    shows(web, cards())
+    expect(web.field("Batch size")).to_have_value("1")
+    web.page.go_forward()
+    shows(web, cards(batch_size=16))
+    expect(web.field("Batch size")).to_have_value("16")
+
+
+# tabs
+
+
+def test_every_tab_opens_by_a_click(web: WebPage) -> None:
+    web.open("with=hardware%3Da100-80gb-sxm")
+    for name, title in TABS.items():
+        web.page.locator("#tabs a", has_text=title).click()
+        expect(web.page.locator("#content h2").first).to_have_text(title)
+        expect(web.page.locator("#tabs .chosen")).to_have_text(title)
+        expect(web.page.locator("#alert p")).to_have_count(0)
+        assert f"tab={name}" in web.page.url or name == "verdict"
+
+
+def operator_time(name: str, stage: str = "decode") -> str:
+    answer = lv.analyze(MODEL, CHIP).to_dict()
+    found = next(one for one in answer["stages"][stage]["operators"] if one["name"] == name)
+    return fmt.duration(found["time_s"])
+
+
+def in_panel(web: WebPage, name: str, stage: str = "decode") -> None:
+    """The panel shows an operator with its time."""
+    panel = web.page.locator(".panel")
+    expect(panel.locator("h2")).to_have_text(f"{name}, {stage}")
+    expect(panel).to_contain_text(operator_time(name, stage))
+
+
+def test_a_click_on_a_box_of_the_network_shows_its_operator(web: WebPage) -> None:
+    web.open("tab=network")
+    in_panel(web, "down_proj")
+    web.tap("operator attention")
+    in_panel(web, "attention")
+    assert "operator=" in web.page.url
+    web.tap("block head")
+    in_panel(web, "lm_head")
+    assert "block=head" in web.page.url
+    web.choose("Stage", "prefill")
+    expect(web.page.locator(".panel h2")).to_contain_text("prefill")
+
+
+def test_a_click_on_a_point_of_the_roofline_shows_its_operator(web: WebPage) -> None:
+    web.open("tab=roofline")
+    in_panel(web, "down_proj")
+    web.click_point("attention", "prefill")
+    in_panel(web, "attention", "prefill")
+    assert "stage=prefill" in web.page.url
+
+
+def test_a_point_that_is_hovered_is_marked_in_the_network(web: WebPage) -> None:
+    web.open("tab=roofline")
+    in_panel(web, "down_proj")
+    web.hover_point("attention", "decode")
+    web.until("() => document.getElementById('network')._cyreg.cy.nodes('.near').map(n => n.id())[0]")
+
+
+def test_the_table_is_sorted_and_filtered(web: WebPage) -> None:
+    web.open("tab=operators")
+    everything = web.column("Operator")
+    assert len(everything) == len(set(everything)) * 2
+    for ascending in (True, False):
+        web.page.locator(".ag-header-cell-label", has_text="All layers").click()
+        values = web.column("All layers")
+        numbers = [seconds(text) for text in values]
+        assert numbers == sorted(numbers, reverse=not ascending)
+    web.page.locator(".ag-header-cell", has_text="Stage").locator(".ag-header-cell-filter-button").click()
+    web.page.get_by_placeholder("Filter...").first.fill("decode")
+    web.until("() => new Set(window.shown('Stage')).size === 1")
+    assert set(web.column("Stage")) == {"decode"}
+
+
+def seconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number.replace(",", "")) * {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+
+
+def test_a_row_of_the_table_leads_to_its_operator(web: WebPage) -> None:
+    web.open("tab=operators")
+    web.page.locator(".ag-cell", has_text="lm_head").first.click()
+    in_panel(web, "lm_head", "prefill")
+    assert "tab=network" in web.page.url
+    assert web.page.evaluate("document.getElementById('network')._cyreg.cy.nodes('[id = \"operator lm_head\"]').length")
+
+
+def test_configurations_are_kept_compared_and_forgotten(web: WebPage) -> None:
+    web.open("tab=compare")
+    web.page.get_by_role("button", name="Keep this configuration").click()
+    expect(web.page).to_have_url(lambda url: "with=" in url)
+    web.choose("Chip", "a100-80gb-sxm")
+    head = web.page.locator("#content thead th")
+    expect(head.nth(2)).to_contain_text("a100-80gb-sxm")
+    expect(head.nth(1)).to_contain_text(CHIP)
+    for hardware in (CHIP, "a100-80gb-sxm"):
+        tpot = fmt.duration(lv.analyze(MODEL, hardware).tpot_s)
+        expect(web.page.locator("#content table").first).to_contain_text(tpot)
+    expect(web.page.locator("#content h3", has_text="Why")).to_have_count(1)
+    web.page.get_by_role("button", name="Forget all").click()
+    expect(web.page.locator("#content table")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("tab", "verb", "words"),
+    [("size", "Size", ("Verdict", "h100-sxm")), ("load", "Simulate", ("TTFT", "p99"))],
+)
+def test_a_form_is_answered_by_its_button(web: WebPage, tab: str, verb: str, words: tuple[str, ...]) -> None:
+    web.open(f"tab={tab}&model=llama-3.2-1b&input_len=128&output_len=16")
+    web.page.get_by_label("Requests per second").fill("2")
+    web.page.get_by_role("button", name=verb, exact=True).click()
+    for word in words:
+        expect(web.page.locator("#content")).to_contain_text(word)
+    expect(web.page.locator("#content table").first).to_be_visible()
+    assert f"run={tab}" in web.page.url and "request_rate=2" in web.page.url
+    assert web.page.locator("#content [role=alert]").count() == 0
+    expect(web.page.locator("#command")).to_contain_text("--request-rate 2")
+
+
+# a config.json of one's own
+
+
+def config(**changed: Any) -> bytes:
+    return json.dumps({**published_config("llama-2-7b"), **changed}).encode()
+
+
+def test_a_config_of_ones_own_is_answered_and_stays_in_the_address(web: WebPage) -> None:
+    web.open("hardware=a6000")
+    web.drop(config(num_hidden_layers=16))
+    fields = json.loads(config(num_hidden_layers=16))
+    shows(web, cards(fields, "a6000"))
+    expect(web.page.locator(".drop")).to_contain_text("of your own is used")
+    web.page.reload()
+    shows(web, cards(fields, "a6000"))
+    web.page.get_by_role("button", name="Use the catalogue").click()
+    shows(web, cards(MODEL, "a6000"))
+
+
+def deep(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+HOSTILE = {
+    "text": b"this is no JSON",
+    "deep": deep(10_000),
+    "large": b"{" + b" " * 10_000_000 + b"}",
+    "script": config(model_type="<script>document.title='run'</script>"),
+    "picture": config(architectures=["<img src=x onerror=\"document.title='run'\">"], model_type="x"),
+    "huge": config(hidden_size=1e308),
+    "nan": config(hidden_size=float("nan")),
+    "negative": config(num_hidden_layers=-4),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_gives_one_line_and_the_page_goes_on(web: WebPage, name: str) -> None:
+    web.open()
+    shows(web, cards())
+    web.drop(HOSTILE[name])
+    expect(web.page.locator("#alert [role=alert]")).to_have_count(1)
+    assert "\n" not in web.page.locator("#alert [role=alert]").inner_text()
+    assert web.page.title() == "llmviewer"
+    remove = web.page.get_by_role("button", name="Use the catalogue")
+    if remove.count():
+        remove.click()
+    web.field("Batch size").fill("4")
+    shows(web, cards(batch_size=4))
+
+
+# downloads
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_download_has_the_content_of_the_answer(web: WebPage, name: str) -> None:
+    web.open("batch_size=4")
+    shows(web, cards(batch_size=4))
+    with web.page.expect_download() as waiting:
+        web.page.locator(f"#equivalent a[href*='{name}']").click()
+    assert waiting.value.suggested_filename == name
+    content = Path(waiting.value.path()).read_bytes()
+    result = lv.analyze(MODEL, CHIP, batch_size=4)
+    if name.endswith(".png"):
+        assert content.startswith(b"\x89PNG") and len(content) > 20_000
+    elif name.endswith(".json"):
+        assert json.loads(content)["metrics"] == json.loads(json.dumps(result.to_dict()["metrics"]))
+    elif name == "operators.csv":
+        lines = content.decode().splitlines()
+        assert len(lines) == 1 + len(result.operators)
+        assert {"name", "time_s", "flops"} <= set(lines[0].split(","))
+    elif name == "sweep.csv":
+        lines = content.decode().splitlines()
+        at = lines[0].split(",").index("tpot_s")
+        asked = lines[0].split(",").index("batch_size")
+        rows = {float(line.split(",")[asked]): float(line.split(",")[at]) for line in csv_rows(lines)}
+        assert rows[4.0] == pytest.approx(result.tpot_s)
+    else:
+        text = content.decode()
+        assert "<html" in text
+        assert fmt.duration(result.ttft_s) in text
+
+
+def csv_rows(lines: list[str]) -> list[str]:
+    """Lines after the head; the name of the configuration is quoted where it has a comma."""
+    import csv
+
+    return [",".join(cell.replace(",", ";") for cell in row) for row in csv.reader(lines[1:])]
+
+
+# accessibility and narrow screens
+
+
+def audited(browser: Any, address: str, scheme: str, screen: dict[str, int], query: str = "") -> dict[str, Any]:
+    """What axe finds on each tab, and tabs that are wider than the screen."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
+    web = WebPage(
+        browser,
+        address,
+        f"{query}&with=hardware%3Da100-80gb-sxm",
+        color_scheme=scheme,
+        viewport=screen,
+        bypass_csp=True,
+    )
+    found: dict[str, Any] = {}
+    for name, title in TABS.items():
+        web.page.locator("#tabs a", has_text=title).click()
+        expect(web.page.locator("#content h2").first).to_have_text(title)
+        web.page.wait_for_timeout(300)  # graphs are drawn after the page
+        for one in axe.Axe().run(web.page).response["violations"]:
+            found.setdefault(one["id"], []).append((name, one["nodes"][0]["html"][:200]))
+        width = web.page.evaluate("document.documentElement.scrollWidth")
+        if width > screen["width"]:
+            found.setdefault("wide", []).append((name, width))
+    web.close()
+    return found
+
+
+@pytest.mark.parametrize(("scheme", "screen"), [("light", DESKTOP), ("dark", PHONE)], ids=["desktop", "phone"])
+def test_an_audit_of_accessibility_finds_nothing(browser: Any, address: str, scheme: str, screen: Any) -> None:
+    """Rules of axe-core for WCAG 2.2 AA and good practice, on every tab."""
+    assert audited(browser, address, scheme, screen) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "screen"), [("dark", DESKTOP), ("light", PHONE)], ids=["desktop", "phone"])
+def test_the_other_themes_are_audited(browser: Any, address: str, scheme: str, screen: Any) -> None:
+    assert audited(browser, address, scheme, screen, "model=deepseek-v2-lite&hardware=a100-80gb-sxm") == {}
+
+
+def test_on_a_phone_the_question_opens_on_demand(browser: Any, address: str) -> None:
+    web = WebPage(browser, address, viewport=PHONE)
+    shows(web, cards())
+    assert not web.field("Batch size").is_visible()
+    web.page.locator("#question > summary").click()
+    web.field("Batch size").fill("8")
+    shows(web, cards(batch_size=8))
+    assert web.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    web.close()
+
+
+def test_the_page_follows_the_colour_scheme(browser: Any, address: str) -> None:
+    web = WebPage(browser, address, "tab=roofline", color_scheme="dark")
+    web.until("() => getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'")
+    paper = "() => document.querySelector('#roofline .main-svg').style.background"
+    web.until(f"() => ({paper})() === 'rgb(20, 23, 26)'")
+    web.page.emulate_media(color_scheme="light")
+    web.until(f"() => ({paper})() === 'rgb(255, 255, 255)'")
+    web.close()
