@@ -12,16 +12,17 @@ import pytest
 import llmviewer as lv
 from llmviewer.reports import format as fmt
 from tests.certificate.our_counts import published_config
-from tests.web_pages import CHROMIUM, DESKTOP, PHONE, WebPage, served
+from tests.web_pages import CHROMIUM, DESKTOP, PATIENCE, PHONE, WebPage, served
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
-
 from llmviewer.reports.web.downloads import FILES
 from llmviewer.reports.web.tabs import TABS
 
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
+
 expect = playwright.expect
+expect.set_options(timeout=PATIENCE)
 MODEL, CHIP = "llama-3.1-8b", "h100-sxm"
 
 

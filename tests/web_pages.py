@@ -14,7 +14,7 @@ from flask import Flask
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 #: Long enough for a busy machine [ms].
-PATIENCE = 30_000
+PATIENCE = int(os.environ.get("PATIENCE", "20000"))
 #: Width and height of a desktop screen and of a phone [pixel].
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 #: Rows of published figures for the tab of the ledger.
@@ -34,7 +34,8 @@ PLACE_OF_POINT = """([name, stage]) => {
   for (const trace of [...place.querySelectorAll(".scatterlayer .trace")].reverse()) {
     const data = trace.__data__?.[0]?.trace;
     const texts = data?.hovertext ?? [], points = trace.querySelectorAll(".point");
-    const at = Array.isArray(texts) ? texts.findIndex(one => one.startsWith(`<b>${name}</b>`) && one.includes(stage)) : -1;
+    if (!Array.isArray(texts)) continue;
+    const at = texts.findIndex(one => one.startsWith(`<b>${name}</b>`) && one.includes(stage));
     if (at < 0 || !points[at]) continue;
     const box = points[at].getBoundingClientRect();
     return [box.x + box.width / 2, box.y + box.height / 2];
