@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def shows(web: WebPage, expected: list[str]) -> None:
 def test_the_first_page_has_an_answer(web: WebPage) -> None:
     web.open()
     shows(web, cards())
-    expect(web.page.locator("#subject")).to_have_text("llama-3.1-8b on NVIDIA H100 SXM5 80GB")
+    expect(web.page.locator("#command")).to_contain_text(f"llmviewer analyze {MODEL} --hardware {CHIP}")
     expect(web.page.locator("main")).to_contain_text("Best change")
 
 
@@ -92,11 +93,11 @@ def test_sizes_change_by_field_and_by_slider(web: WebPage) -> None:
     shows(web, cards(batch_size=8))
     web.field("Input length").fill("4k")
     shows(web, cards(batch_size=8, input_len=4096))
-    web.page.get_by_role("slider", name="Batch size").focus()
+    web.page.get_by_role("slider", name="Batch size, slider").focus()
     web.page.keyboard.press("ArrowRight")
     expect(web.field("Batch size")).to_have_value("10")
     shows(web, cards(batch_size=10, input_len=4096))
-    web.page.get_by_role("slider", name="Output length").focus()
+    web.page.get_by_role("slider", name="Output length, slider").focus()
     web.page.keyboard.press("ArrowLeft")
     expect(web.field("Output length")).to_have_value("108")
     shows(web, cards(batch_size=10, input_len=4096, output_len=108))
@@ -143,7 +144,7 @@ def test_a_reload_shows_the_same_and_back_and_forward_work(web: WebPage) -> None
     expect(web.field("Batch size")).to_have_value("16")
     web.page.go_back()
     shows(web, cards(batch_size=16))
-    expect(web.menu("Chip")).to_contain_text(CHIP)
+    expect(web.menu("Chip")).to_have_value(CHIP)
     web.page.go_back()
     shows(web, cards())
     expect(web.field("Batch size")).to_have_value("1")
@@ -160,7 +161,7 @@ def test_every_tab_opens_by_a_click(web: WebPage) -> None:
     for name, title in TABS.items():
         web.page.locator("#tabs a", has_text=title).click()
         expect(web.page.locator("#content h2").first).to_have_text(title)
-        expect(web.page.locator("#tabs .chosen")).to_have_text(title)
+        expect(web.page.locator("#tabs [aria-current]")).to_have_text(title)
         expect(web.page.locator("#alert p")).to_have_count(0)
         assert f"tab={name}" in web.page.url or name == "verdict"
 
@@ -237,7 +238,7 @@ def test_a_row_of_the_table_leads_to_its_operator(web: WebPage) -> None:
 def test_configurations_are_kept_compared_and_forgotten(web: WebPage) -> None:
     web.open("tab=compare")
     web.page.get_by_role("button", name="Keep this configuration").click()
-    expect(web.page).to_have_url(lambda url: "with=" in url)
+    expect(web.page).to_have_url(re.compile("with="))
     web.choose("Chip", "a100-80gb-sxm")
     head = web.page.locator("#content thead th")
     expect(head.nth(2)).to_contain_text("a100-80gb-sxm")
@@ -278,7 +279,7 @@ def test_a_config_of_ones_own_is_answered_and_stays_in_the_address(web: WebPage)
     web.drop(config(num_hidden_layers=16))
     fields = json.loads(config(num_hidden_layers=16))
     shows(web, cards(fields, "a6000"))
-    expect(web.page.locator(".drop")).to_contain_text("of your own is used")
+    expect(web.page.locator("#drop")).to_contain_text("of your own is used")
     web.page.reload()
     shows(web, cards(fields, "a6000"))
     web.page.get_by_role("button", name="Use the catalogue").click()
@@ -309,9 +310,8 @@ def test_a_hostile_file_gives_one_line_and_the_page_goes_on(web: WebPage, name: 
     expect(web.page.locator("#alert [role=alert]")).to_have_count(1)
     assert "\n" not in web.page.locator("#alert [role=alert]").inner_text()
     assert web.page.title() == "llmviewer"
-    remove = web.page.get_by_role("button", name="Use the catalogue")
-    if remove.count():
-        remove.click()
+    if "config=" in web.page.url:
+        web.page.get_by_role("button", name="Use the catalogue").click()
     web.field("Batch size").fill("4")
     shows(web, cards(batch_size=4))
 
@@ -409,7 +409,7 @@ def test_on_a_phone_the_question_opens_on_demand(browser: Any, address: str) -> 
 def test_the_page_follows_the_colour_scheme(browser: Any, address: str) -> None:
     web = WebPage(browser, address, "tab=roofline", color_scheme="dark")
     web.until("() => getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'")
-    paper = "() => document.querySelector('#roofline .main-svg').style.background"
+    paper = "() => document.querySelector('#roofline .main-svg')?.style.background"
     web.until(f"() => ({paper})() === 'rgb(20, 23, 26)'")
     web.page.emulate_media(color_scheme="light")
     web.until(f"() => ({paper})() === 'rgb(255, 255, 255)'")

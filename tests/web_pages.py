@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,6 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 PATIENCE = int(os.environ.get("PATIENCE", "20000"))
 #: Width and height of a desktop screen and of a phone [pixel].
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-#: Rows of published figures for the tab of the ledger.
-LEDGER = [("vllm", "https://example.org/figures", 10, 0.1), ("survey", "https://example.org/survey", 4, 0.25)]
 
 #: Beginnings of warnings that a library prints whatever its options are.
 LIBRARY = ("You have set a custom wheel sensitivity",)
@@ -29,8 +26,7 @@ PLACE_OF_NODE = """id => {
   return [box.x + at.x, box.y + at.y];
 }"""
 PLACE_OF_POINT = """([name, stage]) => {
-  const place = document.querySelector("#roofline .js-plotly-plot");
-  const drawn = place._fullData.filter(one => one.visible === true);
+  const place = document.getElementById("roofline");
   for (const trace of [...place.querySelectorAll(".scatterlayer .trace")].reverse()) {
     const data = trace.__data__?.[0]?.trace;
     const texts = data?.hovertext ?? [], points = trace.querySelectorAll(".point");
@@ -57,15 +53,10 @@ COLUMN = """title => {
 
 
 def application() -> Flask:
-    """The application whose pages are tested, inside the guard of the server."""
-    from llmviewer.reports.web.app import mount
-    from llmviewer.server import guard
+    """The application whose pages are tested, inside the guard of the server, for the user of this machine."""
+    from llmviewer.server.app import create_app
 
-    server = Flask("llmviewer", static_folder=None)
-    pages = mount(server, lambda: LEDGER)
-    server.config["SCRIPT_HASHES"] = [one.strip("'") for one in pages.csp_hashes()]
-    guard.install(server)
-    return server
+    return create_app()
 
 
 @contextmanager
@@ -127,8 +118,7 @@ class WebPage:
 
     def control(self, label: str) -> Any:
         """The control with a label."""
-        named = self.page.locator("label.control > span:first-child", has_text=re.compile(f"^{re.escape(label)}$"))
-        return self.page.locator("label.control", has=named)
+        return self.page.locator(f"//label[contains(@class, 'control')][span[normalize-space() = '{label}']]")
 
     def field(self, label: str) -> Any:
         """The field with a label."""
@@ -136,35 +126,38 @@ class WebPage:
 
     def menu(self, label: str) -> Any:
         """The menu with a label."""
-        return self.control(label).locator("button").first
+        return self.control(label).locator("select")
 
     def choose(self, label: str, value: str) -> None:
         """Choose a value from the menu with a label."""
-        self.menu(label).click()
-        search = self.page.locator(".dash-dropdown-search")
-        if search.count():
-            search.fill(value)
-        exactly = re.compile(f"^{re.escape(value)}$")
-        self.page.locator(".dash-dropdown-option", has_text=exactly).first.click()
-        self.page.keyboard.press("Escape")
+        self.menu(label).select_option(value)
 
     def drop(self, content: bytes) -> None:
         """Give a file to the place for a config.json."""
         file = {"name": "config.json", "mimeType": "application/json", "buffer": content}
-        self.page.locator("#upload input[type=file]").set_input_files(file)
+        self.page.locator("#file").set_input_files(file)
 
     def tap(self, node: str) -> None:
         """Click a box of the network by the identifier of its node."""
         self.until("() => document.getElementById('network')?._cyreg?.cy?.nodes().length")
         self.page.locator("#network").scroll_into_view_if_needed()
-        at = self.page.evaluate(PLACE_OF_NODE, node)
-        self.page.mouse.click(*at)
+        self.page.mouse.click(*self._resting(PLACE_OF_NODE, node))
 
-    def _point(self, name: str, stage: str) -> tuple[float, float]:
+    def _resting(self, expression: str, given: Any) -> list[float]:
+        """A place on the screen, once it no longer moves."""
+        before: list[float] | None = None
+        for _ in range(PATIENCE // 100):
+            now: list[float] | None = self.page.evaluate(expression, given)
+            if now is not None and now == before:
+                return now
+            before = now
+            self.page.wait_for_timeout(100)
+        raise AssertionError(f"{given} has no place on the screen")
+
+    def _point(self, name: str, stage: str) -> list[float]:
         self.until("() => document.querySelectorAll('#roofline .point').length")
         self.page.locator("#roofline").scroll_into_view_if_needed()
-        found = self.page.evaluate(PLACE_OF_POINT, [name, stage])
-        return found[0], found[1]
+        return self._resting(PLACE_OF_POINT, [name, stage])
 
     def hover_point(self, name: str, stage: str) -> None:
         """Move the mouse onto an operator of a stage in the roofline."""
