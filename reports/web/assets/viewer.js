@@ -28,7 +28,8 @@
     const search = window.location.search;
     window.clearTimeout(slow);
     slow = window.setTimeout(() => $("#content").classList.add("waiting"), WAITING);
-    window.dash_clientside.set_props("address", { search });
+    // with another href than the window has, Dash would go back to it
+    window.dash_clientside.set_props("address", { search, href: window.location.href });
     settle(search);
   }
 
@@ -123,6 +124,7 @@
     keep: () => {
       const parameters = current(), own = current();
       ["with", "tab", "stage", "block", "operator", "colour", "run"].forEach((key) => own.delete(key));
+      if (!own.toString()) own.set("model", $('[data-option="model"]').value);
       parameters.append("with", own.toString());
       go(parameters);
     },
