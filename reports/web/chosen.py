@@ -8,6 +8,7 @@ from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.page import Facts
 from llmviewer.reports.web.markup import Piece, block, piece, trees
+from llmviewer.reports.web.network import blocks, unfolded
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 
@@ -22,8 +23,8 @@ BYTES = {
 
 
 def chosen(view: View) -> Line:
-    """The operator that the state names, or the one of the stage that takes most time."""
-    own = view.shown_lines
+    """The operator that the state names, or the one of the unfolded block that takes most time."""
+    own = blocks(view.shown_lines)[unfolded(view)]
     named = next((line for line in view.lines if line.key == view.state.shown["operator"]), None)
     return named or max(own, key=lambda line: line.share)
 
