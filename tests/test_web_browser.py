@@ -373,6 +373,7 @@ def audited(browser: Any, address: str, scheme: str, screen: dict[str, int], que
     for name, title in TABS.items():
         web.page.locator("#tabs a", has_text=title).click()
         expect(web.page.locator("#content h2").first).to_have_text(title)
+        web.page.evaluate("document.querySelectorAll('#content details').forEach(one => { one.open = true; })")
         web.page.wait_for_timeout(300)  # graphs are drawn after the page
         for one in axe.Axe().run(web.page).response["violations"]:
             found.setdefault(one["id"], []).append((name, one["nodes"][0]["html"][:200]))

@@ -114,9 +114,10 @@ def _known(state: Asked) -> Asked:
 
 
 def _refused(state: Asked, text: str, offered: str) -> tuple[Any, ...]:
-    """The page of a question without an answer: one line, and the controls if there are none yet."""
-    side = no_update if offered else controls(state, {})
-    return tabs(state), piece("alerts", [text]), "", side, [], offered or "refused"
+    """The page of a question without an answer: one line, and controls if there are none, or to remove a config."""
+    if offered and not state.config:
+        return tabs(state), piece("alerts", [text]), "", no_update, [], offered
+    return tabs(state), piece("alerts", [text]), "", controls(state, {}), [], "refused"
 
 
 def _late(search: str) -> str:
