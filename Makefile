@@ -1,12 +1,17 @@
-# make demo: a first result on a machine that has only python3 and make; make test: the whole suite.
+# make demo: a first result on a machine that has only python3 and make; make web: the viewer in a browser; make test:
+# the whole suite.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test slow smoke prove bench docs clean
+.PHONY: demo web test slow smoke prove bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
+
+# the web viewer on this machine; Ctrl-C ends it
+web: $(VENV)/viewer
+	$(BIN)/llmviewer serve
 
 test: $(VENV)/developed
 	$(BIN)/ruff check .
@@ -36,6 +41,7 @@ docs: $(VENV)/developed
 	$(BIN)/python docs/kernels.py
 	$(BIN)/python docs/ledger.py
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/web_picture.py
 	$(BIN)/python docs/tour.py
 
 clean:
@@ -47,6 +53,10 @@ $(VENV)/bin/python:
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	$(BIN)/python -m compileall -q llmviewer reports calibrate  # an editable install leaves that to the first run
+	touch $@
+
+$(VENV)/viewer: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[web]'
 	touch $@
 
 # torch first and pinned: whatever else depends on it then takes this one, and no GPU packages arrive

@@ -63,6 +63,7 @@ def network(view: View) -> Piece:
             "responsive": True,
         },
         "label": described,
+        "width": round(BLOCK_WIDTH + APART + drawn.width),
         "height": round(height),
     }
 

@@ -273,11 +273,12 @@
       if (given.tapNodeData) tapped(given.tapNodeData);
       if (given.mouseoverNodeData) mark_point(given.mouseoverNodeData);
     };
-    const graph = { ...one.network, style: { width: "100%", height: one.height }, setProps: events };
+    const graph = { ...one.network, style: { width: "100%", height: "100%" }, setProps: events };
     // another block has other places, which a new drawing fits into the frame
     const key = one.network.elements.map((element) => element.data.id ?? "").join(" ");
     const drawn = make(window.dash_cytoscape.Cytoscape, { ...graph, key });
-    return make("div", { role: "img", "aria-label": one.label, className: "network" }, drawn);
+    const frame = { aspectRatio: `${one.width} / ${one.height}`, maxHeight: one.height };
+    return make("div", { role: "img", "aria-label": one.label, className: "network", style: frame }, drawn);
   }
 
   function Grid({ one }) {
