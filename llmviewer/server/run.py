@@ -79,6 +79,7 @@ def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[
         "workers": workers,
         "worker_class": "gthread",
         "threads": THREADS,
+        "keepalive": 0,
         "timeout": SILENT_S,
         "graceful_timeout": STOP_S,
         "max_requests": REQUESTS,
