@@ -135,18 +135,22 @@ def _loaded(port: int, shape: dict, asked: argparse.Namespace, server: int) -> T
 
 
 def _user(port: int, shape: dict, until: float, seed: int, tally: Tally) -> None:
-    """One user: every second another value of a control, now and then another tab or model."""
+    """One user: every second another size, tab or model."""
     chance = random.Random(seed)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     model, chip = chance.choice(PAIRS)
     tab, offered = "verdict", ""
+    sizes = {"batch_size": 1, "input_len": 1024}
     time.sleep(chance.random())
     while time.monotonic() < until:
-        if chance.random() < 0.1:
+        change = chance.random()
+        if change < 0.1:
             model, chip = chance.choice(PAIRS)
-        if chance.random() < 0.2:
+        elif change < 0.3:
             tab = chance.choice(TABS)
-        sizes = {"batch_size": chance.randint(1, 256), "input_len": chance.randint(1, 8192)}
+        else:
+            name, most = chance.choice((("batch_size", 256), ("input_len", 8192)))
+            sizes = {**sizes, name: chance.randint(1, most)}
         search = "?" + urlencode({"model": model, "hardware": chip, **sizes, "tab": tab})
         began = time.monotonic()
         try:

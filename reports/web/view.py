@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,21 @@ from llmviewer.techniques.options import WORKLOAD
 
 #: Stage that joins prefill and all decode steps.
 REQUEST = "request"
+#: Questions whose answers a process keeps.
+MOST_KNOWN = 64
+
+
+@dataclass(slots=True)
+class _Known:
+    """Result and analysis object of a question, once they are computed."""
+
+    result: Result | None = None
+    answer: dict[str, Any] | None = None
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _known(model: str, config: str, hardware: str, words: tuple[tuple[str, str], ...]) -> _Known:
+    return _Known()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +60,12 @@ class View:
         return configuration(self.state.subject(), self.state.hardware, **words)
 
     @cached_property
+    def _known(self) -> _Known:
+        """What was computed for this question before; other tabs and other visitors ask it too."""
+        state = self.state
+        return _known(state.model, state.config, state.hardware, tuple(state.words.items()))
+
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """Batch size and lengths."""
         return {name: self.options.get(name, one.default) for name, one in WORKLOAD.items()}
@@ -56,13 +77,19 @@ class View:
 
     @cached_property
     def result(self) -> Result:
-        """The result of the request."""
-        return self.configuration.answer(self.request)
+        """The result of the request.  Raises UserError."""
+        known = self._known
+        if known.result is None:
+            known.result = self.configuration.answer(self.request)
+        return known.result
 
     @cached_property
     def answer(self) -> dict[str, Any]:
         """The analysis object, with the name of its configuration."""
-        return {"configuration": self.name, **self.result.to_dict()}
+        known, result = self._known, self.result
+        if known.answer is None:
+            known.answer = {"configuration": self.name, **result.to_dict()}
+        return known.answer
 
     @cached_property
     def name(self) -> str:
