@@ -102,6 +102,12 @@ def test_an_address_that_is_too_long_is_refused(text: str) -> None:
         parsed(text)
 
 
+def test_the_longest_address_is_a_line_that_the_server_reads() -> None:
+    from llmviewer.server.run import MAX_LINE
+
+    assert len(f"GET /download/operators.csv?{'x' * MAX_QUERY} HTTP/1.1") <= MAX_LINE
+
+
 def test_more_configurations_than_are_compared_are_left_out() -> None:
     assert parsed("&".join(f"with=batch_size%3D{at}" for at in range(9))).others[-1] == "batch_size=4"
 

@@ -26,6 +26,8 @@ THREADS, BACKLOG = 8, 256
 SILENT_S, STOP_S = 30, 3
 #: Requests after which a worker is replaced, give or take some, so that no leak lasts.
 REQUESTS, GIVE_OR_TAKE = 5000, 500
+#: Longest address of a page with its method [byte]; proxies take no more either.
+MAX_LINE = 8190
 #: Memory of the data of one worker [byte]; more raises MemoryError, which is a problem document.
 MAX_DATA_BYTES = 4 * 2**30
 #: Memory file system for the signs of life, which a slow disk would delay.
@@ -84,6 +86,7 @@ def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[
         "graceful_timeout": STOP_S,
         "max_requests": REQUESTS,
         "max_requests_jitter": GIVE_OR_TAKE,
+        "limit_request_line": MAX_LINE,
         "preload_app": True,
         "loglevel": "warning",
         "proc_name": "llmviewer",

@@ -24,7 +24,7 @@ SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colo
 #: Load and limits of the tabs that size and simulate, on top of the options of a run.
 ASKED = ("request_rate", "ttft", "tpot", "max_gpus", "chips")
 #: Longest URL, and a config.json in it before and after packing [byte].
-MAX_QUERY, MAX_CONFIG = 16_384, 65_536
+MAX_QUERY, MAX_CONFIG = 8_000, 65_536
 #: Most fields of a URL, and most further configurations that are compared.
 MAX_FIELDS = 200
 MAX_OTHERS = 5
