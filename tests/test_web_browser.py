@@ -360,7 +360,7 @@ def csv_rows(lines: list[str]) -> list[str]:
 
 
 def audited(browser: Any, address: str, scheme: str, screen: dict[str, int], query: str = "") -> dict[str, Any]:
-    """What axe finds on each tab, and tabs that are wider than the screen."""
+    """Findings of axe on each tab, and tabs that are wider than the screen."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
     web = WebPage(
         browser,

@@ -105,7 +105,7 @@ def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:
 
 
 def _key(state: Asked) -> str:
-    """What the possible values of options depend on."""
+    """The part of a question on which the possible values of options depend."""
     return "|".join((state.model, state.config, state.hardware, state.words.get("engine", "")))
 
 

@@ -1,6 +1,8 @@
-"""The panel of the chosen operator: shapes, counts, bytes by tensor, place on the roofline, explained time."""
+"""The chosen operator: its shapes, counts, place on the roofline and explained time, and the switches that choose it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports import format as fmt
@@ -20,6 +22,9 @@ BYTES = {
     "KV cache read": "kv_read_bytes",
     "KV cache written": "kv_write_bytes",
 }
+#: Choices that are the same for every model, with their labels.
+STAGES = {"prefill": "prefill", "decode": "decode", "request": "whole request"}
+COLOURS = {"bound": "what limits the time", "time": "share of the time"}
 
 
 def chosen(view: View) -> Line:
@@ -65,3 +70,25 @@ def _explained(view: View, line: Line) -> str:
     except UserError as error:
         return piece("note", str(error))
     return trees([("Where the time comes from", root)])
+
+
+def switches(view: View, names: Sequence[str]) -> Piece:
+    """The switches of these names."""
+    listed = []
+    for name in names:
+        value, choices = _values(view, name)
+        listed.append({"name": name, "label": name.capitalize(), "value": value, "choices": choices})
+    return block(piece("switches", listed))
+
+
+def _values(view: View, name: str) -> tuple[str, dict[str, str]]:
+    """Value and choices of a switch, each with its label."""
+    if name == "stage":
+        return view.stage, {one: STAGES[one] for one in view.stages}
+    if name == "block":
+        return unfolded(view), {one: one for one in blocks(view.shown_lines)}
+    if name == "operator":
+        line = chosen(view)
+        listed = [one for one in view.shown_lines if one.operator["block"] == line.operator["block"]]
+        return line.key, {one.key: one.operator["name"] for one in listed}
+    return view.state.shown["colour"], COLOURS

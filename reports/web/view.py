@@ -61,7 +61,7 @@ class View:
 
     @cached_property
     def _known(self) -> _Known:
-        """What was computed for this question before; other tabs and other visitors ask it too."""
+        """Answers to this question that were computed before, for another tab or visitor."""
         state = self.state
         return _known(state.model, state.config, state.hardware, tuple(state.words.items()))
 

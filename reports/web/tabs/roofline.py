@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from llmviewer.reports.html import roofline
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.chosen import panel
+from llmviewer.reports.web.chosen import panel, switches
 from llmviewer.reports.web.markup import Piece, group
 from llmviewer.reports.web.network import network
-from llmviewer.reports.web.switches import switches
 from llmviewer.reports.web.view import View
 
 GRAPH = "roofline"
