@@ -1,4 +1,4 @@
-"""The chosen operator: its shapes, counts, place on the roofline and explained time, and the switches that choose it."""
+"""The chosen operator: shapes, counts, place on the roofline, explained time; and the switches that choose it."""
 
 from __future__ import annotations
 
