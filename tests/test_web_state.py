@@ -294,3 +294,8 @@ def test_sizes_of_the_address_are_those_of_the_answer() -> None:
     view = View(state=parsed("batch_size=8&input_len=2k&output_len=32"))
     assert view.sizes == {"batch_size": 8, "input_len": 2048, "output_len": 32}
     assert set(view.sizes) == set(WORKLOAD)
+
+
+def test_the_page_of_the_viewer_describes_every_tab() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "web.md").read_text(encoding="utf-8")
+    assert [title for title in TABS.values() if f"\n| {title} | " not in page] == []
