@@ -19,9 +19,9 @@ def chart(answer: dict[str, Any]) -> Chart:
     costs = [float(one["usd_per_hour"] if priced else one["devices"]) for one in points]
     kept = [at for at, cost in enumerate(costs) if cost <= MOST_TIMES * min(costs)]
     names = list(dict.fromkeys(points[at]["hardware"] for at in kept))
-    data = [_trace(name, at, [(costs[i], points[i]) for i in kept if points[i]["hardware"] == name], priced)
+    title, unit = ("Dollars per hour", "$/h") if priced else ("Devices", "devices")
+    data = [_trace(name, at, [(costs[i], points[i]) for i in kept if points[i]["hardware"] == name], unit)
             for at, name in enumerate(names)]  # fmt: skip
-    title = "Dollars per hour" if priced else "Devices"
     return Chart(
         key="front",
         title="Front of cost and latency",
@@ -33,14 +33,11 @@ def chart(answer: dict[str, Any]) -> Chart:
             "yaxis": {"title": {"text": "TPOT (ms)"}, "rangemode": "tozero"},
             "hovermode": "closest",
         },
-        note=""
-        if len(kept) == len(points)
-        else f"{len(points) - len(kept)} points of over {MOST_TIMES:g} times the least cost are left out.",
+        note=f"Drawn: configurations of up to {MOST_TIMES:g} times the least cost." if len(kept) < len(points) else "",
     )
 
 
-def _trace(name: str, at: int, points: list[tuple[float, dict[str, Any]]], priced: bool) -> Json:  # noqa: FBT001
-    unit = "$/h" if priced else "devices"
+def _trace(name: str, at: int, points: list[tuple[float, dict[str, Any]]], unit: str) -> Json:
     return {
         "type": "scatter",
         "mode": "lines+markers",

@@ -11,7 +11,7 @@ import dash_cytoscape  # noqa: F401
 from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Flask, Response
 
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports.html.page import library
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.colours import sheet
@@ -110,7 +110,9 @@ def _key(state: Asked) -> str:
 
 
 def _known(state: Asked) -> Asked:
-    return state if state.tab in TABS else state.showing(tab="verdict")
+    if state.tab not in TABS:
+        raise unknown("tab", state.tab, TABS, where="the address")
+    return state
 
 
 def _refused(state: Asked, text: str, offered: str) -> tuple[Any, ...]:
