@@ -122,10 +122,13 @@ def _refused(state: Asked, text: str, offered: str) -> tuple[Any, ...]:
     return tabs(state), piece("alerts", [text]), "", controls(state, {}), [], "refused"
 
 
-def _late(search: str) -> str:
-    """HTML of the changes of options that were tried, which take longer than the verdict itself."""
+def _late(settled: tuple[str, float]) -> str:
+    """HTML of the changes of options that were tried, which take longer than the verdict itself.
+
+    settled: the address, and the time at which it was reached.
+    """
     try:
-        state = _known(parsed(search))
+        state = _known(parsed(settled[0]))
         return changes(View(state=state)) if state.tab == "verdict" else ""
     except UserError:  # the answer says so
         return ""

@@ -38,9 +38,12 @@
     $("#content")?.classList.remove("waiting");
   }
 
+  // What was tried for the last question is not shown beside another answer.
   function settle(search) {
+    window.dash_clientside.set_props("late", { text: "" });
     window.clearTimeout(still);
-    still = window.setTimeout(() => window.dash_clientside.set_props("settled", { data: search || "?" }), SETTLED);
+    const data = () => ({ data: [search, Date.now()] });
+    still = window.setTimeout(() => window.dash_clientside.set_props("settled", data()), SETTLED);
   }
 
   function change(key, value, standard) {
