@@ -59,6 +59,8 @@ def mount(server: Flask, ledger: Ledger) -> Dash:
     server.add_url_rule("/plotly.min.js", "plotly", _plotly)
     server.register_blueprint(downloads)
     _callbacks(app)
+    with server.test_request_context("/"):
+        app.index()  # type: ignore[no-untyped-call]  # registers scripts of libraries, which other workers are asked for
     return app
 
 
