@@ -24,7 +24,7 @@ WATCH = """() => {
   const changed = () => { seen.last = performance.now(); };
   document.addEventListener("keydown", () => { seen.key = performance.now(); seen.last = 0; }, true);
   new MutationObserver((all) => {
-    if (all.some((one) => !["class", "data-dash-is-loading"].includes(one.attributeName))) changed();
+    if (all.some((one) => one.attributeName !== "class")) changed();
   }).observe(document.getElementById("content"),
     { subtree: true, childList: true, attributes: true, characterData: true });
   window.setInterval(() => {
@@ -40,10 +40,10 @@ DONE = "quiet => window.seen.last > 0 && performance.now() - window.seen.last > 
 def changes(page: Any, address: str, tab: str, times: int) -> list[float]:
     """Milliseconds from each key to the finished picture."""
     page.goto(f"{address}?batch_size=64&tab={tab}")
-    page.wait_for_selector(f"#tabs a.chosen[href*='{tab}'], #tabs a.chosen")
+    page.wait_for_selector("#tabs a[aria-current]")
     page.wait_for_timeout(2_500)
     page.evaluate(WATCH)
-    page.locator("#side [role=slider]").first.focus()
+    page.locator("#side input[type=range]").first.focus()
     found = []
     for at in range(times + 2):
         page.keyboard.press("ArrowRight" if at % 2 else "ArrowLeft")
