@@ -22,6 +22,7 @@ pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.equivalents import equivalents
+from llmviewer.reports.web.possible import WHOLE, offered
 from llmviewer.reports.web.state import (
     ASKED,
     LOCAL,
@@ -308,3 +309,12 @@ def test_sizes_of_the_address_are_those_of_the_answer() -> None:
 def test_the_page_of_the_viewer_describes_every_tab() -> None:
     page = (Path(__file__).parents[1] / "docs" / "web.md").read_text(encoding="utf-8")
     assert [title for title in TABS.values() if f"\n| {title} | " not in page] == []
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_every_value_that_a_menu_offers_has_an_answer(model: str) -> None:
+    view = View(state=parsed(f"model={model}&hardware=h100-sxm"))
+    for name, texts in offered(view).items():
+        if name not in WHOLE:
+            for text in texts[:: max(len(texts) // 4, 1)]:
+                assert View(state=parsed(f"model={model}&hardware=h100-sxm&{name}={text}")).result is not None

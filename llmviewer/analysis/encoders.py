@@ -30,6 +30,7 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
         (bool(system.drafters), "speculative decoding; allowed: none"),
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
+        (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
     )
     for asked, what in wrong:
         if asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.reports.web.state import default_text
@@ -57,7 +58,10 @@ def _is_possible(plain: Configuration, name: str, text: str) -> bool:
         return text == default_text(name)
     try:
         made = plain.with_options({name: text})
-        made.system.prepared(made.model.graph(_step()))
+        if made.model.is_encoder or made.model.encoder is not None:
+            made.answer(request(1, 128, 1))  # which refuses what encoders do not support
+        else:
+            made.system.prepared(made.model.graph(_step()))  # a tenth of the time of an answer
     except UserError:
         return False
     return True
