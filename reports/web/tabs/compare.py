@@ -11,8 +11,6 @@ from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View, view_of
 
-#: Metric that is split by factor.
-METRIC = "tpot_s"
 FIRST = "Keep this configuration, change it, and both are compared here."
 #: Buttons with the functions of assets/viewer.js that they call.
 BUTTONS = (("keep", "Keep this configuration"), ("forget", "Forget all"))
@@ -52,11 +50,12 @@ def _difference(first: View, last: View) -> list[Piece]:
     ends = (first.name, answer["a"]), (last.name, answer["b"])
     return [
         block(piece("heading", "Why")),
-        graphs.graph(waterfall.chart(*ends, shares, METRIC), last.theme),
+        graphs.graph(waterfall.chart(*ends, shares, answer["metric"]), last.theme),
         block(page(why_page.page(answer))),
     ]
 
 
 def _why(first: View, last: View) -> Why:
     sides = [{"model": one.state.subject(), "hardware": one.state.hardware, **one.options} for one in (first, last)]
-    return why(*sides, metric=METRIC)
+    metric = "tpot_s" if last.sizes["output_len"] > 1 else "ttft_s"  # an encoder decodes nothing
+    return why(*sides, metric=metric)
