@@ -46,7 +46,7 @@ def _difference(first: View, last: View) -> list[Piece]:
     except UserError as error:
         return [block(piece("note", f"The difference cannot be split by factor: {error}"))]
     answer = found.to_dict()
-    shares = {one["name"]: one["amount"] for one in answer["factors"]}
+    shares = {one["name"]: one["amount"] for one in answer["factors"] if one["amount"]}
     ends = (first.name, answer["a"]), (last.name, answer["b"])
     return [
         block(piece("heading", "Why")),
