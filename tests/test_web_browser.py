@@ -51,6 +51,7 @@ def shared(browser: Any, address: str) -> Iterator[WebPage]:
 @pytest.fixture
 def web(shared: WebPage) -> Iterator[WebPage]:
     """The page that all tests share; each opens the address that it needs."""
+    shared.faults.clear()
     yield shared
     assert shared.faults == []
 

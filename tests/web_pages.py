@@ -90,7 +90,7 @@ class WebPage:
         self.address = address
         self.faults: list[str] = []
         self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("pageerror", lambda error: self.faults.append(error.stack or str(error)))
         self.page.on("request", self._requested)
         self.page.on("response", lambda answer: self._answered(answer.status, answer.url))
         self.open(query)

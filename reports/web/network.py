@@ -60,7 +60,6 @@ def network(view: View) -> Piece:
             "maxZoom": 2.5,
             "autoungrabify": True,
             "boxSelectionEnabled": False,
-            "responsive": True,
         },
         "label": described,
         "width": round(BLOCK_WIDTH + APART + drawn.width),

@@ -271,7 +271,21 @@
     return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height: one.height } });
   }
 
+  // Cytoscape's own observer of its size outlives it and fails; this one ends with the element.
+  function fitted(place) {
+    const seen = new ResizeObserver(() => {
+      const cy = place.querySelector("#network")?._cyreg?.cy;
+      if (!cy || cy.destroyed()) return;
+      cy.resize();
+      cy.fit(undefined, 12);
+    });
+    seen.observe(place);
+    return () => seen.disconnect();
+  }
+
   function Network({ one }) {
+    const place = window.React.useRef(null);
+    window.React.useEffect(() => fitted(place.current), []);
     const events = (given) => {
       if (given.tapNodeData) tapped(given.tapNodeData);
       if (given.mouseoverNodeData) mark_point(given.mouseoverNodeData);
@@ -281,7 +295,7 @@
     const key = one.network.elements.map((element) => element.data.id ?? "").join(" ");
     const drawn = make(window.dash_cytoscape.Cytoscape, { ...graph, key });
     const frame = { aspectRatio: `${one.width} / ${one.height}`, maxHeight: one.height };
-    return make("div", { role: "img", "aria-label": one.label, className: "network", style: frame }, drawn);
+    return make("div", { ref: place, role: "img", "aria-label": one.label, className: "network", style: frame }, drawn);
   }
 
   function Grid({ one }) {
