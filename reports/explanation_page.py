@@ -21,6 +21,8 @@ COLUMNS = (
 )
 #: Longest formula and source of a row; the sources stand below in full [characters].
 FORMULA, SOURCE = 52, 60
+#: Widest indented names beside which a terminal of 80 columns has room for formulas [characters].
+NAMES = 24
 
 
 def page(found: Explanation, depth: int, most: int) -> Page:
@@ -29,7 +31,26 @@ def page(found: Explanation, depth: int, most: int) -> Page:
     rows = tuple(_rows(root, found.root.value, 0))
     first = Facts(lines=(("Answer", verdict(found)), ("Check", _check(found))))
     table = Table(columns=COLUMNS, rows=rows, title=f"{found.metric} of {found.subject}")
-    return first, table, Facts(lines=tuple(_sources(root)), title="Sources")
+    return first, table, *_formulas(root), Facts(lines=tuple(_sources(root)), title="Sources")
+
+
+def _formulas(root: Node) -> Iterator[Facts]:
+    """Returns the formulas that are longer than their cells; of a deep tree, whose cells may have no place, all."""
+    shown = [(node, formula(node)) for node in root.walk()]
+    least = 0 if max(map(len, _indented(root, 0))) > NAMES else FORMULA
+    lines = tuple((plain(node.name), text) for node, text in shown if len(text) > least and len(node.children) > 0)
+    if lines:
+        yield Facts(lines=lines, title="Formulas")
+
+
+def _indented(node: Node, level: int) -> Iterator[str]:
+    yield "  " * level + node.name
+    for child in node.children:
+        yield from _indented(child, level + 1)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= FORMULA else f"{text[: FORMULA - 1]}…"
 
 
 def verdict(found: Explanation) -> str:
@@ -60,7 +81,10 @@ def amount(node: Node) -> str:
     }
     if node.unit == "s" and node.value < 0.0:
         return f"−{fmt.duration(-node.value)}"
-    return units.get(node.unit, fmt.digits)(node.value)
+    if node.unit in units:
+        return units[node.unit](node.value)
+    short = fmt.count(node.value) if node.value >= 1e6 else fmt.digits(node.value)
+    return f"{short} {'µs' if node.unit == 'us' else node.unit}".strip()
 
 
 def _rows(node: Node, whole: float, level: int) -> Iterator[Row]:
@@ -72,7 +96,7 @@ def _rows(node: Node, whole: float, level: int) -> Iterator[Row]:
             amount(node),
             fmt.percent(share) if share is not None and counted else "",
             share_bar(share) if share is not None and counted else "",
-            formula(node)[:FORMULA],
+            _cut(formula(node)),
             plain(node.source)[:SOURCE],
         )
     )

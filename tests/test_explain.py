@@ -114,9 +114,9 @@ def test_a_linear_layer_by_hand() -> None:
     assert any(source.startswith("https://") for source in sources)
 
 
-def test_shares_name_the_fit_with_its_rows_and_error() -> None:
+def test_constants_name_the_fit_with_its_rows_and_error() -> None:
     found = lv.explain("operators.o_proj.time_s", "llama-3.1-8b", "h100-sxm", engine="vllm")
-    share = next(node for node in found.root.walk() if node.name == "share")
+    share = next(node for node in found.root.walk() if node.source.startswith("share of the bandwidth"))
     assert "gemm/bf16/vllm (measured, of h100-sxm" in share.source
     assert "rows, error" in share.source
 

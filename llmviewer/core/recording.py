@@ -28,7 +28,7 @@ class UnrecordableError(Exception):
     """Raised where a computation reads numbers in a way that a program cannot repeat."""
 
 
-class _Value:
+class Value:
     """An array of a recorded computation: its value, its number, and the recorder that notes what is done with it."""
 
     __slots__ = ("number", "recorder", "value")
@@ -36,7 +36,7 @@ class _Value:
     # counts are told from plain numbers by isinstance(count, np.ndarray)
     __class__ = property(lambda self: np.ndarray)
 
-    def __init__(self, value: Any, number: int, recorder: _Recorder) -> None:
+    def __init__(self, value: Any, number: int, recorder: Any) -> None:
         self.value, self.number, self.recorder = value, number, recorder
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **named: Any) -> Any:
@@ -64,10 +64,10 @@ def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in "add sub mul truediv floordiv mod pow and or".split():
-    setattr(_Value, f"__{_name}__", _method(getattr(operator, f"__{_name}__")))
-    setattr(_Value, f"__r{_name}__", _swapped(getattr(operator, f"__{_name}__")))
+    setattr(Value, f"__{_name}__", _method(getattr(operator, f"__{_name}__")))
+    setattr(Value, f"__r{_name}__", _swapped(getattr(operator, f"__{_name}__")))
 for _name in "lt le eq ne gt ge neg abs invert getitem".split():
-    setattr(_Value, f"__{_name}__", _method(getattr(operator, f"__{_name}__")))
+    setattr(Value, f"__{_name}__", _method(getattr(operator, f"__{_name}__")))
 
 
 class _Recorder:
@@ -80,7 +80,7 @@ class _Recorder:
         self.count = 0
         self.recording = Recording(inputs=len(inputs))
         self.known: dict[object, Any] = {}
-        self.inputs = [_Value(value, self._next(), self) for value in inputs]
+        self.inputs = [Value(value, self._next(), self) for value in inputs]
 
     def call(self, function: Callable[..., Any], operands: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The result of a function, noted; of a function with several results, each of them."""
@@ -88,7 +88,7 @@ class _Recorder:
         key = (function, numbers, tuple(named.items()))
         if key not in self.known:
             plain = partial(function, **named) if named else function
-            value = plain(*(one.value if type(one) is _Value else one for one in operands))
+            value = plain(*(one.value if type(one) is Value else one for one in operands))
             self.known[key] = self._noted(value, plain, numbers)
         found = self.known[key]
         if isinstance(found.value, tuple):
@@ -97,25 +97,25 @@ class _Recorder:
             raise UnrecordableError(f"{function} gives no array of numbers")
         return found
 
-    def condition(self, read: type, value: _Value) -> Any:
+    def condition(self, read: type, value: Value) -> Any:
         """The truth or the number that Python reads from a value, which has to be the same in every later run."""
         answer = read(value.value)
         check = self._noted(None, partial(require, read, answer), (value.number,))
         self.recording.conditions.append(check.number)
         return answer
 
-    def _noted(self, value: Any, function: Callable[..., Any], operands: tuple[int, ...]) -> _Value:
-        noted = _Value(value, self._next(), self)
+    def _noted(self, value: Any, function: Callable[..., Any], operands: tuple[int, ...]) -> Value:
+        noted = Value(value, self._next(), self)
         self.recording.calls.append((function, operands, noted.number))
         return noted
 
     def _number(self, operand: Any) -> int:
         """The number of an operand; equal constants share one."""
-        if type(operand) is _Value:
+        if type(operand) is Value:
             if operand.recorder is not self:
                 raise UnrecordableError("an array of another recording")
             return operand.number
-        if isinstance(operand, (list, tuple)) and any(type(one) is _Value for one in operand):
+        if isinstance(operand, (list, tuple)) and any(type(one) is Value for one in operand):
             raise UnrecordableError("a list of arrays")
         # arrays stay in `recording`, so their ids stay theirs; repr tells -0.0 from 0.0
         key = (type(operand), id(operand) if isinstance(operand, np.ndarray) else repr(operand))
@@ -136,7 +136,7 @@ def record(computation: Computation, inputs: Sequence[Array]) -> Program | None:
         results: Sequence[Any] = computation(recorder.inputs)  # type: ignore[arg-type]
     except Exception:  # it ran on plain arrays, so it cannot run on arrays that record
         return None
-    if any(type(one) is not _Value for one in results):
+    if any(type(one) is not Value for one in results):
         return None
     return assembled(recorder.recording, [one.number for one in results])
 

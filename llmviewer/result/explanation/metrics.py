@@ -12,7 +12,8 @@ from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.result.explanation.node import Node
-from llmviewer.result.explanation.times import Pass, operator_time
+from llmviewer.result.explanation.times import operator_time
+from llmviewer.result.explanation.work import Pass, traffic
 
 ENGINE = "time of the engine {engine}, fitted to published runs (calibrate/engines/{engine}.yaml)"
 OVERLAP = "copies that run beside kernels (timing/overlap.py)"
@@ -159,8 +160,6 @@ def operator_node(one: Question, name: str, field: str, stage: str) -> Node:
 
     Raises UserError for an operator that the graph does not have.
     """
-    from llmviewer.result.explanation.times import traffic
-
     shown = one.at_pass(one.shown[stage])
     rows = {
         row.operator.name: row for row in reversed(one.analysis.evaluation.rows) if shown.at(row.timing.time_s) > 0.0

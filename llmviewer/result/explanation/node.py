@@ -93,7 +93,11 @@ def smooth_max(*values: float) -> float:
     return float(largest * math.fsum((time / largest) ** sharpness for time in times) ** (1.0 / sharpness))
 
 
-FUNCTIONS: Mapping[str, Callable[..., float]] = {"max": max, "min": min, "smooth_max": smooth_max}
+FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "max": max, "min": min, "smooth_max": smooth_max, "ceil": math.ceil, "floor": math.floor, "sqrt": math.sqrt,
+    "log2": math.log2, "hypot": math.hypot, "mod": math.fmod,
+    "round": lambda value, digits=0.0: round(value, int(digits)),
+}  # fmt: skip
 OPERATORS: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Operator
@@ -42,26 +43,32 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     """Algorithms of the library and of the engine's own kernels, the fastest of which runs, and the host launch."""
     shape = operator.shape
     assert isinstance(shape, CollectiveShape)
-    sheet = ideal(operator, chip)
+    kind = shape.pattern, shape.devices, shape.near, shape.through_host
+    try:
+        algorithms = _cached_algorithms(kind, chip, tuple(constants.items()))
+    except TypeError:  # terms of an explanation cannot be cached
+        algorithms = _algorithms(kind, chip, constants)
     return replace(
-        sheet,
+        ideal(operator, chip),
         l2_bytes_per_s=None,
-        algorithms=_algorithms(
-            (shape.pattern, shape.devices, shape.near, shape.through_host), chip, tuple(constants.items())
-        ),
+        algorithms=algorithms,
         host_launch_s=(constants["host"] + constants["host_device"] * shape.devices) * 1e-6,
     )
 
 
 @lru_cache(maxsize=64)
+def _cached_algorithms(kind: Any, chip: Chip, constants: tuple[tuple[str, float], ...]) -> tuple[AlgorithmRates, ...]:
+    """`_algorithms` of plain numbers, cached, as they do not depend on the size."""
+    return _algorithms(kind, chip, dict(constants))
+
+
 def _algorithms(
-    kind: tuple[Collective, float, float, bool], chip: Chip, constants: tuple[tuple[str, float], ...]
+    kind: tuple[Collective, float, float, bool], chip: Chip, constants: Constants
 ) -> tuple[AlgorithmRates, ...]:
-    """All algorithms; cached, as they do not depend on the size.  kind: all other fields of the shape."""
+    """All algorithms.  kind: all fields of the shape but the size."""
     pattern, devices, near, through_host = kind
     shape = CollectiveShape(pattern=pattern, devices=devices, size_bytes=0.0, near=near, through_host=through_host)
-    named = dict(constants)
-    return (*_library(shape, chip, named), *_engine_kernels(shape, chip, named))
+    return (*_library(shape, chip, constants), *_engine_kernels(shape, chip, constants))
 
 
 def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[AlgorithmRates]:
@@ -148,8 +155,8 @@ SUBSTITUTES = {
 FAMILY = Family(
     name="collective",
     constants=(
-        constant("start", "1e3 cycles", 9.5, 0.0, 100.0, "the library's kernel before its first message"),
-        constant("hop", "1e3 cycles", 1.4, 0.0, 50.0, "one message of the library"),
+        constant("start", "kcycle", 9.5, 0.0, 100.0, "the library's kernel before its first message"),
+        constant("hop", "kcycle", 1.4, 0.0, 50.0, "one message of the library"),
         constant("link", "1", 0.8, 0.02, 1.0, "share of the link's rate that its chunks reach"),
         constant("bus", "1", 0.62, 0.02, 1.0, "share of a PCIe link's rate that two cards reach"),
         constant("far", "1", 0.6, 0.0, 1.0, "share of that left to many cards, with peer-to-peer access"),
@@ -157,7 +164,7 @@ FAMILY = Family(
         constant("crossing", "1", 0.14, 0.01, 1.0, "share of a PCIe link's rate of four cards without it"),
         constant("crowding", "1", 1.3, 0.0, 3.0, "exponent of 4 / cards in the share of more"),
         constant("switch", "1", 0.95, 0.02, 1.0, "share of the link's rate with reduction in the switch"),
-        constant("own_start", "1e3 cycles", 6.0, 0.0, 50.0, "one round of the engine's own kernels"),
+        constant("own_start", "kcycle", 6.0, 0.0, 50.0, "one round of the engine's own kernels"),
         constant("one_shot", "1", 0.6, 0.02, 1.0, "share of the link's rate, one-shot all-reduce"),
         constant("two_shot", "1", 0.6, 0.02, 1.0, "share of the link's rate, two-shot all-reduce"),
         Constant(

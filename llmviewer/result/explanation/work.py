@@ -1,0 +1,83 @@
+"""Work of an operator in one pass: bytes access by access, and FLOP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmviewer.analysis.evaluation import TimedOperator
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Access, Place, Role
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.result.explanation.node import Node
+
+if TYPE_CHECKING:
+    from llmviewer.timing.calibrated import Calibrated
+
+At = Callable[[Count], float]
+ROLES = {
+    Role.WEIGHT: "weights: sizes of the config, format of the checkpoint or of --quantization",
+    Role.CACHE: "KV cache: heads and sizes of the config, tokens of the step, --kv-cache-dtype",
+    Role.ACTIVATION: "activations: tokens of the step and sizes of the config",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pass:
+    """One forward pass of a point.  at: values of all passes -> the value of this one.  config: source of the model."""
+
+    at: At
+    chip: Chip
+    calibration: Calibrated | None
+    config: str
+
+
+def traffic(row: TimedOperator, one: Pass) -> Node:
+    """Device-memory bytes of an operator in one pass, access by access."""
+    accesses = [("reads", access) for access in row.operator.reads] + [
+        ("writes", access) for access in row.operator.writes
+    ]
+    children = tuple(
+        _bytes(verb, access, one)
+        for verb, access in accesses
+        if access.tensor.place is Place.DEVICE and one.at(access.elements) > 0.0
+    )
+    value = one.at(row.traffic_bytes)
+    listed = sum(child.value for child in children)
+    if abs(listed - value) > 1e-9 * value:
+        extra = Node(name="other_traffic", value=value - listed, unit="byte", source="further passes of the kernel")
+        children = (*children, extra)
+    return Node(
+        name="bytes",
+        value=value,
+        unit="byte",
+        formula="sum(children)",
+        children=children,
+        source="every tensor moved once",
+    )
+
+
+def _bytes(verb: str, access: Access, one: Pass) -> Node:
+    elements, bits = one.at(access.elements), float(access.tensor.dtype.bytes)
+    return Node(
+        name=f"{verb} {access.tensor.name}",
+        value=elements * bits,
+        unit="byte",
+        formula="elements * bytes_per_element",
+        values={"elements": elements, "bytes_per_element": bits},
+        source=f"{ROLES.get(access.tensor.role, 'tensor')} ({one.config})",
+    )
+
+
+def flops(row: TimedOperator, one: Pass, amount: float) -> Node:
+    """Matrix FLOP of an operator, by the sizes of a plain product where it is one."""
+    source = f"counted from shapes: {row.operator.kind.facts.flops} ({one.config})"
+    shape = row.operator.shape
+    if isinstance(shape, GemmShape):
+        sizes = {"rows": one.at(shape.m), "inputs": float(shape.k), "outputs": float(shape.n)}
+        if abs(2.0 * sizes["rows"] * sizes["inputs"] * sizes["outputs"] - amount) <= 1e-12 * amount:
+            formula = "2 * rows * inputs * outputs"
+            return Node(name="flops", value=amount, unit="FLOP", formula=formula, values=sizes, source=source)
+    return Node(name="flops", value=amount, unit="FLOP", source=source)
