@@ -14,6 +14,7 @@ from llmviewer.reports.web.network import blocks, unfolded
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 
+HINT = "A click on an operator shows where its time comes from, down to the data sheet and the fits."
 #: Bytes of an operator by what they are -> field.
 BYTES = {
     "weights": "weight_read_bytes",
@@ -64,6 +65,9 @@ def _place(view: View, line: Line) -> str:
 
 
 def _explained(view: View, line: Line) -> str:
+    """HTML of the explained time of an operator that the visitor chose; the others cost as much as an answer."""
+    if line.key != view.state.shown["operator"]:
+        return piece("note", HINT)
     start = "stages.prefill." if line.stage == "prefill" else ""
     try:
         root = explained(view.result, f"{start}operators.{line.operator['name']}.time_s").root
