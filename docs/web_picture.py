@@ -20,7 +20,7 @@ SIZE, COLOURS = {"width": 1440, "height": 960}, 128
 
 
 def main() -> None:
-    """Write docs/images/web.png."""
+    """Write the picture of the viewer, docs/images/web.png."""
     server = make_server("127.0.0.1", 0, create_app(), threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as driver:

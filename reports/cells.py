@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: First characters of a formula (OWASP, CSV injection: https://owasp.org/www-community/attacks/CSV_Injection).
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -29,6 +32,12 @@ def _is_number(text: str) -> bool:
 def safe_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Columns with safe text in their names and lists; each distinct text is looked at once."""
     return {safe_cell(name): _safe_list(values) for name, values in columns.items()}
+
+
+def safe_frame(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with safe text in their names and cells."""
+    texts = [name for name, kind in rows.dtypes.items() if kind.kind == "O"]
+    return rows.assign(**{str(name): rows[name].map(safe_cell) for name in texts}).rename(columns=safe_cell)
 
 
 def _safe_list(values: Any) -> Any:

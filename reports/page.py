@@ -122,4 +122,4 @@ def right(title: str, rank: int = 0) -> Column:
 
 def plain(text: str) -> str:
     """Returns text without control characters, which a config or a path could contain."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

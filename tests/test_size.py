@@ -97,7 +97,6 @@ SHORT: dict[str, str] = {
     "llmviewer/timing/host_copies.py": "two published constants, read by a technique and by intervals",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
     "llmviewer/tracing/load.py": "what a call gives; the files beside it need no config's source",
-    "reports/cells.py": "cells of CSV files, which the command line and the report write",
     "reports/formulas.py": "formulas in words, for the report",
     "reports/fusions.py": "one table of the page",
     "reports/load_pictures.py": "pictures in a report; it alone draws plots for one",

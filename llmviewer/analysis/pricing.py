@@ -52,7 +52,7 @@ class PassTimes:
     @cached_property
     def graph(self) -> Graph:
         """The graph of the passes of the first piece on one device; where nothing is timed yet, it alone is built."""
-        return self.graph_of_device()
+        return self.evaluation.graph if "evaluation" in self.__dict__ else self.graph_of_device()
 
     @property
     def read_bytes(self) -> Count:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer.analysis import analysis
+from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.system import System
 from llmviewer.api import build
 from llmviewer.core.errors import UserError
@@ -18,7 +19,9 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
+from llmviewer.result.columns import memory_columns
 from llmviewer.result.result import Result
+from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, select_generation
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
@@ -98,6 +101,13 @@ class Configuration:
             efficiency=self.options.efficiency,
             techniques=self.techniques,
         )
+
+    def memory_columns(self, workload: Request) -> dict[str, Any]:
+        """Columns of memory of every point, as those of `answer`; points of a static batch are not timed."""
+        if self.candidates or self.system.policy is not None or self.system.batching is not STATIC:
+            return self.answer(workload).columns()
+        memory = memory_of(self.model, self.system, workload, self.token_budget)
+        return memory_columns(memory, self.system.chip, np.ones(np.shape(workload.batch_size)))
 
     def _best(self, workload: Request) -> System:
         """The system for the request; with several candidates, the fastest generation of each point."""

@@ -85,7 +85,7 @@ def applied(function: Callable[..., Any], operands: Sequence[Any], named: Mappin
         return value
     if getattr(function, "__name__", "") == "reduce":
         return _extreme(operands[0], value)
-    single = all(np.size(raw(one)) == 1 for one in operands if not isinstance(one, slice))
+    single = all(_size(raw(one)) == 1 for one in operands if not isinstance(one, slice))
     short = simplified(function, operands) if single else None
     return Term(value, function, operands) if short is None else short
 
@@ -200,7 +200,14 @@ def _projection(array: Term, at: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value
     return np.asarray(value).reshape(-1)[0] if np.size(value) == 1 else value
+
+
+def _size(value: Any) -> int:
+    """Entries of an array or a number; numpy's own function takes long for a number."""
+    return value.size if isinstance(value, (np.ndarray, np.generic)) else np.size(value)
 
 
 def _named(operand: Any, frame: FrameType) -> Any:

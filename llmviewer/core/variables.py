@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -35,19 +35,29 @@ def file(frame: FrameType) -> str:
 
 def name_of(value: Any, frame: FrameType) -> str:
     """The name of the variable, field or constant that holds a value; "" if none does."""
-    return next((name for name, held in _held(frame) if held is value), "")
+    variables = frame.f_locals
+    for name, held in variables.items():
+        if held is value:
+            return name
+    for held in variables.values():
+        kind: Any = type(held)
+        for name in field_names(kind):
+            if getattr(held, name) is value:
+                return name
+    known = frame.f_globals
+    return next((name for name in frame.f_code.co_names if known.get(name) is value), "")
 
 
 def _path(frame: FrameType) -> str:
-    return frame.f_code.co_filename.replace(os.sep, "/")
+    return _slashed(frame.f_code.co_filename)
 
 
-def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    variables = dict(frame.f_locals)
-    yield from variables.items()
-    for value in variables.values():
-        if is_dataclass(value) and not isinstance(value, type):
-            for field in fields(value):
-                yield field.name, getattr(value, field.name)
-    for name in frame.f_code.co_names:
-        yield name, frame.f_globals.get(name)
+@cache
+def _slashed(path: str) -> str:
+    return path.replace(os.sep, "/")
+
+
+@cache
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Names of the fields of a record's type; none for another type."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

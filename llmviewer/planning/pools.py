@@ -90,7 +90,7 @@ class Pair:
 
 
 def _instances(part: Candidate, count: int, *, with_chip: bool) -> str:
-    """`2xtp2+ep2@h200`."""
+    """The instances of one pool as --batching takes them, such as `2xtp2+ep2@h200`."""
     sizes = [f"{PREFIX_OF[name]}{part.words[name]}" for name in LAYOUT if name in part.words]
     layout = "+".join(sizes) or "tp1"
     return f"{count}x{layout}{f'@{part.screened.hardware}' if with_chip else ''}"

@@ -11,7 +11,9 @@ from llmviewer.hardware import hypothetical
 
 if TYPE_CHECKING:
     from llmviewer.analysis.analysis import Analysis
-    from llmviewer.core.counts import Count
+    from llmviewer.analysis.memory import Memory
+    from llmviewer.core.counts import Array, Count
+    from llmviewer.hardware.chip import Chip
 
 #: Memory fields and metrics of Analysis that every view shows.
 MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
@@ -53,7 +55,7 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
     found["output_tokens_per_s_per_user"] = rate / found["batch_size"]
     found["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
     found |= {f"{SET}{name}": value * point for name, value in hypothetical.numbers(a.system.chip, techniques).items()}
-    return found | _interval_columns(a) | _stage_columns(a) | _memory_columns(a)
+    return found | _interval_columns(a) | _stage_columns(a) | memory_columns(a.memory, a.system.chip, point)
 
 
 def figure_text(name: str, value: float) -> str:
@@ -153,13 +155,12 @@ def _stage_columns(a: Analysis) -> dict[str, Any]:
     }
 
 
-def _memory_columns(a: Analysis) -> dict[str, Any]:
-    """Memory use, capacity and bandwidth, by column name."""
-    point = np.ones(a.schedule.points)
+def memory_columns(memory: Memory, chip: Chip, point: Array) -> dict[str, Any]:
+    """Memory use, capacity and bandwidth, by column name.  point: ones, one per point."""
     return {
-        **{name: getattr(a.memory, name) * point for name in (*MEMORY_PARTS, "capacity_bytes", "budget_bytes")},
-        "bandwidth_bytes_per_s": a.system.chip.bandwidth_bytes_per_s * point,
-        "fits": (a.memory.fits * point).astype(bool),
+        **{name: getattr(memory, name) * point for name in (*MEMORY_PARTS, "capacity_bytes", "budget_bytes")},
+        "bandwidth_bytes_per_s": chip.bandwidth_bytes_per_s * point,
+        "fits": (memory.fits * point).astype(bool),
     }
 
 

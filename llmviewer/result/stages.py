@@ -31,7 +31,8 @@ Interval = dict[str, list[int | float | None]] | None
 
 def value_at(values: Count, point: int) -> float:
     """The value of one point; a scalar is the same at every point."""
-    values = np.asarray(values)
+    if not isinstance(values, np.ndarray):
+        return float(values)
     return float(values.item(point if values.size > 1 else 0))
 
 

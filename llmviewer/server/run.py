@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
 #: Threads of a worker, and connections that wait for one.
-THREADS, BACKLOG = 8, 256
+THREADS, BACKLOG = 3, 256
 #: Seconds after which a worker that gives no sign of life is replaced, and in which requests may end at a stop.
 SILENT_S, STOP_S = 30, 3
 #: Requests after which a worker is replaced, give or take some, so that no leak lasts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +41,7 @@ UNMEASURED_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SelectedFit:
     """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path."""
 
@@ -53,6 +54,15 @@ class SelectedFit:
     def fit_error(self) -> float:
         """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
         return fit_error(self.fit.family, self.basis)
+
+    @cached_property
+    def spreads(self) -> tuple[Array, Array]:
+        """Logarithms of measured / predicted by regime: the middle, and the bounds of QUANTILES from there."""
+        known = self.fit.residuals
+        logs = np.log([known.get(name, known.get("all", DEFAULT_RESIDUALS)) for name in REGIMES]).T
+        middle = (logs[1] + logs[2]) / 2.0
+        # the scatter of rows and the error of the whole fit are independent: their squares add
+        return middle, SIGNS * np.hypot(logs - middle, self.fit_error * np.array(WIDTH_OVER_80)[:, None])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object with basis, chip and key of the fit, and its error on held-out rows."""
@@ -199,17 +209,10 @@ class Calibrated:
     def family_interval(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
         """Bounds as of `interval`, but with the fit of a given family."""
         found = self.select_fit(family, operator)
-        regime = regime_of(timing)
-        spread = np.ones((len(profiles.QUANTILES), regime.size))
-        for at, name in enumerate(REGIMES):
-            known = np.array(found.fit.residuals.get(name, found.fit.residuals.get("all", DEFAULT_RESIDUALS)))
-            spread = np.where(regime == at, known[:, None], spread)
-        logs = np.log(spread)
-        middle = (logs[1] + logs[2]) / 2.0
-        # the scatter of rows and the error of the whole fit are independent: their squares add
-        half = np.hypot(logs - middle, found.fit_error * np.array(WIDTH_OVER_80)[:, None])
+        middle, half = found.spreads
         quantities = FAMILIES[found.fit.family].quantities(operator, chip)
-        ratios: Array = np.exp(middle + SIGNS * half * interval_factor(found.fit.range, quantities))
+        regime = regime_of(timing)
+        ratios: Array = np.exp(middle[regime] + half[:, regime] * interval_factor(found.fit.range, quantities))
         return ratios
 
 

@@ -19,7 +19,7 @@ def regime_of(timing: Timing) -> Array:
     seconds = dict(timing.resources)
     work = np.maximum(seconds.get("compute", 0.0), 0.0)
     computing = work > seconds.get("memory", 0.0)
-    return np.where(np.asarray(timing.time_s) < SHORT_S, 0.0, np.where(computing, 2.0, 1.0)).reshape(-1)
+    return np.where(np.asarray(timing.time_s) < SHORT_S, 0, np.where(computing, 2, 1)).reshape(-1)
 
 
 def interval_factor(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:

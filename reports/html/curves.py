@@ -97,7 +97,7 @@ def sweep(report: Report, metrics: Sequence[str] = tuple(CURVES)) -> Sweep:
         charts=tuple(_chart(report, metric, kept, looks) for metric in metrics if _exists(report, metric)),
         legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
         left_out=f"Drawn: {'; '.join(notes)}. {rest}" if notes else "",
-        bands=bands.note(report, list(CURVES), len(kept)),
+        bands=bands.note(report, metrics, len(kept)),
     )
 
 
@@ -217,8 +217,8 @@ def _traces(name: str, look: tuple[str, str], points: tuple[Any, Any, Any], word
 def _capacities(report: Report, across: Any) -> list[Json]:
     """Returns a line at each memory budget, with the names of its chips."""
     chips: dict[float, dict[str, None]] = {}
-    for answer in report.configurations:
-        chips.setdefault(answer["memory"]["budget_bytes"], {})[answer["hardware"]["name"]] = None
+    for budget, name in zip(report.points["budget_bytes"], report.points["hardware"], strict=True):
+        chips.setdefault(budget, {})[name] = None
     ends = [float(across.min()), float(across.max())]
     return [
         {

@@ -20,13 +20,14 @@ DEPTH, MOST = 6, 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One number of a tree as texts."""
+    """One number of a tree as texts.  asked: the name by which it is opened, where its parts are left out."""
 
     name: str
     value: str
     share: str
     formula: str
     source: str
+    asked: str
     children: tuple[Branch, ...]
 
 
@@ -53,5 +54,6 @@ def branch(node: Node, whole: float) -> Branch:
         share=fmt.percent(share) if 0.0 <= share <= 1.0 + 1e-9 else "",
         formula=formula(node),
         source=plain(node.source),
+        asked="" if node.children else node.asked,
         children=tuple(branch(child, whole) for child in node.children),
     )

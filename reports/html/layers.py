@@ -7,7 +7,8 @@ sorting on the mean position of neighbours, x positions as close to neighbours a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +27,8 @@ PITCH = 88.0
 MARGIN = 12.0
 #: Passes over the layers, alternately down and up.
 SWEEPS = 12
+#: Drawings that a process keeps.
+MOST_KNOWN = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class Box:
     name: str
     x: float
     y: float
-    operator: Mapping[str, Any] | None
+    operator: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,15 @@ class Drawing:
 
 def drawing(operators: Sequence[Mapping[str, Any]]) -> Drawing:
     """Returns the drawing of one block.  operators: OPERATOR objects in execution order."""
+    found = _drawn(tuple((one["name"], tuple(one["inputs"]), tuple(one["outputs"])) for one in operators))
+    known = {operator["name"]: operator for operator in operators}
+    return replace(found, boxes=tuple(replace(box, operator=known.get(box.name)) for box in found.boxes))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _drawn(names: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]) -> Drawing:
+    """Returns the drawing by the names of operators, their inputs and outputs, on which alone it depends."""
+    operators = [dict(zip(("name", "inputs", "outputs"), one, strict=True)) for one in names]
     edges = dataflow(operators)
     graph, order = _layered(operators, edges)
     _uncross(graph, order)
@@ -57,12 +69,7 @@ def drawing(operators: Sequence[Mapping[str, Any]]) -> Drawing:
     down = {vertex: MARGIN + HEIGHT / 2.0 + PITCH * at for at, layer in enumerate(order) for vertex in layer}
     left = min(x - _width(vertex) / 2.0 for vertex, x in across.items()) - MARGIN
     right = max(x + _width(vertex) / 2.0 for vertex, x in across.items()) + MARGIN
-    known = {operator["name"]: operator for operator in operators}
-    boxes = (
-        Box(name=vertex, x=across[vertex] - left, y=down[vertex], operator=known.get(vertex))
-        for vertex in across
-        if isinstance(vertex, str)
-    )
+    boxes = (Box(name=vertex, x=across[vertex] - left, y=down[vertex]) for vertex in across if isinstance(vertex, str))
     at = {vertex: (across[vertex] - left, down[vertex]) for vertex in across}
     return Drawing(
         width=right - left,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from llmviewer.reports import format as fmt
@@ -30,17 +31,30 @@ class ColumnHead:
     extra: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Line:
-    """An operator: `key` is the id of its row, `share` its share of the stage's time."""
+    """An operator: `key` is the id of its row, `share` its share of the stage's time.
+
+    efficiency: `ideal` or `calibrated`.
+    """
 
     key: str
     configuration: str
     stage: str
     operator: dict[str, Any]
     share: float
-    cells: tuple[Cell, ...]
-    formulas: tuple[tuple[str, str], ...]
+    efficiency: str
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """A cell per column."""
+        return tuple(_cells(self.configuration, self.stage, self.operator, self.share))
+
+    @property
+    def formulas(self) -> tuple[tuple[str, str], ...]:
+        """Formulas of its counts and its time, with their names."""
+        counts = (("FLOP =", formulas.FLOPS[self.operator["kind"]]), ("Bytes =", formulas.BYTES))
+        return (*counts, ("Time =", formulas.seconds(self.operator, self.efficiency)))
 
 
 HEADS = (
@@ -84,15 +98,13 @@ def lines(configurations: list[dict[str, Any]]) -> list[Line]:
 def _line(key: str, answer: dict[str, Any], stage: str, operator: dict[str, Any]) -> Line:
     all_layers_s = operator["time_s"] * operator["layers"]
     share = all_layers_s / answer["stages"][stage]["time_s"]
-    counts = [("FLOP =", formulas.FLOPS[operator["kind"]]), ("Bytes =", formulas.BYTES)]
     return Line(
         key=key,
         configuration=answer["configuration"],
         stage=stage,
         operator=operator,
         share=share,
-        cells=tuple(_cells(answer["configuration"], stage, operator, share)),
-        formulas=(*counts, ("Time =", formulas.seconds(operator, answer["efficiency"]["kind"]))),
+        efficiency=answer["efficiency"]["kind"],
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
@@ -20,6 +20,9 @@ from llmviewer.reports.html import charts, curves, explanations, operators, prov
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.page import Page
 from llmviewer.reports.report import Report
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: Points in the table of the page, and the maximum size of the embedded CSV with all points [character].
@@ -47,24 +50,15 @@ class LayerDrawing:
 
 def text(report: Report) -> str:
     """Returns the content of the HTML file."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"fmt": fmt, "width": WIDTH, "height": HEIGHT}
-    environment.filters["link"] = provenance.link
+    templates = environment(TEMPLATES)
+    templates.globals |= {"width": WIDTH, "height": HEIGHT}
     plotly = library()
     own = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     answers = report.configurations
     lines = operators.lines(answers)
     found = [roofline.chart(answers, lines), charts.bounds(answers), charts.memory(answers)]
     sweep = curves.sweep(report)
-    return environment.get_template("report.html.j2").render(
+    return templates.get_template("report.html.j2").render(
         title=report.title,
         answers=answers,
         policy=POLICY.format(hashes=" ".join(map(_hash, (own, plotly.decode("utf-8"))))),
@@ -91,6 +85,23 @@ def text(report: Report) -> str:
         statements=provenance.statements(answers),
         points_csv=_points_csv(report),
     )
+
+
+def environment(*folders: Path) -> Environment:
+    """Returns the templates of these folders, in which all data is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    found = Environment(
+        loader=FileSystemLoader(folders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.globals |= {"fmt": fmt}
+    found.filters["link"] = provenance.link
+    return found
 
 
 def library() -> bytes:

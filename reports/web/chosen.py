@@ -9,8 +9,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.page import Facts
-from llmviewer.reports.web.markup import Piece, block, piece, trees
-from llmviewer.reports.web.network import blocks, unfolded
+from llmviewer.reports.web.markup import Piece, block, piece, tree
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 
@@ -30,7 +29,7 @@ COLOURS = {"bound": "what limits the time", "time": "share of the time"}
 
 def chosen(view: View) -> Line:
     """The operator that the state names, or the one of the unfolded block that takes most time."""
-    own = blocks(view.shown_lines)[unfolded(view)]
+    own = view.blocks[view.unfolded]
     named = next((line for line in view.lines if line.key == view.state.shown["operator"]), None)
     return named or max(own, key=lambda line: line.share)
 
@@ -50,7 +49,7 @@ def panel(view: View) -> Piece:
         Facts(title="On the roofline", lines=(("Place", _place(view, line)),)),
     ]
     title = f"{operator['name']}, {line.stage}"
-    return block(piece("panel", title, tuple(facts)) + _explained(view, line), "panel sticky")
+    return block(piece("panel", title, tuple(facts)) + _explained(view, line), "panel sticky", "Chosen operator")
 
 
 def _place(view: View, line: Line) -> str:
@@ -73,7 +72,7 @@ def _explained(view: View, line: Line) -> str:
         root = explained(view.result, f"{start}operators.{line.operator['name']}.time_s").root
     except UserError as error:
         return piece("note", str(error))
-    return trees([("Where the time comes from", root)])
+    return tree("Where the time comes from", root, "")
 
 
 def switches(view: View, names: Sequence[str]) -> Piece:
@@ -90,7 +89,7 @@ def _values(view: View, name: str) -> tuple[str, dict[str, str]]:
     if name == "stage":
         return view.stage, {one: STAGES[one] for one in view.stages}
     if name == "block":
-        return unfolded(view), {one: one for one in blocks(view.shown_lines)}
+        return view.unfolded, {one: one for one in view.blocks}
     if name == "operator":
         line = chosen(view)
         listed = [one for one in view.shown_lines if one.operator["block"] == line.operator["block"]]

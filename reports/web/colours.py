@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-SHEET = Path(__file__).parents[1] / "html" / "templates" / "report.css"
+from llmviewer.reports.html.page import TEMPLATES
+
+SHEET = TEMPLATES / "report.css"
 THEMES = ("light", "dark")
 #: Bound -> its name in the style sheet, where it differs.
 RENAMED = {"link": "link-bound"}

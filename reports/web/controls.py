@@ -7,7 +7,7 @@ from math import log2
 from typing import Any
 
 from llmviewer.reports.web import possible
-from llmviewer.reports.web.markup import environment
+from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
 from llmviewer.reports.web.view import NAMES
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
@@ -45,7 +45,7 @@ class Control:
 def controls(state: State, offered: dict[str, list[str]]) -> str:
     """HTML of all controls with the values of a state.  offered: option -> values that are possible."""
     return (
-        environment()
+        templates()
         .get_template("controls.html.j2")
         .render(
             model=_named("model", state.model, MODEL),

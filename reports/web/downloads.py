@@ -43,10 +43,9 @@ def _report(view: View) -> str:
 
 
 def _points(view: View) -> dict[str, list[Any]]:
-    from llmviewer.reports.web.tabs.sweep import BATCHES
+    from llmviewer.reports.web.tabs.sweep import batches_of
 
-    sizes = view.sizes
-    return points(view, sorted({*BATCHES, sizes["batch_size"]}), [sizes["input_len"]], [sizes["output_len"]])
+    return points(view, batches_of(view), [view.sizes["input_len"]], [view.sizes["output_len"]])
 
 
 def _json(view: View) -> str:
@@ -64,10 +63,9 @@ def _sweep(view: View) -> str:
 
 
 def _csv(frame: Any) -> str:
-    from llmviewer.reports.cells import safe_cell
+    from llmviewer.reports.cells import safe_frame
 
-    texts = [name for name, kind in frame.dtypes.items() if kind.kind == "O"]
-    content: str = frame.assign(**{name: frame[name].map(safe_cell) for name in texts}).to_csv(index=False)
+    content: str = safe_frame(frame).to_csv(index=False)
     return content
 
 

@@ -9,9 +9,7 @@ from typing import Any
 from llmviewer.api.trials import run_line
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.tabs.explain import number_of
-from llmviewer.reports.web.tabs.load import FIELDS as LOAD
 from llmviewer.reports.web.tabs.load import load_of
-from llmviewer.reports.web.tabs.size import FIELDS as SIZE
 from llmviewer.reports.web.tabs.size import chips_of, words_of
 from llmviewer.reports.web.tabs.sweep import batches_of, inputs_of
 from llmviewer.reports.web.view import View, view_of
@@ -19,7 +17,6 @@ from llmviewer.techniques.options import OPTIONS, ValueKind
 
 #: Name of the visitor's own model, in commands.
 OWN = "config.json"
-NAMES = {"size": tuple(one.name for one in SIZE), "load": tuple(one.name for one in LOAD)}
 
 
 def equivalents(view: View) -> tuple[str, str]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from dash.development.base_component import Component
 
-from llmviewer.reports import format as fmt
-from llmviewer.reports.html import provenance
 from llmviewer.reports.html.explanations import branch
+from llmviewer.reports.html.page import TEMPLATES, environment
 from llmviewer.reports.page import Page
 from llmviewer.result.explanation.node import Node, folded
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 #: Templates of the viewer, and those of the report that it shares.
-FOLDERS = (Path(__file__).with_name("templates"), Path(__file__).parents[1] / "html" / "templates")
+FOLDERS = (Path(__file__).with_name("templates"), TEMPLATES)
 #: Levels of a tree, and parts of a sum that stand alone; `llmviewer explain` shows all.
 DEPTH, MOST = 5, 8
 
@@ -55,9 +54,9 @@ class Answer(_Element):
 Piece: TypeAlias = dict[str, Any]
 
 
-def block(text: str, look: str = "") -> Piece:
-    """A piece of HTML.  look: its class."""
-    return {"html": text, "look": look}
+def block(text: str, look: str = "", label: str = "") -> Piece:
+    """A piece of HTML.  look: its class.  label: of a piece that scrolls by itself."""
+    return {"html": text, "look": look, "label": label}
 
 
 def group(look: str, *pieces: Piece) -> Piece:
@@ -66,26 +65,14 @@ def group(look: str, *pieces: Piece) -> Piece:
 
 
 @cache
-def environment() -> Environment:
-    """The templates, in which all data is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    found = Environment(
-        loader=FileSystemLoader(FOLDERS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    found.globals |= {"fmt": fmt}
-    found.filters["link"] = provenance.link
-    return found
+def templates() -> Environment:
+    """The templates of the viewer and those of the report."""
+    return environment(*FOLDERS)
 
 
 @cache
 def _pieces() -> Any:
-    return environment().get_template("pieces.html.j2").module
+    return templates().get_template("pieces.html.j2").module
 
 
 def piece(name: str, *given: Any) -> str:
@@ -98,6 +85,9 @@ def page(parts: Page) -> str:
     return piece("page", parts)
 
 
-def trees(listed: list[tuple[str, Node]]) -> str:
-    """HTML of explained numbers, each after its title, whose parts a reader opens one by one."""
-    return piece("trees", [(title, branch(folded(root, MOST, DEPTH), root.value)) for title, root in listed])
+def tree(title: str, root: Node, address: str) -> str:
+    """HTML of an explained number, whose parts a reader opens one by one.
+
+    address: query to which the name of a number is added that has a page of its own.
+    """
+    return piece("tree", title, branch(folded(root, MOST, DEPTH, closed=True), root.value), address)

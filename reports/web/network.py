@@ -27,25 +27,9 @@ COMMANDS = re.compile(r"[MLC]([^MLC]+)")
 Point = tuple[float, float]
 
 
-def blocks(lines: list[Line]) -> dict[str, list[Line]]:
-    """Operators of a stage by block, in the order in which blocks first run."""
-    found: dict[str, list[Line]] = {}
-    for line in lines:
-        found.setdefault(line.operator["block"], []).append(line)
-    return found
-
-
-def unfolded(view: View) -> str:
-    """The block that is unfolded: the one that the state names, or the one that takes most time."""
-    found = blocks(view.shown_lines)
-    chosen = view.state.shown["block"]
-    return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
-
-
 def network(view: View) -> Piece:
     """The graph of the shown stage."""
-    found = blocks(view.shown_lines)
-    chosen = unfolded(view)
+    found, chosen = view.blocks, view.unfolded
     drawn = drawing([line.operator for line in found[chosen]])
     elements = [*_chain(found, chosen, view), *_operators(drawn, found[chosen], view)]
     height = min(max(drawn.height, LOWEST), HIGHEST)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
-from llmviewer.reports.web.state import default_text
+from llmviewer.core.workload import decode
+from llmviewer.reports.web.state import State, default_text
 from llmviewer.reports.web.view import View
 from llmviewer.techniques import presets
 from llmviewer.techniques.methods import METHODS
@@ -32,8 +32,10 @@ TRIED: dict[str, tuple[str, ...]] = {
 }
 #: Options that need others beside them, which are offered whole.
 WHOLE = {"expert_parallel_size": SIZES, "sequence_parallel": ("off", "on")}
+#: Pass whose graph is built to try a value.
+STEP = decode(1.0, 1024.0)
 #: Option -> attribute of a part of the model's layers without which it has no effect.
-ONLY = {"latent_attention": "kv_rank", "expert_parallel_size": "experts", "expert_skew": "experts"}
+ONLY = {"latent_attention": "kv_rank", "expert_parallel_size": "experts"}
 
 
 def offered(view: View) -> dict[str, list[str]]:
@@ -44,8 +46,6 @@ def offered(view: View) -> dict[str, list[str]]:
 
 @lru_cache(maxsize=256)
 def _offered(model: str, config: str, hardware: str, engine: str) -> tuple[tuple[str, list[str]], ...]:
-    from llmviewer.reports.web.state import State
-
     words = {"engine": engine} if engine else {}
     plain = View(state=State(model=model, config=config, hardware=hardware, words=words)).configuration
     tried = [(name, [text for text in texts if _is_possible(plain, name, text)]) for name, texts in TRIED.items()]
@@ -61,7 +61,7 @@ def _is_possible(plain: Configuration, name: str, text: str) -> bool:
         if made.model.is_encoder or made.model.encoder is not None:
             made.answer(request(1, 128, 1))  # which refuses what encoders do not support
         else:
-            made.system.prepared(made.model.graph(_step()))  # a tenth of the time of an answer
+            made.system.prepared(made.model.graph(STEP))  # a tenth of the time of an answer
     except UserError:
         return False
     return True
@@ -73,12 +73,6 @@ def _concerns(plain: Configuration, name: str) -> bool:
         return True
     attribute = ONLY[name]
     return any(hasattr(part, attribute) for layer in plain.model.layers for part in (layer.mixer, layer.feed_forward))
-
-
-def _step() -> Any:
-    from llmviewer.core.workload import decode
-
-    return decode(1.0, 1024.0)
 
 
 def suggestions(name: str) -> tuple[str, ...]:

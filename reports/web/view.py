@@ -121,12 +121,27 @@ class View:
             return whole_request(self.lines, self.answer["metrics"])
         return [line for line in self.lines if line.stage == self.stage]
 
+    @cached_property
+    def blocks(self) -> dict[str, list[Line]]:
+        """Operators of the shown stage by block, in the order in which blocks first run."""
+        found: dict[str, list[Line]] = {}
+        for line in self.shown_lines:
+            found.setdefault(line.operator["block"], []).append(line)
+        return found
+
+    @cached_property
+    def unfolded(self) -> str:
+        """The block that is unfolded: the one that the state names, or the one that takes most time."""
+        found, chosen = self.blocks, self.state.shown["block"]
+        return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
+
 
 def whole_request(lines: list[Line], metrics: dict[str, Any]) -> list[Line]:
     """Operators of prefill and decode joined by block and name.
 
-    The time of each is its share of TTFT plus its share of the rest of the request, divided by the layers; everything
-    else is that of the stage in which it takes longer.
+    The time of each is its share of TTFT plus its share of the rest of the request, divided by the layers, and the
+    ideal time is as much shorter as in both stages together; everything else is that of the stage in which it takes
+    longer.
     """
     spent = {"prefill": metrics["ttft_s"], "decode": metrics["e2e_s"] - metrics["ttft_s"]}
     joined: dict[tuple[str, str], list[Line]] = {}
@@ -136,9 +151,15 @@ def whole_request(lines: list[Line], metrics: dict[str, Any]) -> list[Line]:
     for both in joined.values():
         seconds = sum(line.share * spent[line.stage] for line in both)
         longer = max(both, key=lambda line: line.share * spent[line.stage])
-        operator = {**longer.operator, "time_s": seconds / longer.operator["layers"]}
+        ideal_s = sum(line.share * spent[line.stage] * _attained(line.operator) for line in both)
+        each = {"time_s": seconds, "ideal_time_s": ideal_s}
+        operator = {**longer.operator, **{name: value / longer.operator["layers"] for name, value in each.items()}}
         found.append(replace(longer, operator=operator, share=seconds / metrics["e2e_s"]))
     return found
+
+
+def _attained(operator: dict[str, Any]) -> float:
+    return float(operator["ideal_time_s"] / operator["time_s"])
 
 
 def view_of(query: str, theme: str) -> View:
@@ -153,10 +174,23 @@ def points(view: View, batches: Sequence[int], inputs: Sequence[int], outputs: S
     grid = Grid(batch_sizes=_sizes(batches), input_lens=_sizes(inputs), output_lens=_sizes(outputs))
     found: dict[str, list[Any]] = {}
     for columns in Sweep(configurations=(view.configuration,), grid=grid).chunks(lambda _: None):
-        count = len(columns["batch_size"])
-        for name, values in {"configuration": [view.name] * count, **columns}.items():
-            found.setdefault(name, []).extend(np.asarray(values).tolist())
-    return found
+        for name, values in columns.items():
+            found.setdefault(name, []).extend(values.tolist())
+    return {"configuration": [view.name] * len(grid), **found}
+
+
+def memory_points(view: View, batches: Sequence[int], inputs: Sequence[int]) -> dict[str, list[Any]]:
+    """Columns of memory of all combinations of these sizes with the output length asked.  Raises UserError."""
+    if view.configuration.most_points == 1.0:
+        return points(view, batches, inputs, [view.sizes["output_len"]])
+    grid = Grid(batch_sizes=_sizes(batches), input_lens=_sizes(inputs), output_lens=_sizes([view.sizes["output_len"]]))
+    asked = grid.points(0, len(grid))
+    columns = {**{name: getattr(asked, name) for name in WORKLOAD}, **view.configuration.memory_columns(asked)}
+    texts = {"configuration": view.name, "hardware": view.configuration.chip.name}
+    return {
+        **{name: [text] * len(grid) for name, text in texts.items()},
+        **{name: values.tolist() for name, values in columns.items()},
+    }
 
 
 def _sizes(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -165,9 +199,7 @@ def _sizes(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def report(view: View, columns: dict[str, list[Any]]) -> Report:
     """The report of a view with points, which curves read."""
-    made = Report(results={view.name: view.result}, points=columns)
-    made.__dict__["configurations"] = [view.answer]  # known already, and its place as a cached property
-    return made
+    return Report(results={view.name: view.result}, points=columns)
 
 
 #: Names that controls offer.

@@ -108,14 +108,6 @@ def _show(document: dict[str, Any], format: str, title: str) -> None:  # noqa: A
     )
 
 
-def _safe(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without cells that a spreadsheet would run."""
-    from llmviewer.reports.cells import safe_cell
-
-    texts = [name for name, kind in rows.dtypes.items() if kind.kind == "O"]
-    return rows.assign(**{str(name): rows[name].map(safe_cell) for name in texts}).rename(columns=safe_cell)
-
-
 def _of_one_type(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with text in columns that hold values of several types, which Parquet cannot store."""
     mixed = [
@@ -128,9 +120,11 @@ def _write(predictions: list[pd.DataFrame], path: str) -> None:
     """Write the rows of all tables, as Parquet or CSV depending on the file name."""
     import pandas as pd
 
+    from llmviewer.reports.cells import safe_frame
+
     rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
     with output.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
             _of_one_type(rows).to_parquet(temporary)
         else:
-            _safe(rows).to_csv(temporary, index=False)
+            safe_frame(rows).to_csv(temporary, index=False)

@@ -11,7 +11,7 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.result.explanation.node import Node
+from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass, traffic
 
@@ -122,14 +122,15 @@ def _of_evaluation(
 
 def _operator(one: Question, row: TimedOperator, seconds: float, stage: str, share: float) -> Node:
     """An operator over all its layers and all passes of a stage, by its time in the pass that is shown."""
-    shown = operator_time(row, one.at_pass(one.shown[stage]), "shown_s")
+    at_pass = one.at_pass(one.shown[stage])
+    shown_s = at_pass.at(row.timing.time_s)
     layers = float(row.block.repeats)
     value = seconds * layers * share
     name = f"{row.block.name}.{row.operator.name}"
     many = "layer" if layers == 1.0 else "layers"
     source = f"{layers:g} {many}; passes: sum over the passes of {stage} in units of the one shown"
-    if shown.value > 0.0:
-        passes = seconds * share / shown.value
+    if shown_s > 0.0:
+        passes = seconds * share / shown_s
         values: Mapping[str, float] = {"layers": layers, "passes": passes}
         return Node(
             name=name,
@@ -138,7 +139,8 @@ def _operator(one: Question, row: TimedOperator, seconds: float, stage: str, sha
             formula="layers * passes * shown_s",
             values=values,
             source=source,
-            children=(shown,),
+            asked=f"{'' if stage == 'decode' else f'stages.{stage}.'}operators.{row.operator.name}.time_s",
+            children=Later(lambda: (operator_time(row, at_pass, "shown_s"),)),
         )
     return Node(name=name, value=value, unit="s", source=f"{source}; the one shown does not run it")
 

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 SCHEMA = "llmviewer.explanation/1"
@@ -16,12 +17,30 @@ TOLERANCE = 1e-9
 OTHERS = "others"
 
 
+class Later(Sequence["Node"]):
+    """Children of a node that are made when they are first read, as most readers see a few of them."""
+
+    def __init__(self, make: Callable[[], Sequence[Node]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Sequence[Node]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._made[at]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One explained number.
 
     unit: SI unit, "" for a count.  formula: an expression of values, of children by name, and of `sum(children)`; ""
-    for a leaf.  source: where the value is from, or what the formula is; every leaf has one.
+    for a leaf.  source: where the value is from, or what the formula is; every leaf has one.  asked: the name by which
+    `explained` gives the part of this number that is costly to open.
     """
 
     name: str
@@ -30,7 +49,8 @@ class Node:
     formula: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
-    children: tuple[Node, ...] = ()
+    children: Sequence[Node] = ()
+    asked: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, without the schema."""
@@ -60,12 +80,16 @@ def evaluated(node: Node) -> float:
     return _value(ast.parse(node.formula, mode="eval").body, names, [value for _, value in below])
 
 
-def folded(node: Node, most: int, depth: int) -> Node:
-    """The tree cut at a depth, with at most this many children of a sum; the smallest are one child with their sum."""
-    if depth <= 0:
+def folded(node: Node, most: int, depth: int, *, closed: bool = False) -> Node:
+    """The tree cut at a depth, with at most this many children of a sum; the smallest are one child with their sum.
+
+    closed: children that are made when they are first read are left out.
+    """
+    if depth <= 0 or (closed and isinstance(node.children, Later)):
         return replace(node, children=())
     children = sorted(node.children, key=lambda child: -abs(child.value)) if is_sum(node) else list(node.children)
-    kept = [folded(child, most, depth - 1) for child in (children[:most] if is_sum(node) else children)]
+    largest = children[:most] if is_sum(node) else children
+    kept = [folded(child, most, depth - 1, closed=closed) for child in largest]
     rest = children[most:] if is_sum(node) else []
     if rest:
         kept.append(

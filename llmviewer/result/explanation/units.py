@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ ENDINGS = {
 
 def unit_of(term: Term) -> str:
     """The unit of a term, by its name or by its formula; "" for a count and what is of no kind that has a word."""
-    named = _named(term)
+    named = _by_ending(term.name)
     if named:
         return named
     found = measure(term)
@@ -60,7 +61,7 @@ def measure(operand: Any) -> Measure:
     """The measure of a term; a plain number that converts units changes only the factor."""
     if type(operand) is not Term:
         return Measure("", 0.0, 1.0 / operand) if operand in CONVERSIONS else NONE
-    unit = operand.unit or _named(operand)
+    unit = operand.unit or _by_ending(operand.name)
     if operand.function is None or unit:
         return MEASURES.get(unit, NONE)
     return _of_formula(operand, [measure(one) for one in operand.operands])
@@ -84,9 +85,10 @@ def _of_formula(term: Term, below: list[Measure]) -> Measure:
     return found.pop() if len(found) == 1 else Measure(MIXED, 0.0, 1.0)
 
 
-def _named(term: Term) -> str:
-    """The unit that the name of a term ends with."""
-    return next((unit for ending, unit in ENDINGS.items() if term.name.endswith(ending)), "")
+@cache
+def _by_ending(name: str) -> str:
+    """The unit that a name ends with."""
+    return next((unit for ending, unit in ENDINGS.items() if name.endswith(ending)), "")
 
 
 def _times(a: Measure, b: Measure) -> Measure:

@@ -57,6 +57,7 @@
     const parameters = change(key, value, $(`[data-option="${key}"]`)?.dataset.default);
     parameters.delete("run"); // answers that take seconds are asked for
     if (key === "model") ["config", "block", "operator"].forEach((one) => parameters.delete(one));
+    if (key === "model" && parameters.get("number")?.includes("operators.")) parameters.delete("number");
     go(parameters, key);
   }
 
@@ -126,7 +127,7 @@
     forget: () => go(change("with", "")),
     keep: () => {
       const parameters = current(), own = current();
-      ["with", "tab", "stage", "block", "operator", "colour", "run"].forEach((key) => own.delete(key));
+      ["with", "tab", "stage", "block", "operator", "colour", "number", "run"].forEach((key) => own.delete(key));
       if (!own.toString()) own.set("model", $('[data-option="model"]').value);
       parameters.append("with", own.toString());
       go(parameters);
@@ -308,7 +309,9 @@
     if (one.figure) return make(Figure, { one });
     if (one.network) return make(Network, { one });
     if (one.grid) return make(Grid, { one });
-    return make("div", { className: one.look, dangerouslySetInnerHTML: { __html: one.html } });
+    // what scrolls by itself takes the focus, so that keys scroll it
+    const scrolls = one.label ? { tabIndex: 0, role: "group", "aria-label": one.label } : {};
+    return make("div", { className: one.look, ...scrolls, dangerouslySetInnerHTML: { __html: one.html } });
   }
 
   // Pieces of one kind at one place are the same element before and after a change.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from llmviewer.core.errors import UserError
-from llmviewer.reports.web.markup import Piece, block, piece, trees
+from llmviewer.reports.web.markup import Piece, block, piece, tree
 from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained, names
 
-NOTE = "Every leaf has its source, and the arithmetic of the tree gives the number again."
-#: Part of a name that stands for an operator, whose times the network explains.
+NOTE = """Every leaf has its source, and the arithmetic of the tree gives the number again.  The name of an operator
+leads to its time."""
+#: Part of a name that stands for an operator, whose time is chosen in the tree.
 ANY = "NAME"
 
 
 def content(view: View) -> list[Piece]:
     """The choice of a number, and its tree."""
     number = number_of(view)
-    listed = {name: name for name in names() if ANY not in name}
+    listed = {name: name for name in (*(one for one in names() if ANY not in one), number)}
     choice = {"name": "number", "label": "Number", "value": number, "choices": listed}
     return [block(piece("switches", [choice]) + piece("note", NOTE) + _tree(view, number))]
 
@@ -27,6 +28,7 @@ def number_of(view: View) -> str:
 
 def _tree(view: View, number: str) -> str:
     try:
-        return trees([(number, explained(view.result, number).root)])
+        root = explained(view.result, number).root
+        return tree(number, root, f"?{view.state.showing(number='').query()}&number=")
     except UserError as error:  # not defined for this request
         return piece("alerts", [str(error)])

@@ -6,7 +6,7 @@ from llmviewer.reports import analysis_page
 from llmviewer.reports.html import charts, curves
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page
-from llmviewer.reports.web.view import View, points, report
+from llmviewer.reports.web.view import View, memory_points, report
 
 #: Prompt lengths of the curves, and batch sizes as multiples of the one asked.
 LENGTHS = tuple(2**power for power in range(7, 18))
@@ -19,7 +19,7 @@ def content(view: View) -> list[Piece]:
     longest = view.configuration.model.max_context
     lengths = [one for one in LENGTHS if one + view.sizes["output_len"] <= longest] or [view.sizes["input_len"]]
     batches = [view.sizes["batch_size"] * times for times in MULTIPLES]
-    found = curves.sweep(report(view, points(view, batches, lengths, [view.sizes["output_len"]])), ("total_bytes",))
+    found = curves.sweep(report(view, memory_points(view, batches, lengths)), ("total_bytes",))
     (chart,) = found.charts
     drawn = [graphs.graph(one, view.theme) for one in (charts.memory([answer]), chart)]
     return [*drawn, block(page(analysis_page.memory(answer)))]
