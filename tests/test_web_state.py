@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shlex
 import zlib
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from llmviewer.reports.web.state import (
     unpacked,
 )
 from llmviewer.reports.web.tabs import TABS, content
-from llmviewer.reports.web.view import View
+from llmviewer.reports.web.view import View, memory_points, points
 from tests.certificate.our_counts import published_config
 from tests.web_pages import application
 
@@ -318,3 +320,32 @@ def test_every_value_that_a_menu_offers_has_an_answer(model: str) -> None:
         if name not in WHOLE:
             for text in texts[:: max(len(texts) // 4, 1)]:
                 assert View(state=parsed(f"model={model}&hardware=h100-sxm&{name}={text}")).result is not None
+
+
+def test_a_tab_computes_the_parts_of_an_answer_that_it_reads() -> None:
+    view = View(state=parsed("?model=llama-3.2-1b&hardware=l40s&batch_size=7&tab=network"))
+    content(view)
+    assert "stages" in view.answer
+    assert "memory" not in view.answer
+    found = lv.analyze("llama-3.2-1b", "l40s", batch_size=7).to_dict()
+    assert {name: view.answer[name] for name in found} == found
+
+
+@pytest.mark.parametrize("words", ["", "&batching=continuous", "&speculative=ngram,tokens=3,acceptance=0.6"])
+def test_memory_curves_are_those_of_answers(words: str) -> None:
+    view = View(state=parsed(f"?model=llama-3.2-1b&hardware=l40s{words}"))
+    timed = points(view, [1, 16], [512, 4096], [view.sizes["output_len"]])
+    found = memory_points(view, [1, 16], [512, 4096])
+    for name in ("configuration", "hardware", "batch_size", "input_len", "total_bytes", "budget_bytes", "fits"):
+        assert found[name] == timed[name]
+
+
+def test_an_operator_of_an_explained_number_leads_to_its_time() -> None:
+    view = View(state=parsed("?model=llama-3.2-1b&hardware=l40s&tab=explain"))
+    *_, made = content(view)
+    links = [unescape(text) for text in re.findall(r'href="([^"]*)" data-go', made["html"])]
+    assert any("number=operators.q_proj.time_s" in link for link in links)
+    for link in links:
+        *_, opened = content(View(state=parsed(link)))
+        assert 'role="alert"' not in opened["html"]
+        assert "<details" in opened["html"]

@@ -115,27 +115,32 @@ class Result:
 
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
+        return {name: part() for name, part in self.parts(point).items()}
+
+    def parts(self, point: int = 0) -> dict[str, Callable[[], Any]]:
+        """Key of the analysis object -> function that computes its value."""
         self._check(point)
+        graph = self.analysis.evaluation.graph  # first, as fits are selected while operators are timed
         chip, parallelism = system_at(self.analysis, point).chip, self.analysis.system.parallelism
         fusions = fusion_outcomes(self.analysis, point)
         return {
-            "schema": SCHEMA,
-            "warnings": list(self.warnings),
-            "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
-            "hardware": hardware_object(chip),
-            "workload": self._workload(point),
-            "generation": self._generation(point),
-            "batching": self.analysis.system.batching.name,
-            "serving": self.serving(point),
-            "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
-            "passes": [applied.name for applied in self.analysis.system.passes],
-            "fusions": fusions,
-            "efficiency": provenance.efficiency_object(self.analysis, self.efficiency),
-            "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
-            "provenance": provenance.provenance_object(self.analysis, chip, fusions),
-            "stages": {name: self.stage(name, point) for name in STAGES},
-            "memory": self.memory_at(point),
-            "metrics": self.metrics(point),
+            "schema": lambda: SCHEMA,
+            "warnings": lambda: list(self.warnings),
+            "model": lambda: model_object(self.analysis.model, graph),
+            "hardware": lambda: hardware_object(chip),
+            "workload": lambda: self._workload(point),
+            "generation": lambda: self._generation(point),
+            "batching": lambda: self.analysis.system.batching.name,
+            "serving": lambda: self.serving(point),
+            "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
+            "passes": lambda: [applied.name for applied in self.analysis.system.passes],
+            "fusions": lambda: fusions,
+            "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency),
+            "roofline": lambda: roof_object(chip, self.analysis.compute_dtype(point)),
+            "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions),
+            "stages": lambda: {name: self.stage(name, point) for name in STAGES},
+            "memory": lambda: self.memory_at(point),
+            "metrics": lambda: self.metrics(point),
         }
 
     def serving(self, point: int = 0) -> dict[str, Any]:

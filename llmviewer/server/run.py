@@ -1,7 +1,7 @@
 """Serving an application with gunicorn: several processes behind one port, each replaced when it ends.
 
-Workers have threads (gthread): a browser holds spare connections open, which would each occupy a worker without
-threads.  Threads also let a short request pass a long one; computing on all cores takes several workers.
+Workers have a few threads (gthread), so that a short request passes a long one; computing on all cores takes several
+workers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from llmviewer.server import calls
 if TYPE_CHECKING:
     from flask import Flask
 
-#: Threads of a worker, and connections that wait for one.
-THREADS, BACKLOG = 3, 256
+#: Threads of a worker, connections that it takes at once, and connections that wait for a worker.  A worker that took
+#: more than it answers would let them wait while another one is idle.
+THREADS, CONNECTIONS, BACKLOG = 3, 4, 256
+#: Seconds for which the kernel keeps a connection that has sent nothing from a worker: browsers open spare ones.
+SILENT_CONNECTION_S = 60
 #: Seconds after which a worker that gives no sign of life is replaced, and in which requests may end at a stop.
 SILENT_S, STOP_S = 30, 3
 #: Requests after which a worker is replaced, give or take some, so that no leak lasts.
@@ -30,6 +33,8 @@ REQUESTS, GIVE_OR_TAKE = 5000, 500
 MAX_LINE = 8190
 #: Memory of the data of one worker [byte]; more raises MemoryError, which is a problem document.
 MAX_DATA_BYTES = 4 * 2**30
+#: Thresholds of the garbage collector: one collection in some answers instead of many in each.
+GARBAGE = (50_000, 20, 20)
 #: Memory file system for the signs of life, which a slow disk would delay.
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -40,6 +45,8 @@ def listening(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENT_CONNECTION_S)
         made.bind(address)
         made.listen(BACKLOG)
     except OSError as error:
@@ -81,6 +88,7 @@ def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[
         "workers": workers,
         "worker_class": "gthread",
         "threads": THREADS,
+        "worker_connections": CONNECTIONS,
         "keepalive": 0,
         "timeout": SILENT_S,
         "graceful_timeout": STOP_S,
@@ -94,7 +102,7 @@ def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[
         "worker_tmp_dir": str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None,
         "when_ready": lambda server: ready(),
         "pre_fork": lambda server, worker: gc.freeze(),
-        "post_fork": lambda server, worker: _limit_memory(),
+        "post_fork": lambda server, worker: _begin(),
     }
 
 
@@ -116,6 +124,12 @@ def _warm_up() -> None:
     with files.only_package_data():
         for name in ("analyze", "why"):
             calls.answer(name, dict(calls.CALLS[name].example))
+
+
+def _begin() -> None:
+    """Begin a worker: limit its memory, and collect garbage, which an answer makes little of, seldom."""
+    gc.set_threshold(*GARBAGE)
+    _limit_memory()
 
 
 def _limit_memory() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -25,6 +25,18 @@ from llmviewer.techniques.options import WORKLOAD
 REQUEST = "request"
 #: Questions whose answers a process keeps.
 MOST_KNOWN = 64
+
+
+class Answer(dict[str, Any]):
+    """An analysis object whose values are computed when they are first read.  parts: key -> function."""
+
+    def __init__(self, parts: Mapping[str, Callable[[], Any]]) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def __missing__(self, key: str) -> Any:
+        self[key] = self.parts[key]()
+        return self[key]
 
 
 @dataclass(slots=True)
@@ -85,10 +97,10 @@ class View:
 
     @cached_property
     def answer(self) -> dict[str, Any]:
-        """The analysis object, with the name of its configuration."""
+        """The analysis object, with the name of its configuration, of which a tab computes what it reads."""
         known, result = self._known, self.result
         if known.answer is None:
-            known.answer = {"configuration": self.name, **result.to_dict()}
+            known.answer = Answer({"configuration": lambda: self.name, **result.parts()})
         return known.answer
 
     @cached_property
