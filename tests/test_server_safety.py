@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import pytest
 from llmviewer.cli import main
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError
+from llmviewer.result.columns import json_parts
 from llmviewer.server import arguments, budget, calls, guard, headers, limits, openapi, own_arguments, problems
 from llmviewer.server.app import Settings, create_app
 from llmviewer.server.budget import Budget
@@ -218,6 +220,45 @@ def test_the_limit_of_time_reaches_only_its_own_function() -> None:
         assert limits.within(0.01, lambda: "done") == "done"
     time.sleep(0.05)
     assert sum(range(1000)) == 499_500
+
+
+def test_the_limit_of_time_waits_for_a_part_that_must_not_be_interrupted() -> None:
+    done = []
+
+    def work() -> None:
+        with limits.uninterrupted():
+            end = time.perf_counter() + 0.1
+            while time.perf_counter() < end:
+                pass
+            done.append("whole")
+        for _ in iter(int, 1):
+            pass
+
+    for _ in range(5):
+        with pytest.raises(limits.OverTimeError):
+            limits.within(0.02, work)
+    assert done == ["whole"] * 5
+    with limits.uninterrupted():  # without a limit
+        pass
+
+
+def test_rows_of_a_sweep_are_written_without_interruption() -> None:
+    """An exception in pandas' JSON writer ends the whole process; limits of any length pass here."""
+    rows = {f"column_{index}": [index / 7] * 4000 for index in range(20)}
+
+    def written() -> str:
+        with limits.uninterrupted():
+            return "".join(json_parts([rows]))
+
+    for step in range(40):
+        with contextlib.suppress(limits.OverTimeError):
+            limits.within(0.002 * step, written)
+
+
+def test_text_with_half_of_a_surrogate_pair_is_refused(visitor: Any) -> None:
+    config = {"model_type": "llama", "_name_or_path": "half \ud800"}
+    answer = visitor.post(f"{openapi.PREFIX}/sweep", json={**RUN, "model": config})
+    assert answer.status_code == 400 and "half of a surrogate pair" in answer.get_json()["detail"]
 
 
 def test_a_client_has_a_budget_that_refills() -> None:

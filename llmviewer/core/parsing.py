@@ -26,6 +26,8 @@ MAX_UNCHECKED_OPENINGS = 1000
 UNRESOLVED_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge")
 #: Numbers like 1e12, which YAML 1.1 reads as text unless they have a point and a sign.
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
+#: Code points that stand for no character alone.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: Suffix of a time on the command line -> seconds.
 UNITS_OF_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -176,12 +178,21 @@ def _children(value: Any) -> Iterable[Any]:
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"key {quoted(key)} is not text; put it in quotes")
+            _check_text(key)
         return value.values()
     if isinstance(value, list):
         return value
+    if isinstance(value, str):
+        _check_text(value)
     if value is not None and not isinstance(value, (str, int, float)):
         raise ValueError(f"{quoted(value)} is neither text, number, list nor mapping")
     return ()
+
+
+def _check_text(text: str) -> None:
+    """Raise ValueError for text that cannot be written as UTF-8, which JSON can spell by its escapes."""
+    if not text.isascii() and _SURROGATE.search(text):
+        raise ValueError(f"{quoted(text)} has one half of a surrogate pair, which no text can have")
 
 
 def duration(name: str, text: str) -> float:

@@ -106,7 +106,9 @@ def _sweep(words: Mapping[str, Any]) -> str:
 
     made = own_arguments.function("sweep")(**words)
     made.check()
-    return "".join(json_parts(made.chunks()))
+    chunks = list(made.chunks())
+    with limits.uninterrupted():
+        return "".join(json_parts(chunks))
 
 
 def text(document: object) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from llmviewer.core.errors import UserError
@@ -35,12 +36,26 @@ class OverTimeError(BaseException):
     """Raised in the thread of a request that takes too long; no handler of other errors may catch it."""
 
 
+_LOCKS = threading.local()
+
+
+def uninterrupted() -> AbstractContextManager[Any]:
+    """The context of a part of a request that the time limit ends only afterwards.
+
+    For calls of libraries in C that do not expect an exception between two of their steps, as pandas' JSON writer,
+    which then reads memory that is not there.
+    """
+    own: AbstractContextManager[Any] = getattr(_LOCKS, "own", nullcontext())
+    return own
+
+
 def within(seconds: float, function: Callable[[], Found]) -> Found:
     """The value of a function that may run for a time [s].  Raises OverTimeError in it when the time is over.
 
     The exception is raised between two steps of Python; a single operation on an array is not interrupted.
     """
     thread, lock, state = threading.get_ident(), threading.Lock(), {"done": False}
+    _LOCKS.own = lock
 
     def stop() -> None:
         with lock:
@@ -54,6 +69,7 @@ def within(seconds: float, function: Callable[[], Found]) -> Found:
         return function()
     finally:
         clock.cancel()
+        _LOCKS.own = nullcontext()
         with lock:  # from here on `stop` does nothing, and what it may have asked for is withdrawn
             state["done"] = True
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
