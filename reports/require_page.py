@@ -25,7 +25,10 @@ def verdict(found: Required) -> str:
         if not found.searched:
             return f"no {varied} meets {name} {target}: it is {fmt.duration(found.floor)} with any"
         return f"no {varied} meets {name} {target}: a thousand times as much leaves {fmt.duration(found.floor)}"
-    figures = ", ".join(_figure(found, figure, value) for figure, value in best.figures.items())
+    least = {figure: value for figure, value in best.figures.items() if figure not in found.idle}
+    if not least:
+        return f"{name} {target}: it is {fmt.duration(best.reached)} with any {varied}"
+    figures = ", ".join(_figure(found, figure, value) for figure, value in least.items())
     which = "the frontier passes through" if len(found.solutions) > 1 else "it takes"
     return f"{name} {target}: {which} {figures}"
 
@@ -41,9 +44,8 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
     real = fmt.duration(float(getattr(found.now, found.metric)))
     lines = [("Now", f"{name} {real} on {found.configuration.chip.name}")]
     if found.bound is not None:
-        lines.append(
-            ("Roofline", f"{found.vary[0]} {figure_text(found.vary[0], found.bound)} if kernels reached the data sheet")
-        )
+        (rate,) = found.searched
+        lines.append(("Roofline", f"{rate} {figure_text(rate, found.bound)} if kernels reached the data sheet"))
     if found.best is not None:
         near = found.nearest
         text = "none of the chips known here meets the target so"
@@ -51,7 +53,8 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
             text = (
                 f"{near.hardware}: {name} {fmt.duration(near.reached)}, {fmt.times(near.excess)} of a figure required"
             )
-        lines.append(("Nearest", text))
+        if set(found.vary) - set(found.idle):
+            lines.append(("Nearest", text))
         lines.append(("Re-run", plain(found.command(found.best))))
     return tuple(lines)
 

@@ -60,6 +60,12 @@ def test_a_range_adds_or_multiplies_and_lists_combine() -> None:
         "bandwidth=1TB/s,l2=x1",
         "bandwidth=1TB/s,l2=x2",
     ]
+    assert alternatives(["bandwidth=1TB/s,2TB/s,l2=x2"]) == "bandwidth=1TB/s,l2=x2;bandwidth=2TB/s,l2=x2"
+
+
+def test_a_range_without_an_operator_is_told_its_form() -> None:
+    with pytest.raises(UserError, match=r"a range is FIRST:LAST:\+STEP"):
+        alternatives(["bandwidth=1TB/s:5TB/s:5"])
 
 
 @pytest.mark.parametrize(
@@ -187,6 +193,25 @@ def test_required_figures_meet_their_target(vary: str, target: dict[str, Any]) -
     assert again["metrics"][found.metric] == pytest.approx(found.target, rel=1e-3)
     if "capacity" in vary:
         assert again["memory"]["fits"]
+
+
+def test_a_figure_that_changes_nothing_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bf16 model has no use of fp8 units: the answer is the one of the bandwidth alone, with the chip's own rate."""
+    alone = require("llama-2-70b", "h100-sxm", vary="bandwidth", tpot="10ms")
+    found = require("llama-2-70b", "h100-sxm", vary="bandwidth,peak.fp8", tpot="10ms")
+    (least,) = found.solutions
+    assert least.figures == {**alone.solutions[0].figures, "peak.fp8": 1978.9e12}
+    assert (found.idle, found.searched, found.bound) == (("peak.fp8",), ("bandwidth",), alone.bound)
+    assert main(shlex.split("require llama-2-70b --vary peak.fp8 --tpot 60ms")) == 0
+    assert "with any peak.fp8" in capsys.readouterr().out
+
+
+def test_no_point_of_a_frontier_is_worse_than_another() -> None:
+    found = require("llama-2-70b", "h100-sxm", vary="bandwidth,peak.bf16,vector.fp32", ttft="100ms")
+    points = np.array([list(one.figures.values()) for one in found.solutions])
+    for at, point in enumerate(points):
+        others = np.delete(points, at, axis=0)
+        assert not (others <= point * (1 - 1e-6)).all(axis=1).any()
 
 
 def test_a_frontier_falls() -> None:

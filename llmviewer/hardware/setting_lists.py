@@ -12,6 +12,8 @@ from llmviewer.hardware.hypothetical import FACTOR, TIMES, figure_name, quantity
 
 NUMBER = re.compile(r"[0-9]*\.?[0-9]+")
 RANGE = re.compile(r"(.+?):(.+?):([+*])(.+)")
+#: A comma before another figure, and what separates the values of one.
+NEXT_FIGURE, SEVERAL = re.compile(r"[,;](?=[^,;]*=)"), re.compile(r"[,;]")
 #: Most values of one range.
 MAX_VALUES = 1000
 
@@ -19,15 +21,16 @@ MAX_VALUES = 1000
 def alternatives(texts: Iterable[str]) -> str:
     """Every combination of the values of repeated settings, separated by semicolons.
 
-    Each text is FIGURE=VALUE, with several values by semicolons or as a range: bandwidth=2TB/s:8TB/s:+1TB/s adds,
-    bandwidth=1TB/s:8TB/s:*2 and bandwidth=x1:x4:*2 multiply.  Raises UserError.
+    Each text is FIGURE=VALUE, with several values by commas or semicolons, or as a range: bandwidth=2TB/s:8TB/s:+1TB/s
+    adds, bandwidth=1TB/s:8TB/s:*2 and bandwidth=x1:x4:*2 multiply.  A comma before another FIGURE= begins the next
+    setting.  Raises UserError.
     """
     lists = []
-    for text in texts:
+    for text in (one for given in texts for one in NEXT_FIGURE.split(given)):
         name, equals, values = text.partition("=")
         if not equals:
             raise UserError(f"--set is {quoted(text)}; allowed: FIGURE=VALUE, such as bandwidth=6TB/s or peak.fp8=x2")
-        parts = [value for part in values.split(";") for value in _range(figure_name(name.strip()), part.strip())]
+        parts = [value for part in SEVERAL.split(values) for value in _range(figure_name(name.strip()), part.strip())]
         lists.append([f"{name.strip()}={value}" for value in parts])
     return ";".join(",".join(chosen) for chosen in product(*lists))
 
@@ -36,6 +39,9 @@ def _range(name: str, text: str) -> Iterator[str]:
     """The values of a range, or the text itself if it is none."""
     found = RANGE.fullmatch(text)
     if found is None:
+        if ":" in text:
+            allowed = "FIRST:LAST:+STEP or FIRST:LAST:*FACTOR, such as bandwidth=2TB/s:8TB/s:*2"
+            raise UserError(f"--set {name} is {quoted(text)}; a range is {allowed}")
         yield text
         return
     factors = name in TIMES or found[1].startswith("x")

@@ -45,10 +45,11 @@ class Search:
     metric: str
     target: float
 
-    def check(self, name: str) -> None:
+    def check(self, names: Sequence[str]) -> None:
         """Raise UserError for a figure that the chip lacks."""
-        if figure_of(self.configuration.chip, name) is None:
-            raise UserError(f"{self.configuration.chip.name} has no {name}; give it one with --set {name}=VALUE")
+        for name in names:
+            if figure_of(self.configuration.chip, name) is None:
+                raise UserError(f"{self.configuration.chip.name} has no {name}; give it one with --set {name}=VALUE")
 
     def times(self, figures: Mapping[str, Array]) -> Array:
         """The metric of every combination of figures [s].  figures: arrays of one length."""
@@ -69,6 +70,12 @@ class Search:
     def lowest(self, name: str) -> float:
         """The least value that is searched, with a margin for rounding."""
         return self.own(name) / WIDEST * (1.0 + 1e-9)
+
+    def idle(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Rates on which the metric does not depend, however much there is of the others."""
+        plenty = {name: np.full(2, WIDEST * self.own(name)) for name in names}
+        ends = {name: np.array([self.own(name) / WIDEST, WIDEST * self.own(name)]) for name in names}
+        return tuple(name for name in names if np.ptp(self.times({**plenty, name: ends[name]})) == 0.0)
 
     def floor(self, names: Sequence[str]) -> float:
         """The metric with a thousand times of every varied rate [s]."""
@@ -96,6 +103,7 @@ class Search:
         grid = self._grid(others, last)
         found = self.least(last, grid)
         kept = np.isfinite(found)
+        kept[kept] = _undominated(np.stack([*(values[kept] for values in grid.values()), found[kept]], axis=1))
         figures = {**{name: values[kept] for name, values in grid.items()}, last: found[kept]}
         reached = self.times(figures)
         return tuple(
@@ -130,3 +138,10 @@ class Search:
         """Capacity that the workload needs [byte]: what it stores, over the share of the memory that may be used."""
         memory = self.configuration.answer(self.workload).memory
         return float(memory["total_bytes"]) / self.configuration.options.gpu_memory_utilization
+
+
+def _undominated(points: Array) -> Array:
+    """Which rows no other row equals or undercuts in every column, but for rounding.  points: (rows, figures)."""
+    ahead = (points[None] <= points[:, None] * (1.0 + 1e-6)).all(axis=2)
+    ahead &= (points[None] < points[:, None] * (1.0 - 1e-6)).any(axis=2)
+    return np.asarray(~ahead.any(axis=1))

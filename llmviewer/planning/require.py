@@ -50,6 +50,7 @@ class Required:
     floor: the metric with a thousand times of every varied rate [s].  bound: the least value of a single varied rate
     on the roofline of the data sheet, None for several or if the roofline does not reach the target.  line: words of
     the run as asked, by option, without the figures that vary.  warnings: of the model, the system and the search.
+    idle: varied figures on which the metric does not depend; they stay as they are.
     """
 
     configuration: Configuration
@@ -63,6 +64,7 @@ class Required:
     warnings: tuple[str, ...]
     bound: float | None = None
     nearest: Neighbour | None = None
+    idle: tuple[str, ...] = ()
 
     @cached_property
     def now(self) -> Result:
@@ -80,12 +82,13 @@ class Required:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The varied figures on which the metric depends: all but the capacity."""
-        return tuple(name for name in self.vary if name != CAPACITY)
+        """The varied figures on which the metric depends; never the capacity."""
+        return tuple(name for name in self.vary if name != CAPACITY and name not in self.idle)
 
     def chips(self) -> dict[str, dict[str, float]]:
-        """Varied figures of every real chip that has all of them, by name."""
-        found = {name: {one: figure_of(specs.load(name), one) for one in self.vary} for name in specs.names()}
+        """Varied figures of every real chip that has all of them, by name; without those that change nothing."""
+        wanted = [name for name in self.vary if name not in self.idle]
+        found = {name: {one: figure_of(specs.load(name), one) for one in wanted} for name in specs.names()}
         return {
             name: {one: float(value) for one, value in figures.items() if value is not None}
             for name, figures in found.items()
@@ -151,14 +154,14 @@ def require(
     chosen = configuration(model, hardware, **options)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     question = Search(configuration=chosen.settled(), workload=request(*sizes.values()), metric=metric, target=target)
-    for name in names:
-        question.check(name)
+    question.check(names)
     rates = tuple(name for name in names if name != CAPACITY)
+    idle = question.idle(rates)
+    rates = tuple(name for name in rates if name not in idle)
     floor = question.floor(rates)
     solutions = question.solutions(rates) if floor <= target else ()
-    if CAPACITY in names:
-        stored = question.stored()
-        solutions = tuple(replace(one, figures={**one.figures, CAPACITY: stored}) for one in solutions)
+    fixed = {name: question.own(name) for name in idle} | ({CAPACITY: question.stored()} if CAPACITY in names else {})
+    solutions = tuple(replace(one, figures={**one.figures, **fixed}) for one in solutions)
     found = Required(
         configuration=chosen,
         workload=question.workload,
@@ -168,8 +171,9 @@ def require(
         solutions=solutions,
         floor=floor,
         line=run_line(model, hardware, {**options, **sizes, "set": _kept(chosen, names)}),
-        warnings=(*chosen.warnings(question.workload), *_notes(question, names, solutions)),
+        warnings=(*chosen.warnings(question.workload), *_notes(question, names, solutions), *map(_idle_note, idle)),
         bound=_bound(question, options, rates) if len(rates) == 1 else None,
+        idle=idle,
     )
     return replace(found, nearest=_nearest(found, options)) if solutions else found
 
@@ -181,6 +185,10 @@ def _kept(chosen: Configuration, names: Sequence[str]) -> str:
         return text
     kept = [f"{one.name}={one.text}" for one in settings(text) if one.name not in names]
     return ",".join(kept) or str(OPTIONS["set"].default)
+
+
+def _idle_note(name: str) -> str:
+    return f"{name} changes nothing here: the chip's own stays"
 
 
 def _notes(question: Search, names: Sequence[str], solutions: Sequence[Solution]) -> list[str]:
@@ -270,5 +278,5 @@ def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:
 
 def _excess(own: Mapping[str, float], wanted: Mapping[str, float]) -> float:
     """Largest ratio of a chip's figures to those required; inf if one is less."""
-    ratios = [own[name] / value for name, value in wanted.items()]
-    return max(ratios) if min(ratios) >= 1.0 else np.inf
+    ratios = [value / wanted[name] for name, value in own.items()]
+    return max(ratios) if ratios and min(ratios) >= 1.0 else np.inf
