@@ -80,7 +80,7 @@ def bounds(answers: Answers) -> Chart:
         alt="Stacked bars, one per configuration and stage: shares of the time by the resource that bounds it.",
         table="bounds-table",
         data=data,
-        layout=_stacked("Share of the stage's time", {"tickformat": ".0%", "range": [0, 1.001]}),
+        layout=_stacked("Share of the time", {"tickformat": ".0%", "range": [0, 1.001]}),
         height=130 + 34 * len(rows),
     )
 

@@ -36,6 +36,9 @@
   function arrived() {
     window.clearTimeout(slow);
     $("#content")?.classList.remove("waiting");
+    // on a narrow screen the row of tabs scrolls
+    const row = $(".parts"), part = row?.querySelector("[aria-current]");
+    if (part) row.scrollLeft = Math.max(0, part.offsetLeft - row.offsetLeft - (row.clientWidth - part.clientWidth) / 2);
   }
 
   // What was tried for the last question is not shown beside another answer.
@@ -255,6 +258,14 @@
     return plotly;
   }
 
+  // On a narrow screen the names of bars take two lines and their legend more height; roofs are named, not their ridge.
+  const NARROW = 480, MORE = 110; // pixels
+  const narrow = () => window.innerWidth < NARROW;
+  const bars = (data) => data.some((trace) => trace.orientation === "h");
+  const broken = (trace) => ({ ...trace, y: trace.y.map((row) => row.replace(", ", ",<br>")) });
+  const quiet = (trace) => (trace.text?.some?.((word) => word?.startsWith?.("ridge")) ? { ...trace, text: [] } : trace);
+  const fitting = (data) => (narrow() ? data.map(bars(data) ? broken : quiet) : data);
+
   // A figure is drawn into the same place as the one before it.
   function Figure({ one }) {
     const place = window.React.useRef(null);
@@ -262,14 +273,15 @@
       drawing().then(async (library) => {
         if (!place.current) return;
         const fresh = !place.current.classList.contains("js-plotly-plot");
-        await library.react(place.current, one.figure.data, one.figure.layout, one.config);
+        await library.react(place.current, fitting(one.figure.data), one.figure.layout, one.config);
         if (!fresh || one.id !== "roofline") return;
         place.current.on("plotly_click", clicked);
         place.current.on("plotly_hover", mark_node);
       });
     }, [one]);
     window.React.useEffect(() => () => place.current && window.Plotly?.purge(place.current), []);
-    return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height: one.height } });
+    const height = one.height + (narrow() && bars(one.figure.data) ? MORE : 0);
+    return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height } });
   }
 
   // Cytoscape's own observer of its size outlives it and fails; this one ends with the element.
