@@ -67,6 +67,11 @@ NOTES = {
         "ring marks. All other figures of the chip stay fixed: where a line is flat, another resource is the bound. "
         "`--target 20` draws a decode step of 20 ms and the bandwidth that reaches it."
     ),
+    "figure": (
+        "`--over` names the figure and its values, as `--set` does ([what if](what_if.md)): `peak.bf16`, `l2`, "
+        "`links.nvlink`, `launch`, `latency` ...; `--over capacity=24GiB:192GiB:*2` draws the requests that fit at "
+        "once. Several configurations are lines."
+    ),
     "memory": (
         "The solid line is the capacity, the dashed one the memory that `--gpu-memory-utilization` allows. Bars beyond "
         "2.2 times the capacity are cut off. One panel per configuration."

@@ -348,6 +348,44 @@ def test_elasticities_are_told_in_every_format(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    ("over", "unit", "values"),
+    [
+        ("peak.bf16=250TFLOP/s:1PFLOP/s:*2", "peak.bf16 (PFLOP/s)", [0.25, 0.5, 1.0]),
+        ("latency=x0.5,x2", "latency (× the chip's own)", [0.5, 2.0]),
+        ("links.nvlink=300GB/s,600GB/s", "links.nvlink (GB/s)", [300.0, 600.0]),
+        ("l2=x1,x2", "l2 (MB)", [52.4288, 104.8576]),
+    ],
+)
+def test_a_time_is_drawn_over_any_figure(over: str, unit: str, values: list[float]) -> None:
+    """Each point is the time of the chip with this figure."""
+    from llmviewer.api.configuration import configuration
+    from llmviewer.api.figure_axis import figure_axis
+    from llmviewer.core.workload import Request
+    from llmviewer.reports.plots import figure_curve
+    from llmviewer.reports.plots.style import Style
+
+    asked = {"tensor_parallel_size": 2, "batch_size": 1, "input_len": 512}
+    one = configuration("llama-3.1-8b", "h100-sxm", tensor_parallel_size="2")
+    chips = figure_axis(over, {"a": one}).configurations["a"]
+    answers = [chip.answer(Request(batch_size=1, input_len=512, output_len=128)) for chip in chips]
+    axes = figure_curve.picture({"a": answers}, Style(), over.partition("=")[0]).axes
+    assert [one.get_xlabel() for one in axes] == [unit, unit]
+    (line,) = axes[1].lines
+    assert line.get_xdata() == pytest.approx(values)
+    stages = [
+        lv.analyze("llama-3.1-8b", "h100-sxm", set=text, **asked).to_dict()["stages"]["decode"]["time_s"]
+        for text in alternatives([over]).split(";")
+    ]
+    assert line.get_ydata() * 1e-3 == pytest.approx(stages)
+
+
+def test_requests_at_once_are_drawn_over_the_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"plot figure llama-3.1-8b --hardware h100 --over capacity=24GiB:192GiB:*2 -o {tmp_path / 'a.png'}"
+    assert main(shlex.split(line)) == 0
+    assert "this plot needs --over" in refusal(shlex.split("plot figure llama-3.1-8b --hardware h100"), capsys)
+
+
+@pytest.mark.parametrize(
     ("vary", "lines", "chips"), [("bandwidth,peak.bf16", 1, True), ("bandwidth,peak.bf16,vector.fp32", 4, False)]
 )
 def test_a_frontier_is_drawn(vary: str, lines: int, chips: bool) -> None:  # noqa: FBT001

@@ -17,6 +17,7 @@ class PlotData(Enum):
     ELASTICITY = "one configuration, with the elasticities of its time"
     REQUIRED = "one configuration, with the figures that a target takes"
     CURVE = "many points of every configuration, along an axis"
+    FIGURE = "every configuration on many chips that differ in one figure"
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
     LEDGER = "published measurements with predictions"
@@ -86,6 +87,12 @@ KINDS: dict[str, PlotKind] = {
         summary="Time over the memory bandwidth of hypothetical chips that differ only in it.",
         example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16 --target 20",
         axes={"bandwidth": ""},
+    ),
+    "figure": PlotKind(
+        module="figure_curve",
+        summary="Time over any figure of hypothetical chips; over the capacity, the requests that fit at once.",
+        example="llama-3.1-8b --hardware h100-sxm --input-len 4096 --over peak.bf16=250TFLOP/s:4PFLOP/s:*2",
+        data=PlotData.FIGURE,
     ),
     "memory": PlotKind(
         module="memory",

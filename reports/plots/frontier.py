@@ -35,7 +35,7 @@ def picture(found: Required, style: Style) -> Figure:
     """Plots the frontier of two figures, or of three with a line for each value of the one in the middle."""
     x, *middle, y = _rates(found)
     rows = frame(found)
-    scales = {name: _scale(name, float(rows[name].max())) for name in (x, y)}
+    scales = {name: axis_scale(name, float(rows[name].max())) for name in (x, y)}
     figure, (axes,) = style.figure()
     for at, (label, own) in enumerate(_series(rows, middle)):
         points = own[x] / scales[x][0], own[y] / scales[y][0]
@@ -79,9 +79,14 @@ def _rates(found: Required) -> list[str]:
     return rates
 
 
-def _scale(name: str, largest: float) -> tuple[float, str]:
-    """Returns the size of the axis' unit, and the unit with its prefix."""
-    number, unit = figure_text(name, largest).split()
+def axis_scale(name: str, largest: float) -> tuple[float, str]:
+    """Returns the size of the axis' unit, and the unit with its prefix; 1 and no unit for a factor.
+
+    name: of a figure of a chip.  largest: value on its axis, in SI units.
+    """
+    number, _, unit = figure_text(name, largest).partition(" ")
+    if not unit:
+        return 1.0, ""
     return 1000.0 ** round(np.log10(largest / float(number)) / 3.0), unit
 
 

@@ -48,7 +48,7 @@ def command(
     target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach, in ms.")] = "",
     vary: Annotated[str, typer.Option(help="For frontier: figures of the chip, such as bandwidth,peak.bf16.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
-    over: Annotated[str, typer.Option(help="For crossover: a figure of the chips, bandwidth=1TB/s:16TB/s:*2.")] = "",
+    over: Annotated[str, typer.Option(help="For crossover, figure: of the chips, bandwidth=1TB/s:16TB/s:*2.")] = "",
     measured: Annotated[
         str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
     ] = "",

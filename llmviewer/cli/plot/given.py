@@ -17,6 +17,7 @@ from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
+from llmviewer.hardware.hypothetical import figure_name
 from llmviewer.planning.advise import advise
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
@@ -81,10 +82,9 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
         options["metric"] = request.metric or kind.metrics[0]
     if kind.data is PlotData.MAP:
         options["title"] = f"{request.model} on {request.hardware}"
-    if request.vary and kind.data is not PlotData.REQUIRED:
-        raise _not_taken("vary", request.vary)
-    if request.over and kind.data is not PlotData.MAP:
-        raise _not_taken("over", request.over)
+    _check_figures(request)
+    if kind.data is PlotData.FIGURE:
+        options["over"] = figure_name(request.over.partition("=")[0].strip())
     if request.target and kind.data is not PlotData.REQUIRED:
         if kind.module != "bandwidth":
             raise _not_taken("target", request.target)
@@ -94,6 +94,17 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
             raise _not_taken("measured", measured)
         options["measured"] = tables.table(measured, ("stage", "name", "time_s"))
     return options
+
+
+def _check_figures(request: PlotRequest) -> None:
+    """Raise UserError for figures of the chip that the plot does not take, and without the one that it needs."""
+    kind = request.kind
+    if request.vary and kind.data is not PlotData.REQUIRED:
+        raise _not_taken("vary", request.vary)
+    if request.over and kind.data not in (PlotData.MAP, PlotData.FIGURE):
+        raise _not_taken("over", request.over)
+    if kind.data is PlotData.FIGURE and not request.over:
+        raise UserError("this plot needs --over, such as --over peak.bf16=250TFLOP/s:4PFLOP/s:*2")
 
 
 def _milliseconds(text: str) -> float:
@@ -188,6 +199,15 @@ def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> li
     return [configuration.answer(Request(**{name: getattr(point, name) for name in DEFAULT_SIZES}))]
 
 
+def _over_figure(request: PlotRequest) -> LoadedData:
+    """Results of every configuration on chips that differ in one figure."""
+    configurations = {name: api.configuration(**options) for name, options in _configurations(request).items()}
+    point = Request(**_sizes(request))
+    axis = figure_axis(request.over, configurations)
+    found = {name: [one.answer(point) for one in axis.configurations[name]] for name in configurations}
+    return LoadedData(data=found, warnings=tuple(text for all_ in found.values() for text in all_[0].warnings))
+
+
 def _crossover_map(request: PlotRequest) -> LoadedData:
     """The fastest configuration over batch size and context length."""
     configurations = {name: api.configuration(**options) for name, options in _configurations(request).items()}
@@ -270,6 +290,7 @@ LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.ELASTICITY: _elasticities,
     PlotData.REQUIRED: _required,
     PlotData.CURVE: _results,
+    PlotData.FIGURE: _over_figure,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
     PlotData.LEDGER: _ledger,
