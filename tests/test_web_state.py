@@ -22,6 +22,8 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
+from llmviewer.reports import format as fmt
+from llmviewer.reports.web.chosen import tensor_bytes
 from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.equivalents import equivalents
 from llmviewer.reports.web.possible import WHOLE, offered
@@ -349,3 +351,18 @@ def test_an_operator_of_an_explained_number_leads_to_its_time() -> None:
         *_, opened = content(View(state=parsed(link)))
         assert 'role="alert"' not in opened["html"]
         assert "<details" in opened["html"]
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+def test_the_panel_lists_the_bytes_of_every_tensor(stage: str) -> None:
+    """attention of Llama 3.2 1B, 16 bit, one sequence, 512 keys of 8 heads of 64: 512 x 512 x 2 bytes of K and of V.
+
+    In prefill K and V are read as often as in decode, Q and the output are 512 x 2,048 x 2 bytes.
+    """
+    view = View(state=parsed(f"?model=llama-3.2-1b&hardware=l40s&input_len=512&tab=network&stage={stage}"))
+    line = next(one for one in view.lines if one.operator["name"] == "attention" and one.stage == stage)
+    tokens = 512 if stage == "prefill" else 1
+    listed = dict.fromkeys(("rope", "attention"), fmt.traffic(tokens * 2048 * 2)) | dict.fromkeys(
+        ("k_cache", "v_cache"), fmt.traffic(512 * 512 * 2)
+    )
+    assert {tensor.partition(" ")[0]: tensor.partition(" ")[2] for _, tensor in tensor_bytes(view, line)} == listed

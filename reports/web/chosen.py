@@ -14,14 +14,6 @@ from llmviewer.reports.web.view import View
 from llmviewer.result.explanation.explain import explained
 
 HINT = "A click on an operator shows where its time comes from, down to the data sheet and the fits."
-#: Bytes of an operator by what they are -> field.
-BYTES = {
-    "weights": "weight_read_bytes",
-    "activations read": "activation_read_bytes",
-    "activations written": "activation_write_bytes",
-    "KV cache read": "kv_read_bytes",
-    "KV cache written": "kv_write_bytes",
-}
 #: Choices that are the same for every model, with their labels.
 STAGES = {"prefill": "prefill", "decode": "decode", "request": "whole request"}
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
@@ -40,16 +32,29 @@ def panel(view: View) -> Piece:
     operator = line.operator
     lines = [(head.title, cell.text) for head, cell in zip(operators.HEADS, line.cells, strict=True) if cell.text]
     shown = tuple(one for one in lines if one[0] not in ("Configuration", "Operator"))
-    moved = tuple((name, fmt.traffic(operator[field])) for name, field in BYTES.items() if operator.get(field))
-    tensors = (("Reads", ", ".join(operator["inputs"])), ("Writes", ", ".join(operator["outputs"])))
     facts = [
         Facts(lines=shown),
-        Facts(title="Bytes of one layer", lines=(*moved, *(one for one in tensors if one[1]))),
+        Facts(title="Bytes of one layer, by tensor", lines=tensor_bytes(view, line)),
         Facts(title="Formulas", lines=line.formulas),
         Facts(title="On the roofline", lines=(("Place", _place(view, line)),)),
     ]
     title = f"{operator['name']}, {line.stage}"
     return block(piece("panel", title, tuple(facts)) + _explained(view, line), "panel sticky", "Chosen operator")
+
+
+def _name(line: Line) -> str:
+    """The beginning of the names of an operator's numbers."""
+    return f"{'stages.prefill.' if line.stage == 'prefill' else ''}operators.{line.operator['name']}"
+
+
+def tensor_bytes(view: View, line: Line) -> tuple[tuple[str, str], ...]:
+    """Every tensor that the operator reads or writes in device memory, with its bytes."""
+    try:
+        root = explained(view.result, f"{_name(line)}.traffic_bytes").root
+    except UserError:  # moves nothing in the pass that is shown
+        return ()
+    words = ((*one.name.partition(" "), fmt.traffic(one.value)) for one in root.children)
+    return tuple((verb, f"{tensor} {amount}".strip()) for verb, _, tensor, amount in words)
 
 
 def _place(view: View, line: Line) -> str:
@@ -67,9 +72,8 @@ def _explained(view: View, line: Line) -> str:
     """HTML of the explained time of an operator that the visitor chose; the others cost as much as an answer."""
     if line.key != view.state.shown["operator"]:
         return piece("note", HINT)
-    start = "stages.prefill." if line.stage == "prefill" else ""
     try:
-        root = explained(view.result, f"{start}operators.{line.operator['name']}.time_s").root
+        root = explained(view.result, f"{_name(line)}.time_s").root
     except UserError as error:
         return piece("note", str(error))
     return tree("Where the time comes from", root, "")
