@@ -120,6 +120,22 @@ def test_a_reservation_shorter_than_the_context_changes_nothing() -> None:
     assert memory_result("gemma-2-9b", kv_reserve="64") == memory_result("gemma-2-9b")
 
 
+def test_powers_of_two_and_gaps_between_reservations() -> None:
+    """Orca (Pow2): 500 + 127 tokens reserve 1,024, of 512 KiB each, which waste 397.
+
+    If 41.6 % of the memory lies in gaps (PagedAttention, figure 2), a sequence takes 512 MiB / 0.584.
+    """
+    sizes = {"input_len": 500, "output_len": 128}
+    found = memory_result("llama-2-7b", kv_reserve="pow2", **sizes)
+    assert found["kv_cache_bytes"] == 512 * 1024**2
+    gaps = memory_result("llama-2-7b", kv_reserve="pow2,external=0.416", **sizes)
+    assert gaps["kv_cache_bytes"] == pytest.approx(512 * 1024**2 / 0.584)
+    exact = memory_result("llama-2-7b", kv_reserve="pow2", input_len=513, output_len=512)
+    assert exact["kv_cache_bytes"] == 1024 * 512 * 1024
+    paged = memory_result("llama-2-7b", kv_block_size="16", **sizes)
+    assert paged["max_concurrent_requests"] > found["max_concurrent_requests"] > gaps["max_concurrent_requests"]
+
+
 def test_a_windowed_layer_reserves_its_window() -> None:
     found = memory_result("gemma-2-9b", input_len=100, output_len=1, kv_reserve="max")
     assert found["kv_cache_bytes"] == 21 * (8192 + 4096) * 2 * 8 * 256 * 2

@@ -116,6 +116,8 @@ def system(chip: Chip, options: Options) -> System:
     requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
     for change in registry.changes({**own, **requested}):
         built = change(built)
+    if built.kv_cache.cascade and not any(one.name.startswith("flash") for one in built.passes):
+        raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
     return replace(built, any_chunks=_any_chunks(built, options))
 

@@ -38,6 +38,7 @@ class Group:
     attended_new_pairs: query-key pairs among the new tokens; None (NaN in an array) is causal, n(n+1)/2; a tree or
     lookahead mask has its own number.  kept: share of the cached tokens that eviction has left; only these are read.
     input_len: tokens that an encoder reads, beside which all other numbers are those of the decoder; None without one.
+    common_tokens: first cached tokens, the same for all sequences, that a cascade of kernels reads once for all.
     """
 
     batch_size: Count
@@ -47,6 +48,7 @@ class Group:
     attended_new_pairs: Count | None = None
     kept: float = 1.0
     input_len: Count | None = None
+    common_tokens: Count = 0.0
 
     def select(self, passes: slice | npt.NDArray[np.intp]) -> Group:
         """The group in some of its passes, given by a slice or indices of its array columns."""
@@ -56,6 +58,8 @@ class Group:
             selected["attended_new_pairs"] = pairs[passes]
         if isinstance(self.input_len, np.ndarray) and self.input_len.size > 1:
             selected["input_len"] = self.input_len[passes]
+        if isinstance(self.common_tokens, np.ndarray) and self.common_tokens.size > 1:
+            selected["common_tokens"] = self.common_tokens[passes]
         return replace(self, **selected)  # type: ignore[arg-type]
 
     @property

@@ -17,7 +17,9 @@ class KvCache:
 
     block_size: tokens of a page; a sequence occupies whole pages.  reserve: tokens reserved for every sequence when it
     starts, inf: the model's maximum context.  kept: fraction of the cached tokens that eviction leaves.  hit_rate:
-    fraction of every prompt found in the cache.  shared: the prefix is stored once for the whole batch.
+    fraction of every prompt found in the cache.  shared: the prefix is stored once for the whole batch.  cascade: it
+    is also read once, by a kernel of its own.  growth: factor between the sizes of reservations, 1 for any size.
+    fragmented: share of the cache's memory between reservations that no further one fits into.
     """
 
     block_size: float = 1.0
@@ -25,11 +27,19 @@ class KvCache:
     kept: float = 1.0
     hit_rate: float = 0.0
     shared: bool = False
+    cascade: bool = False
+    growth: float = 1.0
+    fragmented: float = 0.0
 
     @property
     def unpaged(self) -> KvCache:
-        """This policy without pages and reservations."""
-        return self if (self.block_size, self.reserve) == (1.0, 0.0) else replace(self, block_size=1.0, reserve=0.0)
+        """This policy without pages, reservations and what is lost between them."""
+        return replace(self, block_size=1.0, reserve=0.0, growth=1.0, fragmented=0.0)
+
+    @property
+    def reserves(self) -> bool:
+        """Whether sequences have contiguous reservations."""
+        return self.reserve > 0.0 or self.growth > 1.0
 
     def prefix_hit(self, prompt: Count) -> Count:
         """Prompt tokens that need no prefill: whole pages of hit_rate, never the last token (it needs logits)."""
@@ -45,7 +55,11 @@ class KvCache:
         it spans at most ceil((w - 1) / b) + 1 pages.
         """
         block = self.block_size
-        pages = np.ceil(np.maximum(kept_tokens(context, self.kept), self.reserve) / block)
+        tokens = np.maximum(kept_tokens(context, self.kept), self.reserve)
+        if self.growth > 1.0:
+            steps = np.ceil(np.round(np.log(np.maximum(tokens, 1.0)) / np.log(self.growth), 9))
+            tokens = self.growth**steps
+        pages = np.ceil(tokens / block)
         most = np.ceil((state.window - 1.0) / block) + 1.0
         allocated = np.minimum(pages, most)
         if not self.shared:
@@ -58,7 +72,8 @@ class KvCache:
         if self == DEFAULT_KV_CACHE:
             return state.resident_bytes(context), 0.0
         own, shared = self.allocated_tokens(state, context, prefix)
-        return state.bytes_of(own), state.per_token * shared * state.dtype.bytes
+        usable = 1.0 - self.fragmented
+        return state.bytes_of(own) / usable, state.per_token * shared * state.dtype.bytes / usable
 
 
 DEFAULT_KV_CACHE = KvCache()

@@ -200,7 +200,8 @@ def schedule(
         real = branches.steps((batch, prompt, output), token_budget)
     else:
         real = one_after_another(batch, prompt, output - 1.0)
-    return _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
+    plan = _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
+    return _with_common(plan, found) if cache.cascade else plan
 
 
 def peak_memory_passes(
@@ -221,16 +222,24 @@ def peak_memory_passes(
         real = generation.branches.peak_memory((batch, prompt, output), token_budget)
     else:
         real = one_after_another(batch, prompt + output - 1.0 - steps, steps)
-    return _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
+    plan = _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
+    return _with_common(plan, found) if cache.cascade else plan
+
+
+def _with_common(plan: Schedule, found: Count) -> Schedule:
+    """The schedule whose sequences have their cached prefix in common.  found: tokens of the prefix, by point."""
+    common = (found * np.ones(plan.points))[plan.point_of_pass.astype(int)]
+    groups = (replace(one, common_tokens=np.minimum(common, one.cached_tokens)) for one in plan.step.groups)
+    return replace(plan, step=Step(tuple(groups)))
 
 
 def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule:
     """The schedule with the decode steps of a generation, and only the cached tokens that eviction leaves."""
     if generation.branches is None and generation.shape is not ONE_TOKEN:
         plan = _shaped(plan, generation.shape)
-    if cache.kept == 1.0:
-        return plan
-    return replace(plan, step=Step(tuple(replace(group, kept=cache.kept) for group in plan.step.groups)))
+    if cache.kept != 1.0:
+        plan = replace(plan, step=Step(tuple(replace(group, kept=cache.kept) for group in plan.step.groups)))
+    return plan
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:

@@ -19,7 +19,7 @@ def with_branches(title: str, branches: Branches, facts: Mapping[str, float | st
 
     def change(system: System) -> System:
         cache = system.kv_cache
-        if branches.shared and cache.reserve:
+        if branches.shared and cache.reserves:
             raise UserError(f"{title}: branches cannot share a prefix in contiguously reserved KV cache (--kv-reserve)")
         if branches.shared and cache.kept < 1.0:
             raise UserError(f"{title}: branches evict different tokens and cannot share a prefix (--kv-evict)")

@@ -13,6 +13,7 @@ from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, block_rows, flash
+from llmviewer.techniques.kernels.cascade import cascade, has_common_keys
 from llmviewer.techniques.kernels.flash_decoding import flash_decoding
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
@@ -37,12 +38,21 @@ def flash_attention(chip: Chip) -> Pass:
         shape = qk.shape
         assert isinstance(shape, AttentionShape)
         inputs = AttentionInputs.from_eager((qk, softmax, sv))
-        fused = flash(shape, inputs, rereads(shape, inputs, chip), qk.compute)
+        fused = _kernels(shape, inputs, chip, qk.compute)
         before = tuple(_unmasked(op) if op.role is OperatorRole.INDEX_SCORES else op for op in block.operators[:at])
         after = tuple(_reading_fused(op) for op in block.operators[at + 3 :])
-        return replace(block, operators=(*before, fused, *after))
+        return replace(block, operators=(*before, *fused, *after))
 
     return lambda graph: graph.map_blocks(change)
+
+
+def _kernels(shape: AttentionShape, inputs: AttentionInputs, chip: Chip, compute: str) -> tuple[Operator, ...]:
+    """The flash kernel, or a cascade of two if sequences have a cached prefix in common."""
+
+    def kernel(own: AttentionShape, of: AttentionInputs) -> Operator:
+        return flash(own, of, rereads(own, of, chip), compute)
+
+    return cascade(shape, inputs, kernel) if has_common_keys(shape) else (kernel(shape, inputs),)
 
 
 def _unmasked(operator: Operator) -> Operator:
@@ -78,12 +88,13 @@ def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple
         return ()
     cached = inputs.cached()
     stored = sum(a.tensor.dtype.bytes * a.elements for a in cached)
-    per_key = stored / (shape.keys() * shape.kv_heads)  # bytes of K and V of one key and one KV head
+    keys = np.maximum(shape.keys(), 1.0)  # passes without any are possible
+    per_key = stored / (keys * shape.kv_heads)  # bytes of K and V of one key and one KV head
     again_l2: Count = 0.0
     again_device: Count = 0.0
     for group in shape.groups:
         l2, device = _read_counts(group, shape, chip, per_key)
-        group_share = group.batch_size * shape.keys_of(group) / shape.keys()
+        group_share = group.batch_size * shape.keys_of(group) / keys
         again_l2 = again_l2 + group_share * l2
         again_device = again_device + group_share * device
     return tuple(
@@ -106,7 +117,7 @@ def _read_counts(group: Group, shape: AttentionShape, chip: Chip, per_key: Count
     rows = block_rows(shape.qk_dim, chip.generation)
     blocks = np.ceil(group.new_tokens * rows_per_token / rows)
     keys = shape.keys_of(group)
-    share = shape.pairs_of(group) / (group.new_tokens * keys)
+    share = shape.pairs_of(group) / np.maximum(group.new_tokens * keys, 1.0)
     swept = keys if shape.window == np.inf else np.minimum(keys, shape.window + chip.units * rows / rows_per_token)
     waves = np.where(swept * per_key <= chip.l2_bytes, 1.0, np.ceil(blocks / chip.units))
     reads, device = (np.maximum(count * share, 1.0) for count in (blocks, waves))

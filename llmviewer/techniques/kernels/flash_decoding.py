@@ -23,6 +23,8 @@ ENOUGH_BUSY_UNITS = 0.8
 MAX_SPLITS = 128.0
 #: Numbers of a partial result in addition to its d_v sums: a maximum and a sum of exponentials, all fp32.
 PARTIAL_STATISTICS = 2.0
+#: Name of the kernel over the keys that all sequences have in common.
+PREFIX_KERNEL = "attention_prefix"
 #: FLOP per partial result: difference of maxima, exponential, product and sum of the exponentials.
 SCALE_FLOPS = 4.0
 
@@ -46,6 +48,8 @@ def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
         )
 
     def change(block: Block) -> Block:
+        if any(operator.name == PREFIX_KERNEL for operator in block.operators):
+            raise UserError("--attention flash-decoding: the kernels of --prefix-cache cascade split by themselves")
         operators: list[Operator] = []
         for operator in block.operators:
             operators += _split(operator, chip, splits) if operator.role is OperatorRole.ATTENTION else (operator,)
@@ -72,11 +76,11 @@ def _split(operator: Operator, chip: Chip, requested: float | None) -> tuple[Ope
     unsplit = Access(out.tensor, np.where(is_split, 0.0, out.elements))
     return (
         replace(operator, writes=(unsplit, *others, whole(partials))),
-        _combine(operator, partials, partial_results, np.asarray(is_split, dtype=np.float64)),
+        combine(operator, partials, partial_results, np.asarray(is_split, dtype=np.float64)),
     )
 
 
-def _combine(attention: Operator, partials: Tensor, partial_results: Count, where: Count) -> Operator:
+def combine(attention: Operator, partials: Tensor, partial_results: Count, where: Count) -> Operator:
     """The kernel that scales partial results to one maximum, adds them and divides by the sum of exponentials."""
     out, shape = attention.output, attention.shape
     assert isinstance(shape, AttentionShape)

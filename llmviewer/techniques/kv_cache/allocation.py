@@ -12,6 +12,9 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, change_
 
 _PAGE = Parameter(name="tokens", low=1, high=65536, whole=True)
 _RESERVED = Parameter(name="tokens", high=1e8, whole=True)
+#: Names of reservations that depend on the model or the request -> fields of KvCache.
+SIZES = {"max": {"reserve": np.inf}, "pow2": {"growth": 2.0}}
+_EXTERNAL = Parameter(name="external", default=0.0, high=0.99)
 _FRACTION = Parameter(name="fraction", low=1e-6, high=1.0)
 
 
@@ -26,11 +29,20 @@ def _page(text: str) -> Change:
 
 
 def _reserve(text: str) -> Change:
-    """Allocate max(context, reserved) tokens to every sequence at its start; `max` is the model's maximum context."""
-    if text.strip().lower() == "max":
-        return change_kv_cache("reserved(max)", reserve=np.inf)
-    tokens = parse_numbers("--kv-reserve", text, (_RESERVED,))["tokens"]
-    return change_kv_cache(f"reserved({tokens:,.0f})", reserve=tokens) if tokens else lambda system: system
+    """Allocate max(context, reserved) tokens to every sequence at its start, in one piece.
+
+    `max` is the model's maximum context, `pow2` the next power of two of the context.  external: share of the cache's
+    memory that lies between such pieces and is too short for another one; pages have no such gaps.
+    """
+    size, comma, rest = (word.strip() for word in text.lower().partition(","))
+    numbers = parse_numbers("--kv-reserve", rest, (_EXTERNAL,)) if comma else {"external": 0.0}
+    gaps = f", external={numbers['external']:g}" if comma else ""
+    if size in SIZES:
+        return change_kv_cache(f"reserved({size}{gaps})", fragmented=numbers["external"], **SIZES[size])
+    tokens = parse_numbers("--kv-reserve", size, (_RESERVED,))["tokens"]
+    if not tokens:
+        return lambda system: system
+    return change_kv_cache(f"reserved({tokens:,.0f}{gaps})", reserve=tokens, fragmented=numbers["external"])
 
 
 def _budget(text: str) -> Change:
@@ -61,8 +73,14 @@ RESERVATION = Technique(
     name="kv_reserve",
     kind="kv cache",
     summary="Reserves contiguous KV cache for the longest context of a sequence when the sequence starts.",
-    formula="max(context, reserved) tokens a sequence, a windowed layer at most its window; the rest is waste",
-    source="FasterTransformer and Orca (Max) as arXiv 2309.06180 describes them, sections 3 and 6.1",
+    parameters={
+        "TOKENS": "tokens reserved for every sequence; max: the model's longest context; pow2: the next power of two",
+        "external": "share of the cache's memory lost between reservations (external fragmentation); default 0",
+    },
+    formula="max(context, reserved) tokens a sequence, or 2^ceil(log2 context), a windowed layer at most its window; "
+    "divided by 1 - external; the rest is waste",
+    source="FasterTransformer, Orca (Max) and Orca (Pow2) as arXiv 2309.06180 describes them, sections 3 and 6.1; its "
+    "figure 2 measures 8.9 % external fragmentation for Orca (Max), 41.6 % for Orca (Pow2)",
     example="llmviewer analyze llama-2-7b --hardware a100 --input-len 500 --kv-reserve max",
     make=_reserve,
 )

@@ -10,8 +10,8 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, add_pas
 
 _HIT_RATE = Parameter(name="hit_rate", high=1.0)
 _KEPT = Parameter(name="kept", low=1e-6, high=1.0)
-#: Last word of --prefix-cache: the prefix is the same for the whole batch.
-SHARED = "shared"
+#: Last word of --prefix-cache: the prefix is the same for the whole batch, and with CASCADE read once for it.
+SHARED, CASCADE = "shared", "cascade"
 
 
 def _dtype(text: str) -> Change:
@@ -27,20 +27,23 @@ def _prefix(text: str) -> Change:
 
     floor(rate S) of S prompt tokens are cached, in whole pages, and never the last one because its logits are needed.
     Recurrent layers find the state at the end of the prefix.  `shared`: all sequences of the batch have the same
-    prefix, which is stored once; each sequence still reads it.  Otherwise every sequence stores its own prefix.
+    prefix, which is stored once; each sequence still reads it.  `cascade`: it is stored once and read once, by a kernel
+    of its own.  Otherwise every sequence stores its own prefix.
     """
     words = [word.strip() for word in text.split(",")]
-    shared = len(words) > 1 and words[-1] == SHARED
+    cascade = len(words) > 1 and words[-1] == CASCADE
+    shared = cascade or (len(words) > 1 and words[-1] == SHARED)
     if len(words) > 1 and not shared and "=" not in words[-1]:
-        raise unknown("parameter of --prefix-cache", words[-1], (SHARED,))
+        raise unknown("parameter of --prefix-cache", words[-1], (SHARED, CASCADE))
     rate = parse_numbers("--prefix-cache", ",".join(words[:-1] if shared else words), (_HIT_RATE,))["hit_rate"]
     if not rate:
         return lambda system: system
-    cached = change_kv_cache(f"prefix_cache({rate:g}{', shared' if shared else ''})", hit_rate=rate, shared=shared)
+    name = f"prefix_cache({rate:g}{f', {words[-1]}' if shared else ''})"
+    cached = change_kv_cache(name, hit_rate=rate, shared=shared, cascade=cascade)
 
     def change(system: System) -> System:
-        if shared and system.kv_cache.reserve:
-            raise UserError("--prefix-cache shared: contiguous reservations (--kv-reserve) cannot share a prefix")
+        if shared and system.kv_cache.reserves:
+            raise UserError(f"--prefix-cache {words[-1]}: contiguous reservations (--kv-reserve) cannot share a prefix")
         return cached(system)
 
     return change
@@ -82,10 +85,16 @@ PREFIX = Technique(
     name="prefix_cache",
     kind="kv cache",
     summary="Prefills only the prompt tokens that are not in the KV cache; a common prefix can be stored once.",
+    parameters={
+        "hit_rate": "share of every prompt that is in the cache",
+        "shared": "without a value: the prefix is the same for the whole batch and stored once",
+        "cascade": "without a value: it is stored once, and read once by a kernel for the queries of all sequences",
+    },
     formula="cached = min(floor(rate S), S - 1) in whole pages, new = S - cached; pairs new cached + "
-    "new (new + 1) / 2; shared: cache of batch (context - cached) + cached tokens",
+    "new (new + 1) / 2; shared: cache of batch (context - cached) + cached tokens; cascade: as many keys are read, and "
+    "2 (d_v + 2) fp32 per query and head are written and merged",
     source="vLLM automatic prefix caching, https://docs.vllm.ai/en/latest/design/prefix_caching/; RadixAttention "
-    "arXiv 2312.07104",
+    "arXiv 2312.07104; cascade: https://flashinfer.ai/2024/02/02/cascade-inference.html, Hydragen arXiv 2402.05099",
     example="llmviewer analyze llama-2-7b --hardware a100 --input-len 2048 --prefix-cache 0.5",
     make=_prefix,
 )
