@@ -65,7 +65,8 @@ def _pass(found: dict[str, Any]) -> str:
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens"
     if _branched(found):
         pass_s = fmt.duration(found["pass_s"])
-        return f"{pass_s}, as shown above: first one token per sequence, then one per branch"
+        each = "one" if new == 1 else fmt.whole(new)
+        return f"{pass_s}, as shown above: first {tokens} per sequence, then {each} per branch"
     return f"1 pass of {fmt.duration(found['pass_s'])} over {tokens} per sequence"
 
 

@@ -148,7 +148,7 @@ class Analysis:
 
         With speculation a round may start at any of these contexts; it generates `generation.tokens` tokens.
         """
-        return self.per_round(lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.tokens)
+        return self.per_round(lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.decode_steps)
 
     @property
     def token_s(self) -> Array:

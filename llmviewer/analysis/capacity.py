@@ -105,8 +105,8 @@ def _with_host(here: Memory, host: Host, plan: Schedule, batch: _BatchCache, cac
 
 
 def _with_draft_tokens(request: Request, generation: Generation) -> Request:
-    """The request with the cache that draft tokens need in addition to prompt and output."""
-    if generation is AUTOREGRESSIVE:
+    """The request with the cache that draft tokens need beyond prompt and output; branches need it each."""
+    if generation is AUTOREGRESSIVE or generation.branches is not None:
         return request
     return replace(request, output_len=request.output_len + generation.spare_tokens)
 
@@ -124,7 +124,7 @@ def _resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache
 class _BatchCache:
     """The KV cache of a whole batch whose sequences end together, each as one sequence or as several branches.
 
-    spare: recurrent states in addition to a sequence's own.
+    spare: recurrent states in addition to a sequence's own, and tokens that each branch stores beyond its last.
     """
 
     graph: Graph
@@ -143,9 +143,10 @@ class _BatchCache:
             own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
             return own * request.batch_size + shared
         branches, context, common = self.branches.final_cache(request.input_len, request.output_len)
-        own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place)
+        context = context + self.spare
+        own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
         pages = np.floor(common / finder.block_size) * finder.block_size
-        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place)
+        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place, self.spare)
         return (branch * branches + (own - branch)) * request.batch_size + shared
 
     def _beside_input(self, cache: KvCache, place: Place) -> Count:

@@ -178,7 +178,8 @@ Policy: TypeAlias = Callable[[Model, System, Request, float], System]
 
 def _drafting(draft: Draft, generation: Generation) -> Generation:
     """The passes of a draft model; its cache has room for the tokens that the target verifies."""
-    return Generation(shape=draft.shape, min_spare_tokens=generation.spare_tokens)
+    spare = generation.spare_tokens
+    return Generation(shape=draft.shape, min_spare_tokens=spare, branches=generation.branches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -65,11 +65,12 @@ def drafted_tokens(analysis: Analysis) -> Count:
 
 
 def tokens_per_round(analysis: Analysis) -> Count:
-    """Expected output tokens per round, by point; for branches the mean over all passes after prefill."""
+    """Expected output tokens per round, by point; for branches of all of them, the mean over all passes after
+    prefill."""
     generation, plan = analysis.system.generation, analysis.schedule
     if generation.branches is None:
         return generation.tokens
-    return np.asarray(plan.tokens / np.maximum(plan.decode_sum(1.0), 1.0))
+    return np.asarray(generation.tokens * plan.tokens / np.maximum(plan.decode_sum(1.0), 1.0))
 
 
 def _plain_decoding(system: System) -> System:

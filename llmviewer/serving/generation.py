@@ -58,7 +58,7 @@ class Generation:
 
     tokens: expected output tokens of a round, bonus token included.
     extra_s: time of a round outside kernels [s].  facts: figures for the result, by name.
-    branches: an outline and parallel sequences instead of rounds.
+    branches: an outline and parallel sequences; each runs in rounds of its own.
     min_spare_tokens: minimum cache tokens that a sequence needs beyond prompt and output.
     """
 
@@ -115,6 +115,14 @@ class GenerationScheme:
     name: str
     make: Callable[[Model], Generation]
     candidates: tuple[GenerationScheme, ...] = ()
+
+    def changed(self, title: str, change: Callable[[Generation], Generation]) -> GenerationScheme:
+        """The scheme whose generations are changed, listed under both names."""
+        return GenerationScheme(
+            name=f"{self.name} + {title}",
+            make=lambda model: change(self.make(model)),
+            candidates=tuple(one.changed(title, change) for one in self.candidates),
+        )
 
 
 def select_generation(candidates: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:

@@ -226,7 +226,8 @@ def peak_memory_passes(
 
 def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule:
     """The schedule with the decode steps of a generation, and only the cached tokens that eviction leaves."""
-    if generation.branches is None and generation.shape is not ONE_TOKEN:
+    prefilled = generation.branches is not None and generation.branches.prefilled
+    if generation.shape is not ONE_TOKEN and not prefilled:
         plan = _shaped(plan, generation.shape)
     if cache.kept == 1.0:
         return plan
