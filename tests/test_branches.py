@@ -339,7 +339,9 @@ class TestSpeculationInBranches:
     def test_one_branch_equals_speculation_alone_bit_for_bit(self) -> None:
         words = {"speculative": "draft=tinyllama-1.1b,tokens=3,acceptance=0.6", "input_len": 64, "output_len": 40}
         one = analyze("llama-2-7b", "a100", branches="apar,1,parallel=0.5", **words)
-        assert without_option_texts(one.to_dict()) == without_option_texts(analyze("llama-2-7b", "a100", **words).to_dict())
+        assert without_option_texts(one.to_dict()) == without_option_texts(
+            analyze("llama-2-7b", "a100", **words).to_dict()
+        )
 
     def test_drafts_run_for_every_branch(self) -> None:
         # on the roofline, where a pass over three sequences reads the weights once: 2 x fewer passes

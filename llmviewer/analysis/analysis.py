@@ -90,12 +90,24 @@ class Analysis:
 
     @property
     def prefill_s(self) -> Array:
-        """Prefill of one batch of prompts [s], by the model and by draft models that have a cache."""
+        """Prefill of one batch of prompts [s], by the model and by draft models that have a cache; in mixed steps with
+        drafts for the sequences that decode in them."""
         seconds = self.own_prefill_s
         for draft, analysis in self.drafts:
             if draft.caches:
                 seconds = seconds + analysis.own_prefill_s
-        return seconds
+        if self.running is None or not np.any(self.running.decodes):
+            return seconds
+        return seconds + self._drafting_s * self.schedule.prefill(1.0) * np.where(self.running.decodes, 1.0, 0.0)
+
+    @property
+    def _drafting_s(self) -> Array:
+        """Mean time of a round beside its verification pass [s]: draft passes, and time outside kernels.
+
+        Engines run the first draft pass together with a prompt's chunk; here it is a pass of its own.
+        """
+        drafts = total(draft.passes * one.schedule.decode_sum(one.step_s) for draft, one in self.drafts)
+        return np.asarray(drafts / np.maximum(self.schedule.decode_steps, 1.0) + self._extra_s)
 
     @property
     def own_prefill_s(self) -> Array:
@@ -148,7 +160,9 @@ class Analysis:
 
         With speculation a round may start at any of these contexts; it generates `generation.tokens` tokens.
         """
-        return self.per_round(lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.decode_steps)
+        return self.per_round(
+            lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.decode_steps
+        )
 
     @property
     def token_s(self) -> Array:
@@ -256,9 +270,11 @@ def _running(model: Model, system: System, requested: Request, token_budget: flo
 
 def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Analysis:
     """The analysis with those of its draft models."""
-    drafts = []
+    drafts, running = [], target.running
+    if running is not None:  # the model verifies in mixed steps; its drafts have passes of their own
+        running = replace(running, decodes=0.0)
     for one in target.system.drafters:
-        alone = _without_drafts(one.draft.model, one.system, request, token_budget, target.running)
+        alone = _without_drafts(one.draft.model, one.system, request, token_budget, running)
         drafts.append((one.draft, replace(alone, stored=partial(_extra_memory, one.draft, alone))))
 
     def stored() -> Memory:

@@ -240,11 +240,14 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
         new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
         token_budget=token_budget,
         microbatches=system.parallelism.microbatches,
+        verified_tokens=system.generation.shape.new_tokens,
+        tokens_per_round=system.generation.tokens,
     )
 
 
 def _prompt_bytes(model: Model, system: System, request: Request) -> Count:
-    """KV cache of one prompt on each device, without pages or reservations [byte]."""
+    """KV cache of one prompt on each device, of the model and its draft models, without pages, reservations or room
+    for draft tokens [byte]."""
     single = 0.0 * request.batch_size + 1.0
     prompt = replace(request, batch_size=single, output_len=single)
-    return memory_of(model, system.one_replica(), prompt).kv_cache_used_bytes
+    return memory_of(model, system.one_replica().prefilling(), prompt).kv_cache_used_bytes

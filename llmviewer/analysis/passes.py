@@ -46,7 +46,7 @@ def _passes_of_running(system: System, own: Request, token_budget: float, runnin
         plan = plan.with_filled_chunks(budget * running.filled)
     if np.any(running.decodes):
         context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
-        plan = plan.with_decodes(running.decodes, context)
+        plan = plan.with_decodes(running.decodes, context, system.generation.shape)
     return plan
 
 

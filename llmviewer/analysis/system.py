@@ -166,6 +166,11 @@ class System:
         drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)
         return replace(self, parallelism=replace(self.parallelism, data=1), drafters=drafters)
 
+    def prefilling(self) -> System:
+        """The system while it prefills prompts, with the draft models that do so too, and no rounds yet."""
+        drafters = tuple(replace(one, system=one.system.prefilling()) for one in self.drafters)
+        return replace(self, generation=AUTOREGRESSIVE, drafters=drafters)
+
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all graph passes."""
         for applied in self.passes:

@@ -144,18 +144,28 @@ class Schedule:
         new[: self.prefill_passes] = full
         return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), repeats=repeats)
 
-    def with_decodes(self, decodes: Count, cached: Count) -> Schedule:
-        """The schedule with `decodes` decoding sequences over `cached` tokens in each prefill pass of a point."""
+    def with_decodes(self, decodes: Count, cached: Count, shape: PassShape = ONE_TOKEN) -> Schedule:
+        """The schedule with `decodes` decoding sequences over `cached` tokens in each prefill pass of a point.
+
+        shape: tokens of these sequences.
+        """
         points = self.point_of_pass[: self.prefill_passes].astype(int)
         rest = len(self.repeats) - self.prefill_passes
         sequences, context = ((count * np.ones(self.points))[points] for count in (decodes, cached))
         (group,) = self.step.groups
+
+        def each(count: Count) -> Array:
+            """A count of the shape in prefill passes, and any in the others, which have no decoding sequences."""
+            return np.concatenate(((count * np.ones(self.points))[points], np.ones(rest)))
+
+        pairs = shape.attended_new_pairs
         decoding = replace(
             group,
             batch_size=np.concatenate((sequences, np.zeros(rest))),
-            new_tokens=np.ones(len(self.repeats)),
+            new_tokens=each(shape.new_tokens),
             cached_tokens=np.concatenate((context, np.zeros(rest))),
-            logit_positions=np.ones(len(self.repeats)),
+            logit_positions=each(shape.logit_positions),
+            attended_new_pairs=None if pairs is None else each(pairs),
         )
         return replace(self, step=Step((group, decoding)))
 
