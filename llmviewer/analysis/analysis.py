@@ -24,6 +24,7 @@ from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
+from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
@@ -279,7 +280,7 @@ def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Ana
 
     def stored() -> Memory:
         memory = target.memory
-        for _, own in drafts:
+        for _, own in drafts if stores_drafts(target.model, target.system) else ():
             memory = memory.beside(own.memory)
         return memory
 

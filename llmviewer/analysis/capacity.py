@@ -11,6 +11,7 @@ from llmviewer.analysis import memory
 from llmviewer.analysis.engine_parts import engine_parts, reported_bytes, vision_bytes
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, largest_passes_of
+from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
@@ -168,7 +169,7 @@ def memory_of(model: Model, system: System, request: Request, token_budget: Coun
     """Memory of a request without timing any operator, draft models included."""
     request = system.batching.padded(request)
     stored, _ = _memory_and_graph(model, system, request, token_budget)
-    for drafter in system.drafters:
+    for drafter in system.drafters if stores_drafts(model, system) else ():
         own, graph = _memory_and_graph(drafter.draft.model, drafter.system, request, token_budget)
         stored = stored.beside(extra_memory_of_draft(drafter.draft, own, graph))
     return stored

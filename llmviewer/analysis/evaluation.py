@@ -134,7 +134,7 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     stages = tuple(
         _served(Evaluation(graph=graph, rows=_priced(system, graph, priced)), system, step) for graph in graphs
     )
-    return replace(stages[fullest(graphs)], stages=stages)
+    return replace(stages[fullest(graphs, system)], stages=stages)
 
 
 def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:

@@ -68,4 +68,4 @@ def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:
     if system.parallelism.pipeline == 1:
         return graph
     stages = stages_of(graph, system)
-    return stages[fullest(stages)]
+    return stages[fullest(stages, system)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llmviewer.layers.decoder import DecoderLayer, Residual
@@ -35,21 +35,28 @@ def with_parts_skipped(target: Model, attention: float, mlp: float) -> Model:
 
 
 def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[DecoderLayer]:
-    """Layers that keep both parts, then layers that keep only one."""
+    """Layers that keep both parts, then layers that keep only one, both spread evenly."""
     mixers = layer.repeats - round(layer.repeats * attention) if layer.mixer else 0
     parts = layer.repeats - round(layer.repeats * mlp) if layer.feed_forward else 0
-    both = min(mixers, parts)
+    both, kept = min(mixers, parts), _spread(layer.numbers or range(layer.repeats), max(mixers, parts))
+    whole = _spread(kept, both)
+    partly = tuple(number for number in kept if number not in whole)
     if both:
-        yield replace(layer, repeats=both, numbers=())
+        yield replace(layer, repeats=both, numbers=whole)
     if mixers > both:
         name = layer.name if not layer.feed_forward else f"{layer.name}_attention"
-        yield replace(layer, name=name, repeats=mixers - both, numbers=(), feed_forward=None)
+        yield replace(layer, name=name, repeats=mixers - both, numbers=partly, feed_forward=None)
     if parts > both:
         norms = layer.norms
         if layer.residual is Residual.PARALLEL and norms.mlp is None:  # one norm is used by both parts
             norms = replace(norms, mlp=norms.attn)
         name = layer.name if not layer.mixer else f"{layer.name}_mlp"
-        yield replace(layer, name=name, repeats=parts - both, numbers=(), mixer=None, norms=norms)
+        yield replace(layer, name=name, repeats=parts - both, numbers=partly, mixer=None, norms=norms)
+
+
+def _spread(numbers: Sequence[int], count: int) -> tuple[int, ...]:
+    """`count` of the layer numbers, spread evenly."""
+    return tuple(numbers[at * len(numbers) // count] for at in range(count))
 
 
 WHERE = "--speculative self"
