@@ -324,7 +324,7 @@ class TestSpeculationInBranches:
         shape = PassShape(new_tokens=5.0, logit_positions=5.0)
         requested = Request(batch_size=1, input_len=100, output_len=16)
         found = schedule(requested, generation=Generation(branches=apar(3.0, 0.75), shape=shape, tokens=2.0))
-        assert [(1, 5, 100), (1, 5, 101), (1, 5, 102)] == passes(found)[:3]
+        assert passes(found)[:3] == [(1, 5, 100), (1, 5, 101), (1, 5, 102)]
         assert passes(found)[3:] == [(3, 5, cached) for cached in (103, 104, 105, 106)]
 
     def test_every_branch_stores_its_rejectable_tokens(self) -> None:

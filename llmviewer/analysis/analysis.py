@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.analysis.admission import one_per_chip, running_of
 from llmviewer.analysis.capacity import (
     extra_memory_of_draft,
     memory_of,
     memory_of_passes,
-    replica_of,
     with_reserved_output,
 )
 from llmviewer.analysis.encoders import check_encoder
@@ -28,7 +28,6 @@ from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
-from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
@@ -249,24 +248,14 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     token_budget: most tokens of one prefill pass.  All passes are priced in one evaluation of the graph; if they do not
     fit in memory, decode steps are evaluated in pieces of which times and bytes read are kept.
     """
-    requested = request = _one_per_chip(request, system)
+    requested = request = one_per_chip(request, system)
     check_encoder(model, system, request, token_budget)
     running = None
     if system.batching is not STATIC:
-        request, running = _running(model, system, request, token_budget)
+        request, running = running_of(model, system, request, token_budget)
     found = _without_drafts(model, system, request, token_budget, running)
     found = replace(found, request=requested, running=running) if request is not requested else found
     return _with_drafts(found, request, token_budget) if system.drafters else found
-
-
-def _running(model: Model, system: System, requested: Request, token_budget: float) -> tuple[Request, Running | None]:
-    """Sequences that run concurrently, of all replicas and of each."""
-    requested = system.batching.padded(requested)
-    running = system.batching.admit(system.parallelism.replica(requested), replica_of(model, system, token_budget))
-    if running is None:
-        return requested, None
-    batch = running.request.batch_size * system.parallelism.data
-    return replace(running.request, batch_size=batch), running
 
 
 def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Analysis:
@@ -307,11 +296,3 @@ def _without_drafts(
         return memory_of_passes(model, system, kept, largest, graph_of_device(model, system, largest))
 
     return Analysis(model=model, system=system, request=request, passes=passes, stored=stored)
-
-
-def _one_per_chip(request: Request, system: System) -> Request:
-    """A request for each hypothetical chip, where the system's figures are arrays."""
-    chips = system.chip.points
-    if 1 < (points := max(map(np.size, (request.batch_size, request.input_len, request.output_len)))) != chips > 1:
-        raise UserError(f"sequences of one length are needed: the chip's figures have {chips}, the request {points}")
-    return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))

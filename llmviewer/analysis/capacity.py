@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip, Host
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
-from llmviewer.serving.batching import Replica
 from llmviewer.serving.branches import Branches
 from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
@@ -231,24 +229,3 @@ def admitted(model: Model, system: System, request: Request, token_budget: float
     """The request with no more sequences than the caches of all replicas store at once."""
     count = concurrent_sequences(model, system, request, token_budget) * system.parallelism.data
     return replace(request, batch_size=np.minimum(request.batch_size, count))
-
-
-def replica_of(model: Model, system: System, token_budget: float) -> Replica:
-    """One replica of the system with its model.  token_budget: most tokens of one prefill pass."""
-    return Replica(
-        max_sequences=partial(concurrent_sequences, model, system),
-        prompt_bytes=partial(_prompt_bytes, model, system),
-        new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
-        token_budget=token_budget,
-        microbatches=system.parallelism.microbatches,
-        verified_tokens=system.generation.shape.new_tokens,
-        tokens_per_round=system.generation.tokens,
-    )
-
-
-def _prompt_bytes(model: Model, system: System, request: Request) -> Count:
-    """KV cache of one prompt on each device, of the model and its draft models, without pages, reservations or room
-    for draft tokens [byte]."""
-    single = 0.0 * request.batch_size + 1.0
-    prompt = replace(request, batch_size=single, output_len=single)
-    return memory_of(model, system.one_replica().prefilling(), prompt).kv_cache_used_bytes

@@ -129,46 +129,6 @@ class Schedule:
         repeats[: self.prefill_passes] *= factors
         return replace(self, repeats=repeats)
 
-    def with_filled_chunks(self, chunk: Count) -> Schedule:
-        """The schedule if a prompt's last chunk shares its pass with the next prompt's first one.
-
-        The chunk is charged its part of a pass of `chunk` tokens and attends to as many pairs as before.  chunk 0: it
-        has its own pass.
-        """
-        group, points = self.step.groups[0], self.point_of_pass[: self.prefill_passes].astype(int)
-        new, cached, repeats = (np.array(column) for column in (group.new_tokens, group.cached_tokens, self.repeats))
-        own = new[: self.prefill_passes]
-        full = np.maximum((chunk * np.ones(self.points))[points], own)
-        repeats[: self.prefill_passes] *= own / full
-        cached[: self.prefill_passes] -= (full - own) / 2.0
-        new[: self.prefill_passes] = full
-        return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), repeats=repeats)
-
-    def with_decodes(self, decodes: Count, cached: Count, shape: PassShape = ONE_TOKEN) -> Schedule:
-        """The schedule with `decodes` decoding sequences over `cached` tokens in each prefill pass of a point.
-
-        shape: tokens of these sequences.
-        """
-        points = self.point_of_pass[: self.prefill_passes].astype(int)
-        rest = len(self.repeats) - self.prefill_passes
-        sequences, context = ((count * np.ones(self.points))[points] for count in (decodes, cached))
-        (group,) = self.step.groups
-
-        def each(count: Count) -> Array:
-            """A count of the shape in prefill passes, and any in the others, which have no decoding sequences."""
-            return np.concatenate(((count * np.ones(self.points))[points], np.ones(rest)))
-
-        pairs = shape.attended_new_pairs
-        decoding = replace(
-            group,
-            batch_size=np.concatenate((sequences, np.zeros(rest))),
-            new_tokens=each(shape.new_tokens),
-            cached_tokens=np.concatenate((context, np.zeros(rest))),
-            logit_positions=each(shape.logit_positions),
-            attended_new_pairs=None if pairs is None else each(pairs),
-        )
-        return replace(self, step=Step((group, decoding)))
-
     def max_over_passes(self, values: Count) -> Array:
         """The largest value over all passes of every point."""
         full = self._full(values)

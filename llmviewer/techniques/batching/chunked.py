@@ -48,9 +48,9 @@ def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count, veri
     verified: tokens of a decode, which are more than one where drafts are verified; steps are then rounds.
 
     A sequences run; a prompt of S tokens takes k steps, an answer n.  Without queueing one sequence at a time is in
-    prefill: the other A - 1 decode, a step has room for budget - v (A - 1) prompt tokens, and A k of the n + k steps of a
-    sequence's cycle are mixed.  If A k > n + k, every step is mixed and a prompt's last chunk shares its step with the
-    next prompt's first: a cycle of n + k steps prefills A prompts in (n + k) / A steps each.  No step exceeds the
+    prefill: the other A - 1 decode, a step has room for budget - v (A - 1) prompt tokens, and A k of the n + k steps of
+    a sequence's cycle are mixed.  If A k > n + k, every step is mixed and a prompt's last chunk shares its step with
+    the next prompt's first: a cycle of n + k steps prefills A prompts in (n + k) / A steps each.  No step exceeds the
     budget, so a prompt and its answer take at least (S + v n) / budget steps, and prompts queue.
     """
     room = budget - (running - 1.0) * verified
@@ -211,8 +211,8 @@ TECHNIQUE = Technique(
     formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running "
     "sequences a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts "
     "share a step, k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the "
-    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n; with "
-    "--speculative a decode takes as many tokens as it verifies, n are rounds, and each mixed step drafts, too",
+    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n"
+    "; with --speculative a decode takes as many tokens as it verifies, n are rounds, and each mixed step drafts, too",
     source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
     make=_make,
