@@ -19,7 +19,6 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip, Host
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
-from llmviewer.serving.branches import Branches
 from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
 from llmviewer.serving.kv_cache import KvCache
@@ -43,7 +42,7 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     request = _with_draft_tokens(system.parallelism.replica(request), system.generation)
     cache = _resolved_reservation(model, system.kv_cache, graph)
     generation = system.generation
-    batch = _BatchCache(graph=graph, request=request, branches=generation.branches, spare=generation.spare_tokens)
+    batch = _BatchCache(graph=graph, request=request, generation=generation)
     stored = batch.bytes(cache)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph) + vision_bytes(model, system),
@@ -123,13 +122,12 @@ def _resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache
 class _BatchCache:
     """The KV cache of a whole batch whose sequences end together, each as one sequence or as several branches.
 
-    spare: recurrent states in addition to a sequence's own, and tokens that each branch stores beyond its last.
+    Its spare tokens are recurrent states in addition to a sequence's own, and what each branch stores beyond its last.
     """
 
     graph: Graph
     request: Request
-    branches: Branches | None = None
-    spare: Count = 0.0
+    generation: Generation
 
     def bytes(self, cache: KvCache, finder: KvCache | None = None, place: Place = Place.DEVICE) -> Count:
         """Bytes at `place`, a shared prefix once.  finder: the cache whose pages decide the prefix hit."""
@@ -137,15 +135,18 @@ class _BatchCache:
         hit = finder.prefix_hit(request.input_len)
         if memory.has_input_states(self.graph):
             return self._beside_input(cache, place)
-        if self.branches is None:
+        forks, spare = self.generation.branches, self.generation.spare_tokens
+        if forks is None:
             context = request.input_len + request.output_len - 1.0
-            own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
+            if self.generation.denoising is not None:
+                context = self.generation.denoising.cached_tokens(context)
+            own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, spare)
             return own * request.batch_size + shared
-        branches, context, common = self.branches.final_cache(request.input_len, request.output_len)
-        context = context + self.spare
-        own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
+        branches, context, common = forks.final_cache(request.input_len, request.output_len)
+        context = context + spare
+        own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, spare)
         pages = np.floor(common / finder.block_size) * finder.block_size
-        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place, self.spare)
+        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place, spare)
         return (branch * branches + (own - branch)) * request.batch_size + shared
 
     def _beside_input(self, cache: KvCache, place: Place) -> Count:

@@ -13,6 +13,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Group, Request, Step
 from llmviewer.serving.branches import Steps, one_after_another
+from llmviewer.serving.denoising import Denoising
 from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Generation, PassShape
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.serving.prompts import all_passes, first_and_last_passes, prefill_passes
@@ -165,6 +166,8 @@ def schedule(
     _check(prompt - found, output, token_budget)
     passes, starts = prefill_passes((prompts, prompt - found, found), token_budget, all_passes)
     branches = generation.branches
+    if generation.denoising is not None:
+        return _denoised(generation.denoising, (prompts, batch, prompt, output), (passes, starts))
     if branches is not None:
         _check(branches.branch_prefill((batch, prompt, output))[1], output, token_budget)
         real = branches.steps((batch, prompt, output), token_budget)
@@ -186,6 +189,8 @@ def peak_memory_passes(
     batch, prompt, output = _columns(request)
     found = cache.prefix_hit(prompt)
     passes, starts = prefill_passes((batch, prompt - found, found), token_budget, first_and_last_passes)
+    if generation.denoising is not None:
+        return _denoised(generation.denoising, (batch, batch, prompt, output), (passes, starts))
     steps = np.minimum(output - 1.0, 1.0)
     if generation.branches is not None:
         real = generation.branches.peak_memory((batch, prompt, output), token_budget)
@@ -202,6 +207,25 @@ def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule
     if cache.kept == 1.0:
         return plan
     return replace(plan, step=Step(tuple(replace(group, kept=cache.kept) for group in plan.step.groups)))
+
+
+def _denoised(denoising: Denoising, request: tuple[Array, ...], prefill: tuple[tuple[Array, ...], Array]) -> Schedule:
+    """The passes of a denoised answer, whose tokens see each other; prompts alone are causal.
+
+    request: prompts to prefill, batch sizes, prompt lengths, output lengths.  prefill: passes of the prompts alone.
+    """
+    prompts, *sizes = request
+    batch, prompt, output = sizes
+    if denoising.whole:
+        prefill = denoising.first_pass((prompts, prompt, output)), np.arange(float(len(batch)))
+    plan = _assembled((batch, prompt, output), prefill, denoising.steps_of((batch, prompt, output)))
+    (group,), shown = plan.step.groups, slice(plan.prefill_passes, plan.shown)
+    columns = {name: np.array(getattr(group, name)) for name in ("new_tokens", "cached_tokens", "logit_positions")}
+    for column, first in zip(columns.values(), denoising.shown((batch, prompt, output)), strict=True):
+        column[shown] = first
+    together = np.arange(len(plan.repeats)) >= (0 if denoising.whole else plan.prefill_passes)
+    pairs = np.where(together, columns["new_tokens"] ** 2.0, np.nan)
+    return replace(plan, step=Step((replace(group, **columns, attended_new_pairs=pairs),)))
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:

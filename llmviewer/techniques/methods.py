@@ -28,6 +28,8 @@ METHODS: dict[str, dict[str, str]] = {
         "rest": "speculation.rest",
         "lookahead": "speculation.lookahead",
         "jacobi": "speculation.jacobi",
+        "diffusion": "speculation.diffusion",
+        "nat": "speculation.non_autoregressive",
         "self": "speculation.self_speculative",
         "medusa": "speculation.medusa",
         "eagle": "speculation.eagle",

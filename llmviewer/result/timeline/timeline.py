@@ -93,7 +93,7 @@ class _TimelineBuilder:
             start = end
         system = system_at(self.analysis, self.point)
         generation = system.generation
-        rounds = generation is not AUTOREGRESSIVE and generation.branches is None
+        rounds = generation is not AUTOREGRESSIVE and not generation.counts_passes
         tokens = {"expected_tokens": number(value_at(generation.tokens, 0))} if rounds else {}
         for count, at in enumerate(plan.decode, 1):
             name = f"{'round' if rounds else 'decode step'} {count}"

@@ -39,3 +39,5 @@ def check_mixable(batching: str, system: System) -> None:
             f"--batching {batching} and --branches are not modelled together: a request has a varying number of "
             "sequences; remove one of them"
         )
+    if system.scheme is not None and system.scheme.alone:
+        raise UserError(f"--batching {batching} and {system.scheme.name}: {system.scheme.alone}; remove one of them")

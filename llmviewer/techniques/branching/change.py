@@ -44,6 +44,8 @@ def _check(title: str, branches: Branches, system: System) -> None:
         raise UserError(f"{title}: branches evict different tokens and cannot share a prefix (--kv-evict)")
     if not branches.shared and cache.hit_rate:
         raise UserError(f"{title}: branches also hit the --prefix-cache; add shared=on")
+    if system.scheme is not None and system.scheme.alone:
+        raise UserError(f"{title} and {system.scheme.name}: {system.scheme.alone}; remove one of them")
     if system.scheme is not None and branches.prefilled:
         raise UserError(
             f"{title} and {system.scheme.name}: prompts of branches would be prefilled between rounds, which is not "
