@@ -25,6 +25,7 @@ METHODS: dict[str, dict[str, str]] = {
         "fallback": "speculation.fallback",
         "ngram": "speculation.ngram",
         "llma": "speculation.llma",
+        "copy": "speculation.copied_phrases",
         "rest": "speculation.rest",
         "lookahead": "speculation.lookahead",
         "jacobi": "speculation.jacobi",

@@ -84,8 +84,8 @@ TECHNIQUE = Technique(
     },
     formula="n / per_pass passes; each over S + n tokens (none), block and later ones (prefix), or block (dual, "
     "blocks); with prefix and dual the first of a block is over S + n, with blocks one more pass stores a finished "
-    "block; T tokens that see each other and c cached ones attend T (T + c) pairs; TTFT is the first pass, or with blocks the "
-    "prompt's prefill",
+    "block; T tokens that see each other and c cached ones attend T (T + c) pairs; TTFT is the first pass, or with "
+    "blocks the prompt's prefill",
     source="LLaDA arXiv 2502.09992, Dream arXiv 2508.15487; caches: Fast-dLLM arXiv 2505.22618, "
     "https://github.com/NVlabs/Fast-dLLM; blocks: Block Diffusion arXiv 2503.09573",
     example="llmviewer analyze llada-8b --hardware h100 --input-len 128 --output-len 256 "

@@ -8,7 +8,8 @@ from dataclasses import replace
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft, Generation
-from llmviewer.techniques.speculation.draft_model import draft_round
+from llmviewer.techniques.speculation.adaptive import ADAPTIVE_HELP, read_stopping
+from llmviewer.techniques.speculation.draft_model import drafting
 from llmviewer.techniques.speculation.draft_options import (
     ACCEPTANCE_HELP,
     TOKENS_HELP,
@@ -65,14 +66,14 @@ MLP = Parameter(name="mlp", low=0.0, high=0.99)
 
 
 def _make(text: str) -> Change:
-    given = parse_parameters(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
+    given = parse_parameters(WHERE, text, ("attention", "mlp", "tokens", "acceptance", "adaptive"))
     attention, mlp = ATTENTION.value(given, WHERE), MLP.value(given, WHERE)
-    by_position = required_acceptance(WHERE, given)
+    by_position, stopping = required_acceptance(WHERE, given), read_stopping(WHERE, given)
 
     def make(tokens: float, target: Model) -> Generation:
         model = with_parts_skipped(target, attention, mlp)
         draft = Draft(name=model.name, model=model, caches=False, shared=None, same_weights=True)
-        return draft_round(draft, tokens, by_position)
+        return drafting(draft, tokens, by_position, stopping)
 
     return draft_tokens_change(scheme_name("self", text), WHERE, given, make)
 
@@ -86,6 +87,7 @@ TECHNIQUE = Technique(
         "mlp": "share of MLP parts that drafting skips",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
+        "adaptive": ADAPTIVE_HELP,
     },
     formula="time per token = (verification of g + 1 tokens + g passes of the remaining parts) / E; "
     "E = 1 + a_1 + a_1 a_2 + ...; extra memory: KV cache of g tokens only",
