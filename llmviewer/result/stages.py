@@ -86,17 +86,16 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
 def _sizes_of_stage(analysis: Analysis, name: str, point: int) -> tuple[float, float]:
     """New tokens of a sequence in a stage, all of its prompt in prefill, and those in its cache."""
     prompt, generation = value_at(analysis.request.input_len, point), analysis.system.generation
+    found = value_at(analysis.system.kv_cache.prefix_hit(prompt), 0)
     if generation.denoising is not None and (name == "decode" or generation.denoising.whole):
         plan = analysis.schedule
         at = plan.prefill_passes + point if name == "decode" else int(plan.prefill_starts[point])
         (group,) = plan.step.groups
         return value_at(group.new_tokens, at), value_at(group.cached_tokens, at)
-    found = analysis.system.kv_cache.prefix_hit(prompt)
     if name == "prefill":
         return prompt - found, found
-    return value_at(
-        generation.shape.new_tokens, point
-    ), START_TOKENS if analysis.model.encoder is not None else prompt - 1.0
+    cached = START_TOKENS if analysis.model.encoder is not None else prompt - 1.0
+    return value_at(generation.shape.new_tokens, point), cached
 
 
 def _no_stage() -> dict[str, Any]:

@@ -63,30 +63,32 @@ class Denoising:
         number = np.arange(float(len(owner))) - np.repeat(np.cumsum(counts) - counts, counts.astype(int))
         start, end = prompt[owner] + number * block[owner], (prompt + output)[owner]
         tokens = np.minimum(block[owner], end - start)
-        passes = (
-            np.maximum(self.steps * np.minimum(tokens / self.block, 1.0), 1.0)
-            if np.isfinite(self.block)
-            else self.steps
-        )
-        new, kept = self._inner(start, end, tokens)
-        one = np.ones(len(owner))
         first, last = number == 0.0, number == counts[owner] - 1.0
-        if self.whole:
-            entries = ((end, 0.0 * one, np.where(first, 0.0, 1.0)), (new, kept, passes - 1.0))
-        else:
-            entries = ((new, kept, passes * one), (new, kept, np.where(last, 0.0, 1.0)))
-
-        def column(values: tuple[Array, ...]) -> Array:
-            return np.stack(values, axis=1).reshape(-1)
-
+        pairs = self._passes_of_a_block((start, end, tokens), np.where(first, 0.0, 1.0), np.where(last, 0.0, 1.0))
+        new, cached, repeats = (np.stack(values, axis=1).reshape(-1) for values in zip(*pairs, strict=True))
         return Steps(
-            batch_size=column((batch[owner], batch[owner])),
-            new_tokens=column((entries[0][0], entries[1][0])),
-            cached_tokens=column((entries[0][1], entries[1][1])),
-            logit_positions=column((tokens, tokens)),
-            repeats=column((entries[0][2], entries[1][2])),
+            batch_size=np.repeat(batch[owner], 2),
+            new_tokens=new,
+            cached_tokens=cached,
+            logit_positions=np.repeat(tokens, 2),
+            repeats=repeats,
             counts=2.0 * counts,
         )
+
+    def _passes_of_a_block(
+        self, block: tuple[Array, Array, Array], not_first: Array, not_last: Array
+    ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+        """New tokens, cached tokens and repeats of the two kinds of passes of a block.
+
+        block: start, end of the answer, tokens.  not_first, not_last: 0.0 for the first or the last block, else 1.0.
+        """
+        start, end, tokens = block
+        share = np.minimum(tokens / self.block, 1.0) if np.isfinite(self.block) else np.ones(len(tokens))
+        passes = np.maximum(self.steps * share, 1.0)
+        new, kept = self._inner(start, end, tokens)
+        if self.whole:
+            return (end, 0.0 * end, not_first), (new, kept, passes - 1.0)
+        return (new, kept, passes), (new, kept, not_last)
 
     def cached_tokens(self, context: Count) -> Count:
         """Tokens of a sequence that are stored from pass to pass, of `context` tokens of prompt and answer."""

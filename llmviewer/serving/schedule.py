@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Group, Request, Step
-from llmviewer.serving.branches import Steps, one_after_another
+from llmviewer.serving.branches import Columns, Steps, one_after_another
 from llmviewer.serving.denoising import Denoising
 from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Generation, PassShape
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
@@ -210,22 +210,19 @@ def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule
 
 
 def _denoised(denoising: Denoising, request: tuple[Array, ...], prefill: tuple[tuple[Array, ...], Array]) -> Schedule:
-    """The passes of a denoised answer, whose tokens see each other; prompts alone are causal.
+    """The passes of a denoised answer, whose tokens see each other, after those of the prompts alone, which are causal.
 
-    request: prompts to prefill, batch sizes, prompt lengths, output lengths.  prefill: passes of the prompts alone.
+    request: prompts to prefill, batch sizes, prompt lengths, output lengths.
     """
-    prompts, *sizes = request
-    batch, prompt, output = sizes
+    prompts, batch, prompt, output = request
     if denoising.whole:
         prefill = denoising.first_pass((prompts, prompt, output)), np.arange(float(len(batch)))
-    plan = _assembled((batch, prompt, output), prefill, denoising.steps_of((batch, prompt, output)))
-    (group,), shown = plan.step.groups, slice(plan.prefill_passes, plan.shown)
-    columns = {name: np.array(getattr(group, name)) for name in ("new_tokens", "cached_tokens", "logit_positions")}
-    for column, first in zip(columns.values(), denoising.shown((batch, prompt, output)), strict=True):
-        column[shown] = first
+    sizes = batch, prompt, output
+    plan = _assembled(sizes, prefill, denoising.steps_of(sizes), denoising.shown(sizes))
+    (group,) = plan.step.groups
     together = np.arange(len(plan.repeats)) >= (0 if denoising.whole else plan.prefill_passes)
-    pairs = np.where(together, columns["new_tokens"] ** 2.0, np.nan)
-    return replace(plan, step=Step((replace(group, **columns, attended_new_pairs=pairs),)))
+    pairs = np.where(together, np.square(group.new_tokens), np.nan)
+    return replace(plan, step=Step((replace(group, attended_new_pairs=pairs),)))
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:
@@ -246,16 +243,20 @@ def _check(prompt: Array, output: Array, token_budget: Count) -> None:
             )
 
 
-def _assembled(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps) -> Schedule:
-    """The schedule of these passes.  request: batch sizes, prompt lengths (keys of the step shown) and output lengths.
-    prefill: passes, and index of the first pass of each point."""
+def _assembled(
+    request: Columns, prefill: tuple[tuple[Array, ...], Array], real: Steps, shown: Columns | None = None
+) -> Schedule:
+    """The schedule of these passes.  request: batch sizes, prompt lengths and output lengths.  prefill: passes, and
+    index of the first pass of each point.  shown: new and cached tokens and logits of the step shown; None for one
+    token with as many keys as the prompt."""
     (batch, prompt, output), (passes, starts) = request, prefill
     one = np.ones(len(batch))
+    new, cached, logits = shown or (one, prompt - 1.0, one)
     group = Group(
         batch_size=np.concatenate((passes[0], batch, real.batch_size)),
-        new_tokens=np.concatenate((passes[1], one, real.new_tokens)),
-        cached_tokens=np.concatenate((passes[2], prompt - 1.0, real.cached_tokens)),
-        logit_positions=np.concatenate((passes[3], one, real.logit_positions)),
+        new_tokens=np.concatenate((passes[1], new, real.new_tokens)),
+        cached_tokens=np.concatenate((passes[2], cached, real.cached_tokens)),
+        logit_positions=np.concatenate((passes[3], logits, real.logit_positions)),
     )
     return Schedule(
         step=Step((group,)),

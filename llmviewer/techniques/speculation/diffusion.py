@@ -63,7 +63,7 @@ def _make(text: str) -> Change:
     steps = STEPS.value(given, WHERE) if "steps" in given else steps
     if not 1.0 <= steps <= block:
         raise UserError(f"{WHERE}: {steps:g} steps; a block of {block:g} tokens takes 1 to {block:g}")
-    facts = {"block_tokens": block, "steps": steps, "cache": word}
+    facts: dict[str, float | str] = {"block_tokens": block, "steps": steps, "cache": word}
     return denoising_change(
         scheme_name("diffusion", text), Denoising(block=block, steps=steps, cached=Cached(word)), facts
     )
