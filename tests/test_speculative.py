@@ -11,6 +11,7 @@ from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.result import speculation_report
+from llmviewer.result.timeline.timeline import timeline
 from llmviewer.serving.generation import Draft, Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_model import draft_round
@@ -330,10 +331,33 @@ class TestPipeline:
         assert one["drafts"][0]["pass_s"] < four["drafts"][0]["pass_s"]  # three sends
         assert four["drafts"][0]["pass_s"] == pytest.approx(four["plain_token_s"], rel=0.01)
 
-    def test_drafts_of_several_micro_batches_are_rejected(self) -> None:
-        with pytest.raises(UserError, match="drafts of several micro-batches at once are not modelled"):
-            words = {"speculative": speculative("llama-3.2-1b"), "pipeline_parallel_size": "2,microbatches=4"}
-            analyze("llama-3.1-8b", "h100", batch_size=8, **words)
+    @pytest.mark.parametrize(
+        ("words", "bottleneck"),
+        [("draft=tinyllama-1.1b,tokens=8,acceptance=0.7", "drafts"), ("ngram,tokens=4,acceptance=0.7", "stages")],
+    )
+    def test_micro_batches_share_the_last_stage_with_their_drafts(self, words: str, bottleneck: str) -> None:
+        """Four micro-batches of two sequences: a round takes the four times of the busiest stage, which is the last one
+        with its eight draft passes, or one way through all stages and drafts, whichever is longer."""
+        staged = {"batch_size": 8, "output_len": 1, "pipeline_parallel_size": "4,microbatches=4"}
+        found = analyze("llama-2-13b", "h100", input_len=256, speculative=words, **staged).analysis
+        own, at = found.passes, found.schedule.prefill_passes
+        drafts = sum(draft.passes * float(np.asarray(one.passes.time_s)[at]) for draft, one in found.drafts)
+        assert all(one.schedule.step.groups[0].batch_size[at] == 2.0 for _, one in found.drafts)
+        through, busiest, last = (float(np.asarray(one)[at]) for one in (own.time_s, own.busiest_s, own.last_s))
+        round_s = max(through + drafts, 4 * busiest, 4 * (last + drafts)) + float(found.system.outside_kernels_s)
+        assert found.token_s[0] == pytest.approx(round_s / float(found.system.generation.tokens), rel=1e-12)
+        assert (last + drafts > busiest) == (bottleneck == "drafts")
+
+    def test_one_micro_batch_of_a_sequence_each_is_a_sequence_alone(self) -> None:
+        words = {"speculative": "eagle,tokens=4", "input_len": 256, "pipeline_parallel_size": "2,microbatches=4"}
+        one, split = (analyze("llama-2-13b", "h100", batch_size=size, **words).analysis for size in (1, 4))
+        assert one.tpot_s[0] < split.tpot_s[0] < 4 * one.tpot_s[0]
+
+    def test_a_timeline_of_overlapping_drafts_is_refused(self) -> None:
+        words = {"speculative": "eagle,tokens=4", "pipeline_parallel_size": "2,microbatches=4", "batch_size": 8}
+        found = analyze("llama-2-7b", "h100", output_len=4, **words)
+        with pytest.raises(UserError, match="overlap and are not drawn; use microbatches=1"):
+            timeline(found.analysis, 2)
 
 
 def test_the_report_states_the_limit_of_the_break_even_search() -> None:

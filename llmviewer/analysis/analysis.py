@@ -25,7 +25,7 @@ from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.pipeline import stores_drafts
-from llmviewer.analysis.pricing import PassTimes, price
+from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.workload import Request
@@ -102,12 +102,9 @@ class Analysis:
 
     @property
     def _drafting_s(self) -> Array:
-        """Mean time of a round beside its verification pass [s]: draft passes, and time outside kernels.
-
-        Engines run the first draft pass together with a prompt's chunk; here it is a pass of its own.
-        """
+        """Mean time of a round beside its verification pass [s]; no draft pass is joined with a prompt's chunk."""
         drafts = total(draft.passes * one.schedule.decode_sum(one.step_s) for draft, one in self.drafts)
-        return np.asarray(drafts / np.maximum(self.schedule.decode_steps, 1.0) + self._extra_s)
+        return np.asarray(drafts / np.maximum(self.schedule.decode_steps, 1.0) + self.system.outside_kernels_s)
 
     @property
     def own_prefill_s(self) -> Array:
@@ -160,18 +157,22 @@ class Analysis:
 
         With speculation a round may start at any of these contexts; it generates `generation.tokens` tokens.
         """
-        return self.per_round(
-            lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.decode_steps
+        return self._of_rounds(
+            lambda one: one.schedule.decode_sum, self.system.outside_kernels_s * self.schedule.decode_steps
         )
 
     @property
     def token_s(self) -> Array:
         """Time per token of the representative decode step [s]."""
-        return self.per_round(lambda one: one.schedule.decode(one.step_s), self._extra_s)
+        return self._of_rounds(lambda one: one.schedule.decode, self.system.outside_kernels_s)
 
-    @property
-    def _extra_s(self) -> Count:
-        return self.system.outside_kernels_s
+    def _of_rounds(self, of: Callable[[Analysis], Callable[[Count], Array]], extra: Count) -> Array:
+        """Time per token of the rounds that `of` selects or sums [s].  extra: their time outside kernels."""
+        if not self.drafts or self.system.parallelism.microbatches == 1:
+            return self.per_round(lambda one: of(one)(one.step_s), extra)
+        in_flight: Array = self.in_flight[self.schedule.point_of_pass.astype(int)]
+        rounds = rounds_of_microbatches(self.passes, [(draft, one.passes) for draft, one in self.drafts], in_flight)
+        return np.asarray((of(self)(rounds) + extra) / self.system.generation.tokens)
 
     def per_round(self, quantity: Callable[[Analysis], Array], extra: Count = 0.0) -> Array:
         """`quantity` of the verification pass and the draft passes of a round, plus `extra`, per token of the round."""

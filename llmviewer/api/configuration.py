@@ -172,13 +172,17 @@ def _generating(one: Configuration) -> Configuration:
         raise UserError(
             f"{scheme.name}: --spatial sizes its chips for one model and has no place for drafts; remove one"
         )
-    if generation.drafts and parallelism.microbatches > 1:
-        raise UserError(
-            f"{scheme.name}: drafts of several micro-batches at once are not modelled; use -pp {parallelism.pipeline}"
-        )
     drafters = tuple(build.drafter_of(draft, model, one.chip, one.options) for draft in generation.drafts)
+    if parallelism.microbatches > 1:
+        drafters = tuple(replace(drafter, system=_in_microbatches(drafter.system, one.system)) for drafter in drafters)
     system = replace(one.system, drafters=drafters).generating(generation)
     return replace(one, system=system, candidates=candidates)
+
+
+def _in_microbatches(drafting: System, target: System) -> System:
+    """The system of a draft model that drafts for one micro-batch of its target after another."""
+    count = target.parallelism.microbatches
+    return replace(drafting, parallelism=replace(drafting.parallelism, microbatches=count))
 
 
 def _made(scheme: GenerationScheme, one: Configuration) -> Generation:
