@@ -373,6 +373,22 @@ class TestSpeculationInBranches:
         assert 3.4 < small < 4.2
 
 
+def test_forks_raise_throughput_and_lower_latency_of_a_loaded_server() -> None:
+    """Abstract of arXiv 2401.06761: throughput rises by 20 to 70 %, latency falls by 20 to 35 % for many requests.
+
+    64 users of answers of 512 tokens, three quarters in three branches; the paper's batch sizes are read from plots.
+    """
+    options: dict[str, Any] = {"efficiency": "calibrated", "engine": "vllm-v0", "batching": "continuous"}
+    plain, forked = (
+        analyze(
+            "llama-2-7b", "a100-sxm", batch_size=64, input_len=64, output_len=512, branches=branches, **options
+        ).metrics()
+        for branches in ("none", "apar,branches=3,parallel=0.75")
+    )
+    assert 1.2 < forked["output_tokens_per_s"] / plain["output_tokens_per_s"] < 1.7
+    assert 0.65 < forked["e2e_s"] / plain["e2e_s"] < 0.8
+
+
 def test_too_many_chunks_are_rejected_before_they_are_scheduled() -> None:
     requested = {"branches": "skeleton,outline=4,points=2,prompt=1000000", "max_num_batched_tokens": 1}
     with pytest.raises(UserError, match="forward passes; allowed: at most 262,144"):

@@ -257,8 +257,8 @@ def test_verification_reads_more_experts_than_one_token() -> None:
 
 
 def test_the_speedup_on_mixtral_lies_between_captured_and_eager_pytorch() -> None:
-    """1.50 was measured with PyTorch, whose launches hide a part of the experts' reads: ours are 1.21 where launches are
-    captured and 2.51 where every kernel of a token is launched by itself, tree or not."""
+    """1.50 was measured with PyTorch, whose launches hide a part of the experts' reads: ours are 1.21 where launches
+    are captured and 2.51 where every kernel of a token is launched by itself, tree or not."""
     text = "eagle,tokens=5,topk=8,nodes=25,acceptance=eagle-mixtral-8x7b"
     sizes: dict[str, Any] = {"efficiency": "calibrated", "tensor_parallel_size": 2, "input_len": 128, "output_len": 128}
     found = [
