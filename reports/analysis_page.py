@@ -123,6 +123,8 @@ def _decode_tokens(answer: dict[str, Any]) -> str:
 def _cache_text(answer: dict[str, Any]) -> str:
     """Returns the contents of the KV cache in words."""
     sizes, model = answer["workload"], answer["model"]
+    if (answer["generation"] or {}).get("cache") == "none":
+        return "none: every pass computes prompt and answer"
     tokens = sizes["input_len"] + allocated_output_tokens(answer) - 1
     parts = []
     if answer["generation"] is not None:

@@ -219,6 +219,8 @@ def test_the_command_line_names_tokens_per_pass(capsys: pytest.CaptureFixture[st
     assert main([*words.split()]) == 0
     shown = capsys.readouterr().out
     assert "384 tokens at once, context 384" in shown and "4 tokens per pass on average" in shown
+    assert "whole batch, prompts and answers, in one pass" in shown
+    assert "none: every pass computes prompt and answer" in shown
 
 
 @pytest.mark.parametrize("words", ["medusa", "diffusion,per_pass=4,cache=dual"])
