@@ -102,9 +102,9 @@ class Analysis:
 
     @property
     def _drafting_s(self) -> Array:
-        """Mean time of a round beside its verification pass [s]; no draft pass is joined with a prompt's chunk."""
-        drafts = total(draft.passes * one.schedule.decode_sum(one.step_s) for draft, one in self.drafts)
-        return np.asarray(drafts / np.maximum(self.schedule.decode_steps, 1.0) + self.system.outside_kernels_s)
+        """Mean time that a round takes beside its verification pass [s]; no draft pass is joined with a chunk."""
+        rounds = self.decode_s * self.system.generation.tokens - self.schedule.decode_sum(self.step_s)
+        return np.asarray(rounds / np.maximum(self.schedule.decode_steps, 1.0))
 
     @property
     def own_prefill_s(self) -> Array:

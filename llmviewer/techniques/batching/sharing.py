@@ -23,7 +23,7 @@ def _filled(system: System, batching: Batching) -> System:
     https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/_torch/pyexecutor/py_executor.py.
     """
     own = system.parallelism
-    if not (batching.fills_pipeline and own.fills) or system.scheme is not None:
+    if not (batching.fills_pipeline and own.fills):
         return system
     return replace(system, parallelism=replace(own, microbatches=own.pipeline))
 
