@@ -564,8 +564,19 @@ class TestBadInput:
     def test_unmodelled_combinations_are_rejected(self, batching: str) -> None:
         with pytest.raises(UserError, match="micro-batches of a pipeline are not modelled"):
             served_by("llama-2-7b", batching, pipeline_parallel_size="2,microbatches=4")
-        with pytest.raises(UserError, match="are not modelled together: a request has a varying number of sequences"):
-            served_by("llama-2-7b", batching, branches="apar,3")
+        with pytest.raises(UserError, match="branches prefill prompts of their own while others decode"):
+            served_by("llama-2-7b", batching, branches="skeleton,outline=8,points=3")
+
+    def test_branches_change_the_number_of_decodes_of_a_mixed_step(self) -> None:
+        with pytest.raises(UserError, match="chunks are planned for a constant number of decodes"):
+            served_by("llama-2-7b", "chunked", branches="apar,3")
+
+    def test_forks_run_on_a_decode_instance(self) -> None:
+        sizes: dict[str, Any] = {"batch_size": 1, "input_len": 512, "output_len": 128, "branches": "apar,3"}
+        alone = analyze("llama-2-7b", "a100", **sizes).analysis
+        served = analyze("llama-2-7b", "a100", batching="disaggregated", **sizes).analysis
+        moved = float(np.max(served.times.facts()["transfer_s"]))  # of the prompt, before it forks
+        assert float(served.generation_s[0]) == pytest.approx(float(alone.decode_s[0]) + moved)
 
     def test_a_chip_without_a_link_is_rejected(self) -> None:
         chip = replace(specs.load("a100-sxm"), links={}, default_link="")

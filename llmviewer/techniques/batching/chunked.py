@@ -195,6 +195,11 @@ def _make(text: str) -> Change:
 
     def change(system: System) -> System:
         check_mixable("chunked", system)
+        if any(applied.name.startswith("branches(") for applied in system.passes):
+            raise UserError(
+                f"{WHERE} and --branches are not modelled together: chunks are planned for a constant number of "
+                "decodes, and branches vary it; use --batching continuous"
+            )
         return with_batching(Chunked(tokens=tokens))(system)
 
     return change

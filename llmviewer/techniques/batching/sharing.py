@@ -29,15 +29,10 @@ def _filled(system: System, batching: Batching) -> System:
 
 
 def check_mixable(batching: str, system: System) -> None:
-    """Raise UserError for micro-batches and for branches, whose passes cannot be mixed or separated."""
+    """Raise UserError for micro-batches, and for schemes whose passes cannot be mixed or separated."""
     if system.parallelism.microbatches > 1:
         raise UserError(
             f"--batching {batching}: micro-batches of a pipeline are not modelled with it; remove one of them"
-        )
-    if any(applied.name.startswith("branches(") for applied in system.passes):
-        raise UserError(
-            f"--batching {batching} and --branches are not modelled together: a request has a varying number of "
-            "sequences; remove one of them"
         )
     if system.scheme is not None and system.scheme.alone:
         raise UserError(f"--batching {batching} and {system.scheme.name}: {system.scheme.alone}; remove one of them")

@@ -27,7 +27,8 @@ def with_branches(title: str, branches: Branches, facts: Mapping[str, float | st
     def change(system: System) -> System:
         _check(title, branches, system)
         if system.scheme is None:
-            scheme = GenerationScheme(name=title, make=lambda _: branched(AUTOREGRESSIVE))
+            alone = "branches prefill prompts of their own while others decode" if branches.prefilled else ""
+            scheme = GenerationScheme(name=title, make=lambda _: branched(AUTOREGRESSIVE), alone=alone)
         else:
             scheme = system.scheme.changed(title, branched)
         listed = AppliedTechnique(name=title, make=lambda _: as_built)
