@@ -77,6 +77,6 @@ TECHNIQUE = Technique(
     formula="a query h -> h and its products with the phrases, phrases x h; the target's pass processes the length "
     "tokens of the choice before; E = length",
     source=SOURCE + "; survey arXiv 2402.16363, section 4.2.2",
-    example="llmviewer analyze gpt2 --hardware v100 --speculative copy,length=2,phrases=100000",
+    example="llmviewer analyze gpt2 --hardware v100 --input-len 512 --speculative copy,length=2,phrases=100000",
     make=_make,
 )
