@@ -20,6 +20,10 @@ FORMS: dict[str, tuple[str, Callable[[Model], bool]]] = {
         "One bidirectional pass without a cache: embedders, rerankers, classifiers.",
         lambda model: model.is_encoder,
     ),
+    "Encoder-decoders": (
+        "An encoder over the input; the decoder attends to its output and to the tokens written so far.",
+        lambda model: model.encoder is not None,
+    ),
     "Hybrids and recurrent models": (
         "Layers with a state of fixed size (Mamba, delta rule, lightning attention, short convolutions), alone or "
         "between layers of attention; some with experts.",

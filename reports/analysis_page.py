@@ -114,13 +114,17 @@ def _workload(answer: dict[str, Any]) -> str:
 def _decode_tokens(answer: dict[str, Any]) -> str:
     stage = answer["stages"]["decode"]
     keys, new = fmt.whole(stage["cached_tokens"] + stage["new_tokens"]), stage["new_tokens"]
-    tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens to verify"
+    found = answer["generation"]
+    purpose = "at once" if found is not None and found["pays_up_to_batch_size"] is None else "to verify"
+    tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens {purpose}"
     return f"{sequences_text(answer)} × {tokens}, context {keys}; representative step"
 
 
 def _cache_text(answer: dict[str, Any]) -> str:
     """Returns the contents of the KV cache in words."""
     sizes, model = answer["workload"], answer["model"]
+    if (answer["generation"] or {}).get("cache") == "none":
+        return "none: every pass computes prompt and answer"
     tokens = sizes["input_len"] + allocated_output_tokens(answer) - 1
     parts = []
     if answer["generation"] is not None:
@@ -135,7 +139,7 @@ def _cache_text(answer: dict[str, Any]) -> str:
         parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond sliding windows")
     if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):
         parts.append("plus the caches of the draft models")
-    if answer["generation"] is not None and answer["generation"]["pays_up_to_batch_size"] is None:
+    if answer["generation"] is not None and "branches" in answer["generation"]:
         parts.append("plus prefix copies of branches that do not share one")
     if model["state_bytes_per_sequence"]:
         parts.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state per sequence")

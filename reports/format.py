@@ -5,7 +5,7 @@ Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 
 
 from __future__ import annotations
 
-from math import floor, log10
+from math import floor, isinf, log10
 from typing import TypeAlias
 
 Number: TypeAlias = "int | float | None"
@@ -20,7 +20,9 @@ SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Returns `value` with `significant` digits, never cutting its integer part: 0, 8, 1.75, 1,365."""
+    """Returns `value` with `significant` digits, never cutting its integer part: 0, 8, 1.75, 1,365, ∞."""
+    if isinf(value):
+        return "∞" if value > 0.0 else "−∞"
     if value == int(value) and abs(value) < 10**significant:
         return f"{int(value):,}"
     rounded = abs(float(f"{value:.{significant}g}"))

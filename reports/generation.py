@@ -65,12 +65,15 @@ def _pass(found: dict[str, Any]) -> str:
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens"
     if _branched(found):
         pass_s = fmt.duration(found["pass_s"])
-        return f"{pass_s}, as shown above: first one token per sequence, then one per branch"
+        if "branches" not in found:
+            return f"{pass_s} within a block, as shown above"
+        each = "one" if new == 1 else fmt.whole(new)
+        return f"{pass_s}, as shown above: first {tokens} per sequence, then {each} per branch"
     return f"1 pass of {fmt.duration(found['pass_s'])} over {tokens} per sequence"
 
 
 def _branched(found: dict[str, Any]) -> bool:
-    """Whether branches are decoded in parallel, instead of in rounds."""
+    """Whether branches or blocks are decoded in parallel, instead of in rounds."""
     return found["pays_up_to_batch_size"] is None
 
 

@@ -71,6 +71,8 @@ def static_prefill_text(answer: dict[str, Any], budget: float) -> str:
     """Returns how the prompts of a static batch are prefilled."""
     if answer["efficiency"].get("bounds_all_chunks"):
         return ANY_CHUNKS
+    if (answer["generation"] or {}).get("cache", "blocks") != "blocks":
+        return "whole batch, prompts and answers, in one pass"
     if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
         return f"whole batch in passes of at most {fmt.whole(budget)} tokens"
     return "whole batch in one pass"

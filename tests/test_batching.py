@@ -473,6 +473,65 @@ class TestPublished:
         assert found["serving"]["transfer_s"] < found["serving"]["decode_step_s"]
 
 
+#: A round of five verified tokens, of which 1 + 0.8 + ... + 0.8^4 = 3.3616 are kept.
+DRAFT = "draft=tinyllama-1.1b,tokens=4,acceptance=0.8"
+
+
+class TestSpeculation:
+    """Rounds of drafts and one verification pass under every batching."""
+
+    def test_a_chunk_leaves_room_for_all_verified_tokens(self) -> None:
+        # 8 sequences of 5 tokens: 512 - 7 x 5 = 477 prompt tokens, 3 steps; 7 x 3 of 50 rounds are mixed
+        found = plan_chunks(8.0, 1024.0, 50.0, 512.0, 5.0)
+        assert (found.chunk_tokens, found.chunks, found.mixed, found.decodes) == (477.0, 3.0, 21.0, 7.0)
+        assert found.share == pytest.approx(24 / 53)
+        # 64 sequences: 512 - 63 x 5 = 197 and 21 steps, 64 x 21 > 16 + 21: every step is mixed, and a prompt of 4096
+        # with 16 rounds of 5 tokens takes (4096 + 80) / 512 of them
+        full = plan_chunks(64.0, 4096.0, 16.0, 512.0, 5.0)
+        assert (full.chunks, full.mixed) == pytest.approx((4176 / 512, 16.0))
+
+    def test_a_mixed_step_verifies_the_drafts_of_running_sequences(self) -> None:
+        found = analyze("llama-2-7b", "a100", batch_size=8, input_len=1024, batching="chunked,tokens=512",
+                        speculative=DRAFT).analysis  # fmt: skip
+        prompt, decoding = found.schedule.step.groups
+        chunks = found.schedule.prefill_passes
+        assert np.asarray(decoding.new_tokens)[:chunks].tolist() == [5.0] * chunks
+        tokens = np.asarray(prompt.new_tokens + decoding.batch_size * decoding.new_tokens)[:chunks]
+        assert tokens.max() == 512.0
+
+    def test_a_mixed_step_also_drafts(self) -> None:
+        # three mixed steps, each with the 4 draft passes of a round, and the draft's own prefill of the prompt
+        found = analyze("llama-2-7b", "a100", batch_size=8, input_len=1024, batching="chunked,tokens=512",
+                        speculative=DRAFT).analysis  # fmt: skip
+        ((_, drafting),) = found.drafts
+        a_pass = float(drafting.schedule.decode_sum(drafting.step_s)[0]) / 127
+        beside = float((found.prefill_s - found.own_prefill_s - drafting.own_prefill_s)[0])
+        assert beside == pytest.approx(3 * (4 * a_pass + float(np.max(found.system.outside_kernels_s))))
+
+    @pytest.mark.parametrize("batching", ["chunked,tokens=512", "disaggregated", "continuous"])
+    @pytest.mark.parametrize("words", [DRAFT, "eagle,tokens=4", "ngram,tokens=4,acceptance=0.5", "medusa"])
+    def test_a_single_user_decodes_as_in_a_static_batch(self, batching: str, words: str) -> None:
+        sizes: dict[str, Any] = {"batch_size": 1, "input_len": 1024, "output_len": 64, "speculative": words}
+        alone = analyze("llama-2-7b", "a100", **sizes).analysis
+        served = analyze("llama-2-7b", "a100", batching=batching, **sizes).analysis
+        moved = served.times.facts().get("transfer_s", 0.0)
+        assert float(served.generation_s[0]) == pytest.approx(float(alone.decode_s[0]) + float(np.max(moved)))
+
+    def test_prompts_move_with_the_cache_of_the_draft(self) -> None:
+        # 2 x 32 layers x 4096 and 2 x 22 layers x 256 numbers of 2 bytes per token; none for drafts to be verified
+        found = answer("llama-2-7b", "a100", input_len=1000, batching="disaggregated", speculative=DRAFT)
+        assert found["serving"]["transfer_bytes"] == 1000 * 2 * (2 * 32 * 4096 + 2 * 22 * 256)
+
+    @pytest.mark.parametrize("batching", ["chunked,tokens=512", "disaggregated"])
+    def test_no_draft_tokens_are_plain_decoding_bit_for_bit(self, batching: str) -> None:
+        sizes: dict[str, Any] = {"batch_size": 16, "input_len": 1024, "batching": batching}
+        none, zero = (
+            analyze("llama-2-7b", "a100", speculative=words, **sizes).metrics()
+            for words in ("none", "ngram,tokens=0,acceptance=0.5")
+        )
+        assert none == zero
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("batching", "message"),
@@ -505,8 +564,19 @@ class TestBadInput:
     def test_unmodelled_combinations_are_rejected(self, batching: str) -> None:
         with pytest.raises(UserError, match="micro-batches of a pipeline are not modelled"):
             served_by("llama-2-7b", batching, pipeline_parallel_size="2,microbatches=4")
-        with pytest.raises(UserError, match="are not modelled together; remove one of them"):
-            served_by("llama-2-7b", batching, speculative="draft=tinyllama-1.1b,tokens=4,acceptance=0.8")
+        with pytest.raises(UserError, match="branches prefill prompts of their own while others decode"):
+            served_by("llama-2-7b", batching, branches="skeleton,outline=8,points=3")
+
+    def test_branches_change_the_number_of_decodes_of_a_mixed_step(self) -> None:
+        with pytest.raises(UserError, match="chunks are planned for a constant number of decodes"):
+            served_by("llama-2-7b", "chunked", branches="apar,3")
+
+    def test_forks_run_on_a_decode_instance(self) -> None:
+        sizes: dict[str, Any] = {"batch_size": 1, "input_len": 512, "output_len": 128, "branches": "apar,3"}
+        alone = analyze("llama-2-7b", "a100", **sizes).analysis
+        served = analyze("llama-2-7b", "a100", batching="disaggregated", **sizes).analysis
+        moved = float(np.max(served.times.facts()["transfer_s"]))  # of the prompt, before it forks
+        assert float(served.generation_s[0]) == pytest.approx(float(alone.decode_s[0]) + moved)
 
     def test_a_chip_without_a_link_is_rejected(self) -> None:
         chip = replace(specs.load("a100-sxm"), links={}, default_link="")

@@ -168,6 +168,22 @@ def test_host_and_device_together_store_and_compute_the_original_work(name: str)
             assert hot.dtype == cold.dtype and cold.place is Place.HOST
 
 
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_divide_hot_neurons_and_the_host(devices: int) -> None:
+    """Each has 1/n of hot and cold neurons and 1/n of the host's bandwidth: the cold part takes as long as before, and
+    bounds what the devices alone would make n times as fast."""
+    hot = "gpu=0.26,active=0.1,predictor=0"
+    one, several = (row(opt(hot, tensor_parallel_size=n), "up_proj") for n in (1, devices))
+    assert several["matmul_flops"] == pytest.approx(one["matmul_flops"] / devices)
+    assert several["weight_read_bytes"] == pytest.approx(one["weight_read_bytes"] / devices)
+    assert several["bound"] == "host"
+    cold = split("opt-30b", decode(1.0, 1023.0), HotNeurons(gpu=0.26, active=0.1, predictor=0))
+    moved = float(operator(cold, "up_proj").moved_bytes(Place.HOST))
+    assert several["time_s"] == pytest.approx(moved / specs.host("desktop-ddr5-6000")[0].bandwidth_bytes_per_s)
+    hosts = [opt(hot, tensor_parallel_size=n).to_dict()["memory"]["host_bytes"] for n in (1, devices)]
+    assert hosts[1] == pytest.approx(hosts[0] / devices)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -177,7 +193,6 @@ def test_host_and_device_together_store_and_compute_the_original_work(name: str)
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.1,host=samsung-990-pro"}, "host"),
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.6,hit=0.8"}, "allowed: 0.3 .gpu. to 0.5"),
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.1,hit=0.2"}, "allowed: 0.3 .gpu. to 1"),
-        ("opt-30b", {"tensor_parallel_size": "2"}, "one device"),
         ("opt-30b", {"low_rank": "512"}, "low-rank"),
         ("opt-30b", {"contextual_sparsity": "mlp=0.1"}, "remove mlp"),
     ],

@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 #: Remote code, and a text part whose default has no head_dim: model_type -> the fields of its checkpoints, small sizes.
 STATED: dict[str, dict[str, Any]] = {
+    "Dream": {"num_key_value_heads": 2, "mask_token_id": 151666, "use_sliding_window": False},
     "Yi": {"num_key_value_heads": 2},
     "aquila": {},
     "bailing_moe_v2": {

@@ -71,7 +71,7 @@ def test_layers_of_two_kinds_keep_their_order() -> None:
     kinds = [{b.name: b.repeats for b in stage.blocks if b.is_layer} for stage in stages]
     assert [sum(kind.values()) for kind in kinds] == [15, 15, 16, 15]
     assert sorted(kinds[0].values()) == [3, 12] and all(len(kind) == 1 for kind in kinds[1:])
-    assert fullest(stages) == 2
+    assert fullest(stages, on_stages(4)) == 2
 
 
 def test_a_pipeline_adds_only_sends_to_the_time_of_one_token() -> None:

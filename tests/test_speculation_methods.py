@@ -42,6 +42,8 @@ WITH_DRAFTS = (
     "rest",
     "lookahead,window=7,acceptance=lookahead-vicuna-7b",
     "jacobi,iterations=6.5",
+    "draft=tinyllama-1.1b,tokens=6,acceptance=0.7,adaptive=0.95/0.3",
+    "copy,length=2,phrases=10000",
 )
 RATES = st.floats(0.0, 1.0)
 TOKENS = st.integers(1, 40).map(float)

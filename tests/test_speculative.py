@@ -11,6 +11,7 @@ from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.result import speculation_report
+from llmviewer.result.timeline.timeline import timeline
 from llmviewer.serving.generation import Draft, Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_model import draft_round
@@ -278,9 +279,85 @@ def test_bad_options_are_a_one_line_error(words: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_two_generation_schemes_and_pipelined_drafts_are_rejected() -> None:
-    with pytest.raises(UserError, match="pipeline"):
-        analyze("llama-3.1-8b", "h100", speculative=speculative("llama-3.2-1b"), pipeline_parallel_size=2)
+class TestPipeline:
+    """Draft models run on the devices of the last stage, after its share of the verification pass."""
+
+    @pytest.mark.parametrize("words", ["draft=tinyllama-1.1b,tokens=4,acceptance=0.7", "eagle,tokens=4", "medusa"])
+    def test_a_round_is_a_verification_through_all_stages_and_the_drafts_of_one(self, words: str) -> None:
+        sizes = {"input_len": 256, "output_len": 1, "tensor_parallel_size": 2}
+        whole, staged = (
+            answer("llama-2-13b", "h100", speculative=words, pipeline_parallel_size=stages, **sizes)["generation"]
+            for stages in (1, 4)
+        )
+        assert [one["pass_s"] for one in staged["drafts"]] == [one["pass_s"] for one in whole["drafts"]]
+        drafts = sum(one["passes"] * one["pass_s"] for one in staged["drafts"])
+        round_s = staged["pass_s"] + drafts + staged["extra_s"]
+        assert staged["token_s"] == pytest.approx(round_s / staged["tokens_per_round"], rel=1e-12)
+        assert staged["pass_s"] > whole["pass_s"]  # sends between stages
+
+    def test_the_last_stage_stores_the_draft(self) -> None:
+        # 16 layers and an embedding or a head of the same size on both stages
+        words = {"input_len": 256, "output_len": 2, "pipeline_parallel_size": 2}
+        plain, drafted = (
+            answer("llama-2-7b", "h100", speculative=one, **words)["memory"]["weights_bytes"]
+            for one in ("none", speculative("tinyllama-1.1b", 1, 0.7))
+        )
+        assert drafted - plain == pytest.approx(2 * models.load("tinyllama-1.1b").parameters, rel=1e-4)
+
+    def test_a_draft_smaller_than_a_layer_does_not_make_the_last_stage_the_fullest(self) -> None:
+        # 32 layers as 11, 11 and 10: 0.25 GB of the draft are less than the 0.40 GB of the missing layer
+        words = {"input_len": 256, "output_len": 2, "pipeline_parallel_size": 3}
+        plain, drafted = (
+            answer("llama-2-7b", "h100", speculative=one, **words)["memory"]["weights_bytes"]
+            for one in ("none", speculative("opt-125m", 1, 0.7))
+        )
+        assert drafted == plain
+
+    def test_a_drafter_on_hidden_states_stores_the_embedding_that_only_the_first_stage_has(self) -> None:
+        # vLLM loads it apart: 32,000 x 4,096 numbers of 2 bytes; the head is on the last stage and is shared
+        one, two = (
+            answer("llama-2-7b", "h100", speculative="eagle,tokens=4", input_len=256, pipeline_parallel_size=stages)
+            for stages in (1, 2)
+        )
+        weights = [of["generation"]["drafts"][0]["weights_bytes"] for of in (one, two)]
+        assert weights[1] - weights[0] == 32000 * 4096 * 2
+
+    def test_a_self_drafting_model_runs_through_all_stages(self) -> None:
+        text = "self,attention=0,mlp=0,tokens=2,acceptance=0.8"
+        one, four = (
+            answer("llama-2-7b", "h100", speculative=text, input_len=256, pipeline_parallel_size=stages)["generation"]
+            for stages in (1, 4)
+        )
+        assert one["drafts"][0]["pass_s"] < four["drafts"][0]["pass_s"]  # three sends
+        assert four["drafts"][0]["pass_s"] == pytest.approx(four["plain_token_s"], rel=0.01)
+
+    @pytest.mark.parametrize(
+        ("words", "bottleneck"),
+        [("draft=tinyllama-1.1b,tokens=8,acceptance=0.7", "drafts"), ("ngram,tokens=4,acceptance=0.7", "stages")],
+    )
+    def test_micro_batches_share_the_last_stage_with_their_drafts(self, words: str, bottleneck: str) -> None:
+        """Four micro-batches of two sequences: a round takes the four times of the busiest stage, which is the last one
+        with its eight draft passes, or one way through all stages and drafts, whichever is longer."""
+        staged = {"batch_size": 8, "output_len": 1, "pipeline_parallel_size": "4,microbatches=4"}
+        found = analyze("llama-2-13b", "h100", input_len=256, speculative=words, **staged).analysis
+        own, at = found.passes, found.schedule.prefill_passes
+        drafts = sum(draft.passes * float(np.asarray(one.passes.time_s)[at]) for draft, one in found.drafts)
+        assert all(one.schedule.step.groups[0].batch_size[at] == 2.0 for _, one in found.drafts)
+        through, busiest, last = (float(np.asarray(one)[at]) for one in (own.time_s, own.busiest_s, own.last_s))
+        round_s = max(through + drafts, 4 * busiest, 4 * (last + drafts)) + float(found.system.outside_kernels_s)
+        assert found.token_s[0] == pytest.approx(round_s / float(found.system.generation.tokens), rel=1e-12)
+        assert (last + drafts > busiest) == (bottleneck == "drafts")
+
+    def test_one_micro_batch_of_a_sequence_each_is_a_sequence_alone(self) -> None:
+        words = {"speculative": "eagle,tokens=4", "input_len": 256, "pipeline_parallel_size": "2,microbatches=4"}
+        one, split = (analyze("llama-2-13b", "h100", batch_size=size, **words).analysis for size in (1, 4))
+        assert one.tpot_s[0] < split.tpot_s[0] < 4 * one.tpot_s[0]
+
+    def test_a_timeline_of_overlapping_drafts_is_refused(self) -> None:
+        words = {"speculative": "eagle,tokens=4", "pipeline_parallel_size": "2,microbatches=4", "batch_size": 8}
+        found = analyze("llama-2-7b", "h100", output_len=4, **words)
+        with pytest.raises(UserError, match="overlap and are not drawn; use microbatches=1"):
+            timeline(found.analysis, 2)
 
 
 def test_the_report_states_the_limit_of_the_break_even_search() -> None:

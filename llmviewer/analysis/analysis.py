@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.analysis.admission import one_per_chip, running_of
 from llmviewer.analysis.capacity import (
     extra_memory_of_draft,
     memory_of,
     memory_of_passes,
-    replica_of,
     with_reserved_output,
 )
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
-from llmviewer.analysis.pricing import PassTimes, price
+from llmviewer.analysis.pipeline import stores_drafts
+from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
-from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
@@ -90,12 +90,21 @@ class Analysis:
 
     @property
     def prefill_s(self) -> Array:
-        """Prefill of one batch of prompts [s], by the model and by draft models that have a cache."""
+        """Prefill of one batch of prompts [s], by the model and by draft models that have a cache; in mixed steps with
+        drafts for the sequences that decode in them."""
         seconds = self.own_prefill_s
         for draft, analysis in self.drafts:
             if draft.caches:
                 seconds = seconds + analysis.own_prefill_s
-        return seconds
+        if self.running is None or not np.any(self.running.decodes):
+            return seconds
+        return seconds + self._drafting_s * self.schedule.prefill(1.0) * np.where(self.running.decodes, 1.0, 0.0)
+
+    @property
+    def _drafting_s(self) -> Array:
+        """Mean time that a round takes beside its verification pass [s]; no draft pass is joined with a chunk."""
+        rounds = self.decode_s * self.system.generation.tokens - self.schedule.decode_sum(self.step_s)
+        return np.asarray(rounds / np.maximum(self.schedule.decode_steps, 1.0))
 
     @property
     def own_prefill_s(self) -> Array:
@@ -148,16 +157,22 @@ class Analysis:
 
         With speculation a round may start at any of these contexts; it generates `generation.tokens` tokens.
         """
-        return self.per_round(lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.tokens)
+        return self._of_rounds(
+            lambda one: one.schedule.decode_sum, self.system.outside_kernels_s * self.schedule.decode_steps
+        )
 
     @property
     def token_s(self) -> Array:
         """Time per token of the representative decode step [s]."""
-        return self.per_round(lambda one: one.schedule.decode(one.step_s), self._extra_s)
+        return self._of_rounds(lambda one: one.schedule.decode, self.system.outside_kernels_s)
 
-    @property
-    def _extra_s(self) -> Count:
-        return self.system.outside_kernels_s
+    def _of_rounds(self, of: Callable[[Analysis], Callable[[Count], Array]], extra: Count) -> Array:
+        """Time per token of the rounds that `of` selects or sums [s].  extra: their time outside kernels."""
+        if not self.drafts or self.system.parallelism.microbatches == 1:
+            return self.per_round(lambda one: of(one)(one.step_s), extra)
+        in_flight: Array = self.in_flight[self.schedule.point_of_pass.astype(int)]
+        rounds = rounds_of_microbatches(self.passes, [(draft, one.passes) for draft, one in self.drafts], in_flight)
+        return np.asarray((of(self)(rounds) + extra) / self.system.generation.tokens)
 
     def per_round(self, quantity: Callable[[Analysis], Array], extra: Count = 0.0) -> Array:
         """`quantity` of the verification pass and the draft passes of a round, plus `extra`, per token of the round."""
@@ -234,36 +249,28 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     token_budget: most tokens of one prefill pass.  All passes are priced in one evaluation of the graph; if they do not
     fit in memory, decode steps are evaluated in pieces of which times and bytes read are kept.
     """
-    requested = request = _one_per_chip(request, system)
+    requested = request = one_per_chip(request, system)
     check_encoder(model, system, request, token_budget)
     running = None
     if system.batching is not STATIC:
-        request, running = _running(model, system, request, token_budget)
+        request, running = running_of(model, system, request, token_budget)
     found = _without_drafts(model, system, request, token_budget, running)
     found = replace(found, request=requested, running=running) if request is not requested else found
     return _with_drafts(found, request, token_budget) if system.drafters else found
 
 
-def _running(model: Model, system: System, requested: Request, token_budget: float) -> tuple[Request, Running | None]:
-    """Sequences that run concurrently, of all replicas and of each."""
-    requested = system.batching.padded(requested)
-    running = system.batching.admit(system.parallelism.replica(requested), replica_of(model, system, token_budget))
-    if running is None:
-        return requested, None
-    batch = running.request.batch_size * system.parallelism.data
-    return replace(running.request, batch_size=batch), running
-
-
 def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Analysis:
     """The analysis with those of its draft models."""
-    drafts = []
+    drafts, running = [], target.running
+    if running is not None:  # the model verifies in mixed steps; its drafts have passes of their own
+        running = replace(running, decodes=0.0)
     for one in target.system.drafters:
-        alone = _without_drafts(one.draft.model, one.system, request, token_budget, target.running)
+        alone = _without_drafts(one.draft.model, one.system, request, token_budget, running)
         drafts.append((one.draft, replace(alone, stored=partial(_extra_memory, one.draft, alone))))
 
     def stored() -> Memory:
         memory = target.memory
-        for _, own in drafts:
+        for _, own in drafts if stores_drafts(target.model, target.system) else ():
             memory = memory.beside(own.memory)
         return memory
 
@@ -290,11 +297,3 @@ def _without_drafts(
         return memory_of_passes(model, system, kept, largest, graph_of_device(model, system, largest))
 
     return Analysis(model=model, system=system, request=request, passes=passes, stored=stored)
-
-
-def _one_per_chip(request: Request, system: System) -> Request:
-    """A request for each hypothetical chip, where the system's figures are arrays."""
-    chips = system.chip.points
-    if 1 < (points := max(map(np.size, (request.batch_size, request.input_len, request.output_len)))) != chips > 1:
-        raise UserError(f"sequences of one length are needed: the chip's figures have {chips}, the request {points}")
-    return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from llmviewer.analysis import memory
 from llmviewer.analysis.engine_parts import engine_parts, reported_bytes, vision_bytes
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, largest_passes_of
+from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
@@ -19,8 +19,6 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip, Host
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
-from llmviewer.serving.batching import Replica
-from llmviewer.serving.branches import Branches
 from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
 from llmviewer.serving.kv_cache import KvCache
@@ -44,7 +42,7 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     request = _with_draft_tokens(system.parallelism.replica(request), system.generation)
     cache = _resolved_reservation(model, system.kv_cache, graph)
     generation = system.generation
-    batch = _BatchCache(graph=graph, request=request, branches=generation.branches, spare=generation.spare_tokens)
+    batch = _BatchCache(graph=graph, request=request, generation=generation)
     stored = batch.bytes(cache)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph) + vision_bytes(model, system),
@@ -105,8 +103,8 @@ def _with_host(here: Memory, host: Host, plan: Schedule, batch: _BatchCache, cac
 
 
 def _with_draft_tokens(request: Request, generation: Generation) -> Request:
-    """The request with the cache that draft tokens need in addition to prompt and output."""
-    if generation is AUTOREGRESSIVE:
+    """The request with the cache that draft tokens need beyond prompt and output; branches need it each."""
+    if generation is AUTOREGRESSIVE or generation.branches is not None:
         return request
     return replace(request, output_len=request.output_len + generation.spare_tokens)
 
@@ -124,13 +122,12 @@ def _resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache
 class _BatchCache:
     """The KV cache of a whole batch whose sequences end together, each as one sequence or as several branches.
 
-    spare: recurrent states in addition to a sequence's own.
+    Its spare tokens are recurrent states in addition to a sequence's own, and what each branch stores beyond its last.
     """
 
     graph: Graph
     request: Request
-    branches: Branches | None = None
-    spare: Count = 0.0
+    generation: Generation
 
     def bytes(self, cache: KvCache, finder: KvCache | None = None, place: Place = Place.DEVICE) -> Count:
         """Bytes at `place`, a shared prefix once.  finder: the cache whose pages decide the prefix hit."""
@@ -138,14 +135,18 @@ class _BatchCache:
         hit = finder.prefix_hit(request.input_len)
         if memory.has_input_states(self.graph):
             return self._beside_input(cache, place)
-        if self.branches is None:
+        forks, spare = self.generation.branches, self.generation.spare_tokens
+        if forks is None:
             context = request.input_len + request.output_len - 1.0
-            own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
+            if self.generation.denoising is not None:
+                context = self.generation.denoising.cached_tokens(context)
+            own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, spare)
             return own * request.batch_size + shared
-        branches, context, common = self.branches.final_cache(request.input_len, request.output_len)
-        own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place)
+        branches, context, common = forks.final_cache(request.input_len, request.output_len)
+        context = context + spare
+        own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, spare)
         pages = np.floor(common / finder.block_size) * finder.block_size
-        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place)
+        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place, spare)
         return (branch * branches + (own - branch)) * request.batch_size + shared
 
     def _beside_input(self, cache: KvCache, place: Place) -> Count:
@@ -167,7 +168,7 @@ def memory_of(model: Model, system: System, request: Request, token_budget: Coun
     """Memory of a request without timing any operator, draft models included."""
     request = system.batching.padded(request)
     stored, _ = _memory_and_graph(model, system, request, token_budget)
-    for drafter in system.drafters:
+    for drafter in system.drafters if stores_drafts(model, system) else ():
         own, graph = _memory_and_graph(drafter.draft.model, drafter.system, request, token_budget)
         stored = stored.beside(extra_memory_of_draft(drafter.draft, own, graph))
     return stored
@@ -229,21 +230,3 @@ def admitted(model: Model, system: System, request: Request, token_budget: float
     """The request with no more sequences than the caches of all replicas store at once."""
     count = concurrent_sequences(model, system, request, token_budget) * system.parallelism.data
     return replace(request, batch_size=np.minimum(request.batch_size, count))
-
-
-def replica_of(model: Model, system: System, token_budget: float) -> Replica:
-    """One replica of the system with its model.  token_budget: most tokens of one prefill pass."""
-    return Replica(
-        max_sequences=partial(concurrent_sequences, model, system),
-        prompt_bytes=partial(_prompt_bytes, model, system),
-        new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
-        token_budget=token_budget,
-        microbatches=system.parallelism.microbatches,
-    )
-
-
-def _prompt_bytes(model: Model, system: System, request: Request) -> Count:
-    """KV cache of one prompt on each device, without pages or reservations [byte]."""
-    single = 0.0 * request.batch_size + 1.0
-    prompt = replace(request, batch_size=single, output_len=single)
-    return memory_of(model, system.one_replica(), prompt).kv_cache_used_bytes

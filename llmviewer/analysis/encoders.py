@@ -9,7 +9,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC
-from llmviewer.serving.generation import AUTOREGRESSIVE
+from llmviewer.serving.generation import Draft
 
 #: Beginnings of the names of techniques that leave out layers by their place among the others.
 DEPTH_TECHNIQUES = ("early_exit", "skip_layers", "prune(depth", "offload", "flexgen")
@@ -20,8 +20,7 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
     if model.encoder is not None:
         _check_encoder_decoder(model, system, token_budget)
     for one in system.drafters:
-        if one.draft.model.encoder is not None:
-            raise UserError(f"{one.draft.model.name} is an encoder-decoder, which cannot draft; allowed: decoders")
+        _check_draft(model, one.draft)
     if not model.is_encoder:
         return
     wrong = (
@@ -37,6 +36,17 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
             raise UserError(f"{model.name} is an encoder: one pass, no decode, no KV cache; not possible: {what}")
 
 
+def _check_draft(model: Model, draft: Draft) -> None:
+    """Raise UserError for a draft model that reads another kind of input than its target."""
+    if draft.model.encoder is None and model.encoder is not None and draft.caches:
+        raise UserError(
+            f"{draft.name} has no encoder for the input of {model.name}; allowed: an encoder-decoder as draft model, "
+            "heads without a cache (medusa, speculator, blockwise), copied tokens (ngram, llma)"
+        )
+    if draft.model.encoder is not None and model.encoder is None:
+        raise UserError(f"{draft.name} is an encoder-decoder, which cannot draft for {model.name}; allowed: decoders")
+
+
 def _check_encoder_decoder(model: Model, system: System, token_budget: float) -> None:
     """Raise UserError for what the encoder's input or the two halves of the model do not allow."""
     own = system.parallelism
@@ -44,7 +54,7 @@ def _check_encoder_decoder(model: Model, system: System, token_budget: float) ->
     depth = next((name for name in names if name.startswith(DEPTH_TECHNIQUES)), "")
     wrong = (
         (system.batching is not STATIC, "batching other than static; allowed: --batching static"),
-        (bool(system.drafters) or system.generation is not AUTOREGRESSIVE, "speculation or branches; allowed: none"),
+        (system.generation.branches is not None, "branches; allowed: none"),
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "a token budget, which cuts prompts; allowed: whole inputs"),
         (own.pipeline > 1 or own.context > 1, "pipeline or context parallelism; allowed: tensor and data parallelism"),

@@ -17,7 +17,7 @@ from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE
 
 def blocks_of_engine(model: Model, system: System) -> CacheBlocks | None:
     """The layout of the engine's KV cache on one device; None if it is not known or another policy replaces it."""
-    if system.engine.memory is None or system.kv_cache != DEFAULT_KV_CACHE or system.generation.branches is not None:
+    if system.engine.memory is None or system.kv_cache != DEFAULT_KV_CACHE or system.generation.counts_passes:
         return None
     if system.drafters:
         return None

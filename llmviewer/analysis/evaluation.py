@@ -80,13 +80,14 @@ class Evaluation:
         return kernels if not self.served else total((kernels, *(seconds for _, seconds in self.served)))
 
     @property
-    def passing_s(self) -> tuple[Count, Count]:
-        """Time through all pipeline stages, and time of the slowest one, after which another pass can follow [s]."""
+    def passing_s(self) -> tuple[Count, Count, Count]:
+        """Time through all pipeline stages, time of the slowest one, after which another pass can follow, and time of
+        the last one [s]."""
         times = [stage.time_s for stage in self.stages or (self,)]
         slowest = times[0]
         for seconds in times[1:]:
             slowest = np.maximum(slowest, seconds)
-        return total(times), slowest
+        return total(times), slowest, times[-1]
 
     @cached_property
     def ideal_time_s(self) -> Count:
@@ -134,7 +135,7 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     stages = tuple(
         _served(Evaluation(graph=graph, rows=_priced(system, graph, priced)), system, step) for graph in graphs
     )
-    return replace(stages[fullest(graphs)], stages=stages)
+    return replace(stages[fullest(graphs, system)], stages=stages)
 
 
 def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:

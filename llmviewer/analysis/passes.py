@@ -15,6 +15,7 @@ from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import Running
 from llmviewer.serving.encoded_inputs import with_encoder
+from llmviewer.serving.mixed_steps import with_decodes, with_filled_chunks
 from llmviewer.serving.schedule import Schedule, peak_memory_passes, schedule
 
 
@@ -43,10 +44,10 @@ def _passes_of_running(system: System, own: Request, token_budget: float, runnin
         prompts_per_pass = np.minimum(prompts_per_pass, own.batch_size)
     plan = schedule(own, budget, system.kv_cache, prompts_per_pass, system.generation)
     if np.any(running.filled):
-        plan = plan.with_filled_chunks(budget * running.filled)
+        plan = with_filled_chunks(plan, budget * running.filled)
     if np.any(running.decodes):
         context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
-        plan = plan.with_decodes(running.decodes, context)
+        plan = with_decodes(plan, running.decodes, context, system.generation.shape)
     return plan
 
 
@@ -68,4 +69,4 @@ def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:
     if system.parallelism.pipeline == 1:
         return graph
     stages = stages_of(graph, system)
-    return stages[fullest(stages)]
+    return stages[fullest(stages, system)]

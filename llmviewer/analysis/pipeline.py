@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmviewer.analysis.system import System
-from llmviewer.core.counts import total
+from llmviewer.analysis.memory import weights_bytes
+from llmviewer.analysis.system import Drafter, System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Tensor, whole
+from llmviewer.core.workload import decode
+from llmviewer.models.model import Model
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
+from llmviewer.serving.generation import Generation
 
 
 def layers_of(stages: int, layers: int) -> list[int]:
@@ -87,7 +90,39 @@ def send(layer: Block, stage: int, system: System) -> Block:
     return Block(name="send", operators=(operator,), scope="model")
 
 
-def fullest(stages: Sequence[Graph]) -> int:
-    """Index of the pipeline stage that stores most weights; the last of several."""
-    stored = [float(total(t.elements * t.dtype.bytes * times for t, times in g.stored_weights())) for g in stages]
+def fullest(stages: Sequence[Graph], system: System) -> int:
+    """Index of the pipeline stage that stores most weights, draft models included; the last of several."""
+    stored = [weights_bytes(stage) for stage in stages]
+    stored[-1] += sum(_weights_of_draft(one) for one in system.drafters)
     return max(range(len(stages)), key=lambda at: (stored[at], at))
+
+
+def _weights_of_draft(one: Drafter) -> float:
+    shared = one.draft.shared
+    if shared is None:
+        return 0.0
+    return weights_bytes(one.system.prepared(one.draft.model.graph(decode(1.0, 0.0))), shared)
+
+
+def stores_drafts(model: Model, system: System) -> bool:
+    """Whether the device whose memory is shown stores the draft models, as those of the last pipeline stage do."""
+    if system.parallelism.pipeline == 1:
+        return True
+    stages = stages_of(system.prepared(model.graph(decode(1.0, 0.0))), system)
+    return fullest(stages, system) == len(stages) - 1
+
+
+def on_last_stage(generation: Generation, model: Model, system: System) -> Generation:
+    """The generation whose drafts share with the target only weights that its last pipeline stage stores.
+
+    Drafts run on the devices of the last stage, where tokens are sampled; one on the target's hidden states has its own
+    copy of an embedding that only the first stage stores.
+    Source: https://github.com/vllm-project/vllm, vllm/v1/worker/gpu_model_runner.py, vllm/v1/spec_decode/eagle.py
+    """
+    last = stages_of(system.prepared(model.graph(decode(1.0, 0.0))), system)[-1]
+    here = {tensor.name for tensor, _ in last.stored_weights()}
+    drafts = tuple(
+        draft if draft.shared is None else replace(draft, shared=tuple(name for name in draft.shared if name in here))
+        for draft in generation.drafts
+    )
+    return replace(generation, drafts=drafts)

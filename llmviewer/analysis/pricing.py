@@ -16,6 +16,7 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import PASS_COLUMNS, Group, Step
 from llmviewer.models.model import Model
+from llmviewer.serving.generation import Draft
 from llmviewer.serving.schedule import Schedule
 
 #: Forward passes whose arrays take kilobytes.
@@ -30,8 +31,9 @@ class PassTimes:
     """Times of the passes of a schedule; arrays have one entry per pass.
 
     evaluated, graph_of_device: compute `evaluation` and `graph` where they are not known yet.  time_s: time of a pass
-    through all pipeline stages.  busiest_s: its time on the slowest pipeline stage.  fill_s: per point, time of one
-    token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as scheduled.
+    through all pipeline stages.  busiest_s, last_s: its time on the slowest and on the last stage.  fill_s: per point,
+    time of one token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as
+    scheduled.
     later_read_bytes: weights and cache read per pass where there are several pieces; None where `evaluation` holds all
     passes.
     """
@@ -41,6 +43,7 @@ class PassTimes:
     graph_of_device: Callable[[], Graph]
     time_s: Count
     busiest_s: Count
+    last_s: Count
     fill_s: Count | None = None
     later_read_bytes: Count | None = None
 
@@ -77,16 +80,17 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         pieces += (
             _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
         )
-        time_s, busiest_s, read = np.concatenate(pieces, axis=1)
+        time_s, busiest_s, last_s, read = np.concatenate(pieces, axis=1)
     else:
         recorded = _recorded_passing_s(model, system, step, evaluated)
-        time_s, busiest_s = recorded or evaluated().passing_s
+        time_s, busiest_s, last_s = recorded or evaluated().passing_s
     return PassTimes(
         schedule=plan,
         evaluated=evaluated,
         graph_of_device=partial(graph_of_device, model, system, plan) if recorded else lambda: evaluated().graph,
         time_s=time_s,
         busiest_s=busiest_s,
+        last_s=last_s,
         fill_s=_fill_s(model, system, plan),
         later_read_bytes=read,
     )
@@ -135,13 +139,28 @@ def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
     prefill, one = slice(plan.prefill_passes), np.ones(plan.prefill_passes)
     (group,) = plan.step.groups
     token = Step((replace(group.select(prefill), batch_size=one, new_tokens=one),))
-    time_s, busiest_s = evaluate(model, system_per_pass(system, plan, prefill), token).passing_s
+    time_s, busiest_s, _ = evaluate(model, system_per_pass(system, plan, prefill), token).passing_s
     return plan.prefill_max(time_s - busiest_s)
 
 
 def _of_each_pass(step: Step, priced: Evaluation) -> Array:
-    """Time, time of the slowest pipeline stage and bytes read, one column per pass of a piece.
+    """Time, time of the slowest and the last pipeline stage and bytes read, one column per pass of a piece.
 
     A draft without a cache has the same figures in all passes, so scalars are broadcast.
     """
-    return np.stack(np.broadcast_arrays(*priced.passing_s, priced.read_bytes, step.tokens)[:3])
+    return np.stack(np.broadcast_arrays(*priced.passing_s, priced.read_bytes, step.tokens)[:4])
+
+
+def rounds_of_microbatches(target: PassTimes, drafts: Sequence[tuple[Draft, PassTimes]], in_flight: Count) -> Count:
+    """Time of a round of all micro-batches in a pipeline, per pass [s].
+
+    A micro-batch passes through all stages, then through its draft passes on the last one; the round ends when a
+    micro-batch has done so and the busiest stage has worked on all of them.  drafts: with the times of a draft pass; a
+    model that drafts for itself does so on all stages.
+    """
+    through, busiest, last = target.time_s, target.busiest_s, target.last_s
+    for draft, one in drafts:
+        through = through + draft.passes * one.time_s
+        busiest = busiest + draft.passes * (one.busiest_s if draft.same_weights else 0.0)
+        last = last + draft.passes * one.last_s
+    return np.maximum(through, in_flight * np.maximum(busiest, last))

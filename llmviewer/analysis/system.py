@@ -166,6 +166,11 @@ class System:
         drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)
         return replace(self, parallelism=replace(self.parallelism, data=1), drafters=drafters)
 
+    def prefilling(self) -> System:
+        """The system while it prefills prompts, with the draft models that do so too, and no rounds yet."""
+        drafters = tuple(replace(one, system=one.system.prefilling()) for one in self.drafters)
+        return replace(self, generation=AUTOREGRESSIVE, drafters=drafters)
+
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all graph passes."""
         for applied in self.passes:
@@ -178,7 +183,8 @@ Policy: TypeAlias = Callable[[Model, System, Request, float], System]
 
 def _drafting(draft: Draft, generation: Generation) -> Generation:
     """The passes of a draft model; its cache has room for the tokens that the target verifies."""
-    return Generation(shape=draft.shape, min_spare_tokens=generation.spare_tokens)
+    spare = generation.spare_tokens
+    return Generation(shape=draft.shape, min_spare_tokens=spare, branches=generation.branches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

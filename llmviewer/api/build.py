@@ -160,6 +160,8 @@ def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Draf
     """The draft model on the same chip and in the same engine steps, with number formats of its own."""
     alike = SharedBy.LAYERS if draft.model is model else SharedBy.WEIGHTS if draft.same_weights else SharedBy.ENGINE
     words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].shared_by <= alike}
+    if draft.same_weights and "pipeline_parallel_size" in options.techniques:  # its layers are on all stages
+        words["pipeline_parallel_size"] = options.techniques["pipeline_parallel_size"]
     if "tensor_parallel_size" in draft.techniques:
         words = {name: text for name, text in words.items() if name not in TENSOR_GROUP_OPTIONS}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))

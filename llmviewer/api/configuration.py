@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build
 from llmviewer.core.errors import UserError
@@ -22,7 +23,7 @@ from llmviewer.models.model import Model
 from llmviewer.result.columns import memory_columns
 from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
-from llmviewer.serving.generation import Generation, select_generation
+from llmviewer.serving.generation import Generation, GenerationScheme, select_generation
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
 
@@ -165,13 +166,29 @@ def _generating(one: Configuration) -> Configuration:
     """The configuration with its generation scheme."""
     model, scheme, parallelism = one.model, one.system.scheme, one.system.parallelism
     assert scheme is not None
-    candidates = tuple(candidate.make(model) for candidate in scheme.candidates)
-    generation = candidates[0] if candidates else scheme.make(model)
-    if generation.drafts and (parallelism.pipeline > 1 or one.system.spatial):
-        raise UserError(f"{scheme.name}: speculation in a pipeline is not modelled; remove one of them")
+    candidates = tuple(_made(candidate, one) for candidate in scheme.candidates)
+    generation = candidates[0] if candidates else _made(scheme, one)
+    if generation.drafts and one.system.spatial:
+        raise UserError(
+            f"{scheme.name}: --spatial sizes its chips for one model and has no place for drafts; remove one"
+        )
     drafters = tuple(build.drafter_of(draft, model, one.chip, one.options) for draft in generation.drafts)
+    if parallelism.microbatches > 1:
+        drafters = tuple(replace(drafter, system=_in_microbatches(drafter.system, one.system)) for drafter in drafters)
     system = replace(one.system, drafters=drafters).generating(generation)
     return replace(one, system=system, candidates=candidates)
+
+
+def _in_microbatches(drafting: System, target: System) -> System:
+    """The system of a draft model that drafts for one micro-batch of its target after another."""
+    count = target.parallelism.microbatches
+    return replace(drafting, parallelism=replace(drafting.parallelism, microbatches=count))
+
+
+def _made(scheme: GenerationScheme, one: Configuration) -> Generation:
+    """The generation of a scheme for the model of a configuration; in a pipeline, drafts are on the last stage."""
+    generation = scheme.make(one.model)
+    return on_last_stage(generation, one.model, one.system) if one.system.parallelism.pipeline > 1 else generation
 
 
 def _slow_link(system: System) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ Parser: TypeAlias = Callable[[Config, Dtype], Model]
 
 #: model_type -> "module.entry" or "module.function" in this folder; only the requested module is imported.
 ARCHITECTURES: dict[str, str] = {
+    "Dream": "remote_code.DREAM",
     "RefinedWeb": "first_forms.parse_refined_web",
     "RefinedWebModel": "first_forms.parse_refined_web",
     "Yi": "llama.LLAMA",
@@ -130,6 +131,7 @@ ARCHITECTURES: dict[str, str] = {
     "lfm2": "lfm.parse_lfm2",
     "lfm2_moe": "lfm.parse_lfm2_moe",
     "lfm3": "lfm.parse_lfm3",
+    "llada": "remote_code.LLADA",
     "llama": "llama.LLAMA",
     "llama4_text": "llama4.parse_llama4",
     "longcat_flash": "deepseek.longcat_flash",

@@ -112,6 +112,49 @@ TELECHAT = Dense(
     mlp_out_bias=True,
     tied=True,
 )
+#: https://huggingface.co/GSAI-ML/LLaDA-8B-Instruct, modeling_llada.py: Llama by other names, whose attention sees the
+#: whole sequence; it denoises blocks of tokens (--speculative diffusion).
+LLADA = Dense(
+    defaults=sizes(4096, 12288, 32, 32, 126464, 4096),
+    names={
+        "n_heads": "num_attention_heads",
+        "n_kv_heads": "num_key_value_heads",
+        "mlp_hidden_size": "intermediate_size",
+        "max_sequence_length": "max_position_embeddings",
+        "activation_type": "hidden_act",
+        "weight_tying": "tie_word_embeddings",
+    },
+    constants={
+        "alibi": False,
+        "attention_layer_norm": False,
+        "bias_for_layer_norm": False,
+        "block_group_size": 1,
+        "block_type": "llama",
+        "include_bias": False,
+        "include_qkv_bias": False,
+        "input_emb_norm": False,
+        "layer_norm_type": "rms",
+        "layer_norm_with_affine": True,
+        "multi_query_attention": None,
+        "rope": True,
+    },
+    ignored="alibi_bias_max attention_layer_norm_with_affine embedding_dropout embedding_size flash_attention "
+    "init_cutoff_factor init_device init_fn init_std mask_token_id mlp_ratio precision residual_dropout "
+    "rope_full_precision scale_logits",
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+)
+#: https://huggingface.co/Dream-org/Dream-v0-Instruct-7B, modeling_dream.py: Qwen2 whose attention sees the whole
+#: sequence; it denoises blocks of tokens (--speculative diffusion).
+DREAM = Dense(
+    defaults=sizes(4096, 22016, 32, 32, 151936, 32768),
+    constants={"use_mrope": False, "use_sliding_window": False},
+    ignored="sliding_window max_window_layers mask_token_id",
+    qkv_bias=True,
+    out_bias=False,
+    mlp_bias=False,
+)
 
 
 def _molmo_fields(config: Config) -> None:

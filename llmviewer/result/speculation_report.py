@@ -25,7 +25,7 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
     """The generation object of one point: passes, expected tokens and time of a round, and plain decoding's time.
 
     pays_up_to_batch_size: largest batch size at which a token takes no longer than with plain decoding, at the context
-    of the decode step shown; 0: never faster; MAX_BATCH_SIZE: that batch size and beyond; None for branches.
+    of the decode step shown; 0: never faster; MAX_BATCH_SIZE: that batch size and beyond; None for branches and blocks.
     """
     system, request = system_at(analysis, point), request_at(analysis, point)
     generation = system.generation
@@ -46,9 +46,7 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
         "token_s": number(own),
         "plain_token_s": number(other),
         "speedup": number(other / own),
-        "pays_up_to_batch_size": None
-        if generation.branches is not None
-        else _break_even_batch(analysis, system, request),
+        "pays_up_to_batch_size": None if generation.counts_passes else _break_even_batch(analysis, system, request),
     }
 
 
@@ -65,11 +63,14 @@ def drafted_tokens(analysis: Analysis) -> Count:
 
 
 def tokens_per_round(analysis: Analysis) -> Count:
-    """Expected output tokens per round, by point; for branches the mean over all passes after prefill."""
+    """Expected output tokens per round, by point; for branches and blocks the mean over all passes
+    after prefill."""
     generation, plan = analysis.system.generation, analysis.schedule
-    if generation.branches is None:
+    if not generation.counts_passes:
         return generation.tokens
-    return np.asarray(plan.tokens / np.maximum(plan.decode_sum(1.0), 1.0))
+    first = 0.0 if generation.denoising is None else 1.0  # a token that no other pass decides
+    passes = plan.decode_sum(1.0) + first * (generation.denoising is not None and generation.denoising.whole)
+    return np.asarray((generation.tokens * plan.tokens + first) / np.maximum(passes, 1.0))
 
 
 def _plain_decoding(system: System) -> System:

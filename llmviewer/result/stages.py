@@ -65,12 +65,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     engine = {term: at(seconds) for term, seconds in totals.served}
     if engine:
         _add_engine_time(resources, sum(engine.values()) - _engine_time_behind_copies(totals.copying, at))
-    prompt = value_at(analysis.request.input_len, point)
-    cache, shape = analysis.system.kv_cache, analysis.system.generation.shape
-    prefix_hit = cache.prefix_hit(prompt)
-    cached = prefix_hit if name == "prefill" else prompt - 1.0
-    if analysis.model.encoder is not None and name == "decode":
-        cached = START_TOKENS
+    new, cached = _sizes_of_stage(analysis, name, point)
     return {
         "time_s": number(at(totals.time_s)),
         "time_interval_s": _stage_interval(analysis, name, point),
@@ -82,10 +77,25 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
         "served_s": {term: number(seconds) for term, seconds in engine.items()},
         "overlap_s": {layer.block.name: number(at(layer.hidden_s)) for layer in totals.copying},
-        "new_tokens": number(prompt - prefix_hit if name == "prefill" else value_at(shape.new_tokens, point)),
-        "cached_tokens": number(kept_tokens(cached, cache.kept)),
+        "new_tokens": number(new),
+        "cached_tokens": number(kept_tokens(cached, analysis.system.kv_cache.kept)),
         "operators": operators,
     }
+
+
+def _sizes_of_stage(analysis: Analysis, name: str, point: int) -> tuple[float, float]:
+    """New tokens of a sequence in a stage, all of its prompt in prefill, and those in its cache."""
+    prompt, generation = value_at(analysis.request.input_len, point), analysis.system.generation
+    found = value_at(analysis.system.kv_cache.prefix_hit(prompt), 0)
+    if generation.denoising is not None and (name == "decode" or generation.denoising.whole):
+        plan = analysis.schedule
+        at = plan.prefill_passes + point if name == "decode" else int(plan.prefill_starts[point])
+        (group,) = plan.step.groups
+        return value_at(group.new_tokens, at), value_at(group.cached_tokens, at)
+    if name == "prefill":
+        return prompt - found, found
+    cached = START_TOKENS if analysis.model.encoder is not None else prompt - 1.0
+    return value_at(generation.shape.new_tokens, point), cached
 
 
 def _no_stage() -> dict[str, Any]:

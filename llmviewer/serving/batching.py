@@ -109,6 +109,7 @@ class Replica:
     max_sequences: sequences of a request whose KV cache fits, given the largest number of tokens of a pass.
     prompt_bytes: KV cache of one prompt on each device.  new_tokens: tokens of each prompt without its prefix hit.
     token_budget: most tokens of a prefill pass.  microbatches: parts of the running sequences, one per pipeline stage.
+    verified_tokens: tokens of a sequence in a decode step; tokens_per_round: those that it keeps in expectation.
     """
 
     max_sequences: Callable[[Request, Count], Count]
@@ -116,6 +117,8 @@ class Replica:
     new_tokens: Callable[[Request], Count]
     token_budget: float = np.inf
     microbatches: int = 1
+    verified_tokens: Count = 1.0
+    tokens_per_round: Count = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -64,6 +64,11 @@ class Branches:
     prompt: float = 0.0
     shared: bool = True
 
+    @property
+    def prefilled(self) -> bool:
+        """Whether branches prefill prompts, instead of continuing from the cache of the outline."""
+        return bool(self.prompt) or not self.shared
+
     def steps(self, request: Columns, token_budget: Count) -> Steps:
         """All passes after the prompt's prefill."""
         return self._steps(request, token_budget, all_passes, np.inf)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from llmviewer.core.counts import Array, Count, total
 from llmviewer.models.model import Model
 from llmviewer.serving.branches import Branches
+from llmviewer.serving.denoising import Denoising
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +59,8 @@ class Generation:
 
     tokens: expected output tokens of a round, bonus token included.
     extra_s: time of a round outside kernels [s].  facts: figures for the result, by name.
-    branches: an outline and parallel sequences instead of rounds.
+    branches: an outline and parallel sequences; each runs in rounds of its own.
+    denoising: blocks of tokens that are decided together, instead of rounds.
     min_spare_tokens: minimum cache tokens that a sequence needs beyond prompt and output.
     """
 
@@ -68,12 +70,18 @@ class Generation:
     extra_s: Count = 0.0
     facts: Mapping[str, Count | str] = field(default_factory=dict)
     branches: Branches | None = None
+    denoising: Denoising | None = None
     min_spare_tokens: Count = 0.0
 
     @property
     def spare_tokens(self) -> Count:
         """Cache tokens that a sequence needs beyond prompt and output, as all draft tokens may be rejected."""
         return np.maximum(self.shape.new_tokens - 1.0, self.min_spare_tokens)
+
+    @property
+    def counts_passes(self) -> bool:
+        """Whether an answer takes a number of passes of its own, instead of rounds that may start at any token."""
+        return self.branches is not None or self.denoising is not None
 
     @property
     def verifies(self) -> Count:
@@ -110,11 +118,21 @@ class GenerationScheme:
     """A generation method, requested before the model is known.  name: as in results.
 
     candidates: schemes that differ only in counts, of which every point uses the fastest.
+    alone: why it cannot be combined with branches, chunks of prompts and separate instances; "" if it can.
     """
 
     name: str
     make: Callable[[Model], Generation]
     candidates: tuple[GenerationScheme, ...] = ()
+    alone: str = ""
+
+    def changed(self, title: str, change: Callable[[Generation], Generation]) -> GenerationScheme:
+        """The scheme whose generations are changed, listed under both names."""
+        return GenerationScheme(
+            name=f"{self.name} + {title}",
+            make=lambda model: change(self.make(model)),
+            candidates=tuple(one.changed(title, change) for one in self.candidates),
+        )
 
 
 def select_generation(candidates: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:

@@ -12,7 +12,8 @@ import numpy as np
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Group, Request, Step
-from llmviewer.serving.branches import Steps, one_after_another
+from llmviewer.serving.branches import Columns, Steps, one_after_another
+from llmviewer.serving.denoising import Denoising
 from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Generation, PassShape
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.serving.prompts import all_passes, first_and_last_passes, prefill_passes
@@ -129,36 +130,6 @@ class Schedule:
         repeats[: self.prefill_passes] *= factors
         return replace(self, repeats=repeats)
 
-    def with_filled_chunks(self, chunk: Count) -> Schedule:
-        """The schedule if a prompt's last chunk shares its pass with the next prompt's first one.
-
-        The chunk is charged its part of a pass of `chunk` tokens and attends to as many pairs as before.  chunk 0: it
-        has its own pass.
-        """
-        group, points = self.step.groups[0], self.point_of_pass[: self.prefill_passes].astype(int)
-        new, cached, repeats = (np.array(column) for column in (group.new_tokens, group.cached_tokens, self.repeats))
-        own = new[: self.prefill_passes]
-        full = np.maximum((chunk * np.ones(self.points))[points], own)
-        repeats[: self.prefill_passes] *= own / full
-        cached[: self.prefill_passes] -= (full - own) / 2.0
-        new[: self.prefill_passes] = full
-        return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), repeats=repeats)
-
-    def with_decodes(self, decodes: Count, cached: Count) -> Schedule:
-        """The schedule with `decodes` decoding sequences over `cached` tokens in each prefill pass of a point."""
-        points = self.point_of_pass[: self.prefill_passes].astype(int)
-        rest = len(self.repeats) - self.prefill_passes
-        sequences, context = ((count * np.ones(self.points))[points] for count in (decodes, cached))
-        (group,) = self.step.groups
-        decoding = replace(
-            group,
-            batch_size=np.concatenate((sequences, np.zeros(rest))),
-            new_tokens=np.ones(len(self.repeats)),
-            cached_tokens=np.concatenate((context, np.zeros(rest))),
-            logit_positions=np.ones(len(self.repeats)),
-        )
-        return replace(self, step=Step((group, decoding)))
-
     def max_over_passes(self, values: Count) -> Array:
         """The largest value over all passes of every point."""
         full = self._full(values)
@@ -195,6 +166,8 @@ def schedule(
     _check(prompt - found, output, token_budget)
     passes, starts = prefill_passes((prompts, prompt - found, found), token_budget, all_passes)
     branches = generation.branches
+    if generation.denoising is not None:
+        return _denoised(generation.denoising, (prompts, batch, prompt, output), (passes, starts))
     if branches is not None:
         _check(branches.branch_prefill((batch, prompt, output))[1], output, token_budget)
         real = branches.steps((batch, prompt, output), token_budget)
@@ -217,6 +190,8 @@ def peak_memory_passes(
     batch, prompt, output = _columns(request)
     found = cache.prefix_hit(prompt)
     passes, starts = prefill_passes((batch, prompt - found, found), token_budget, first_and_last_passes)
+    if generation.denoising is not None:
+        return _denoised(generation.denoising, (batch, batch, prompt, output), (passes, starts))
     steps = np.minimum(output - 1.0, 1.0)
     if generation.branches is not None:
         real = generation.branches.peak_memory((batch, prompt, output), token_budget)
@@ -235,11 +210,28 @@ def _with_common(plan: Schedule, found: Count) -> Schedule:
 
 def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule:
     """The schedule with the decode steps of a generation, and only the cached tokens that eviction leaves."""
-    if generation.branches is None and generation.shape is not ONE_TOKEN:
+    prefilled = generation.branches is not None and generation.branches.prefilled
+    if generation.shape is not ONE_TOKEN and not prefilled:
         plan = _shaped(plan, generation.shape)
     if cache.kept != 1.0:
         plan = replace(plan, step=Step(tuple(replace(group, kept=cache.kept) for group in plan.step.groups)))
     return plan
+
+
+def _denoised(denoising: Denoising, request: tuple[Array, ...], prefill: tuple[tuple[Array, ...], Array]) -> Schedule:
+    """The passes of a denoised answer, whose tokens see each other, after those of the prompts alone, which are causal.
+
+    request: prompts to prefill, batch sizes, prompt lengths, output lengths.
+    """
+    prompts, batch, prompt, output = request
+    if denoising.whole:
+        prefill = denoising.first_pass((prompts, prompt, output)), np.arange(float(len(batch)))
+    sizes = batch, prompt, output
+    plan = _assembled(sizes, prefill, denoising.steps_of(sizes), denoising.shown(sizes))
+    (group,) = plan.step.groups
+    together = np.arange(len(plan.repeats)) >= (0 if denoising.whole else plan.prefill_passes)
+    pairs = np.where(together, np.square(group.new_tokens), np.nan)
+    return replace(plan, step=Step((replace(group, attended_new_pairs=pairs),)))
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:
@@ -260,16 +252,20 @@ def _check(prompt: Array, output: Array, token_budget: Count) -> None:
             )
 
 
-def _assembled(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps) -> Schedule:
-    """The schedule of these passes.  request: batch sizes, prompt lengths (keys of the step shown) and output lengths.
-    prefill: passes, and index of the first pass of each point."""
+def _assembled(
+    request: Columns, prefill: tuple[tuple[Array, ...], Array], real: Steps, shown: Columns | None = None
+) -> Schedule:
+    """The schedule of these passes.  request: batch sizes, prompt lengths and output lengths.  prefill: passes, and
+    index of the first pass of each point.  shown: new and cached tokens and logits of the step shown; None for one
+    token with as many keys as the prompt."""
     (batch, prompt, output), (passes, starts) = request, prefill
     one = np.ones(len(batch))
+    new, cached, logits = shown or (one, prompt - 1.0, one)
     group = Group(
         batch_size=np.concatenate((passes[0], batch, real.batch_size)),
-        new_tokens=np.concatenate((passes[1], one, real.new_tokens)),
-        cached_tokens=np.concatenate((passes[2], prompt - 1.0, real.cached_tokens)),
-        logit_positions=np.concatenate((passes[3], one, real.logit_positions)),
+        new_tokens=np.concatenate((passes[1], new, real.new_tokens)),
+        cached_tokens=np.concatenate((passes[2], cached, real.cached_tokens)),
+        logit_positions=np.concatenate((passes[3], logits, real.logit_positions)),
     )
     return Schedule(
         step=Step((group,)),

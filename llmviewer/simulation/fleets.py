@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis.capacity import replica_of
+from llmviewer.analysis.admission import replica_of
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request

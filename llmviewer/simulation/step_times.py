@@ -154,7 +154,10 @@ def check(configuration: Configuration) -> None:
     model, system = configuration.model, configuration.system
     wrong = (
         (model.is_encoder or model.encoder is not None, f"{model.name} is no decoder-only model; allowed: decoders"),
-        (system.generation.branches is not None, "--branches is not simulated; remove it"),
+        (
+            system.generation.counts_passes,
+            "branches and blocks of tokens are not simulated; remove --branches or diffusion",
+        ),
         (system.parallelism.pipeline > 1, "--pipeline-parallel-size is not simulated; use tensor parallelism"),
         (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),
         (system.copies_beside or system.policy is not None, "--offload is not simulated; remove it"),

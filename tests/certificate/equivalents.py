@@ -29,6 +29,14 @@ def _exaone(config: Fields) -> Fields:
     return {**config, "num_hidden_layers": config["num_layers"], "hidden_act": config["activation_function"]}
 
 
+def _llada(config: Fields) -> Fields:
+    """LLaDA -> Llama by other names; the mask of its attention changes no product."""
+    names = {"n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads", "n_layers": "num_hidden_layers"}
+    names |= {"d_model": "hidden_size", "mlp_hidden_size": "intermediate_size"}
+    names |= {"max_sequence_length": "max_position_embeddings", "weight_tying": "tie_word_embeddings"}
+    return {names.get(name, name): value for name, value in config.items()} | {"hidden_act": config["activation_type"]}
+
+
 def _orion(config: Fields) -> Fields:
     """Orion -> StableLM: LayerNorm with biases, rotary embedding on the whole head."""
     return {**config, "use_qkv_bias": False, "partial_rotary_factor": 1.0}
@@ -61,6 +69,7 @@ _QWEN3_MOE = _stands_in("Qwen3MoeForCausalLM", layers=(by.sparse_step,), fields=
 _LLAMA = _stands_in("LlamaForCausalLM")
 
 EQUIVALENTS: dict[str, Family] = {
+    "Dream": _stands_in("Qwen2ForCausalLM"),
     "Yi": _LLAMA,
     "aquila": _LLAMA,
     "bailing_moe": _stands_in("Glm4MoeForCausalLM", layers=(by.dense_first,), fields=_ling),
@@ -71,6 +80,7 @@ EQUIVALENTS: dict[str, Family] = {
     "granite4_vision_text": _stands_in("GraniteForCausalLM", fields=_plain),
     "granite_docling_text": _stands_in("GraniteForCausalLM", fields=_plain),
     "internlm": _stands_in("LlamaForCausalLM", fields=_internlm),
+    "llada": _stands_in("LlamaForCausalLM", fields=_llada),
     "mimo": _stands_in("Qwen2ForCausalLM"),
     "mistral4": _stands_in("Mistral4ForCausalLM"),
     "orion": _stands_in("StableLmForCausalLM", fields=_orion),

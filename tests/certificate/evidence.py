@@ -47,6 +47,7 @@ BESIDE: dict[str, Evidence] = {
             ("chatglm", "chatglm3-6b", "exact, by GlmForCausalLM"),
             ("internlm2", "internlm2-7b", "exact, by LlamaForCausalLM"),
             ("kimi_k2", "kimi-k2", "exact, by DeepseekV3ForCausalLM"),
+            ("llada", "llada-8b", "exact, by LlamaForCausalLM"),
             ("minimax_text_01", "minimax-text-01", "exact, by MiniMaxForCausalLM"),
             ("xlm-roberta", "bge-m3", "exact, one pass"),
         )

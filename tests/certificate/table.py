@@ -37,6 +37,7 @@ experts, the full query-key rectangle of eager attention, and the head on the la
   both sides.
 - **Code**: a family without code in the library is run through a class of the same shapes, named here.
 - **Encoders** are run as the class that `architectures` names, in one pass over {encoded} tokens; they decode nothing.
+- **Encoder-decoders** are compared by architecture, in `tests/test_seq2seq_defaults.py`.
 
 The [architectures](#architectures) that are read, with the test of each, follow the models.
 
@@ -79,6 +80,10 @@ def main() -> None:
 def row(stem: str) -> str:
     """Table row of one model's counts."""
     config = published_config(stem)
+    if config.get("is_encoder_decoder"):
+        return (
+            f"| {stem} | encoder-decoder: see [architectures](#architectures) | {our_parameters(stem):,} |{' – |' * 7}"
+        )
     cells = [stem, code_of(config), f"{our_parameters(stem):,}", f"{parameter_count(config):,}"]
     encoder = family_of(config).encoder
     tokens = ENCODED if encoder else PROMPT

@@ -65,10 +65,10 @@ def _cache_bytes(analysis: Analysis, steps: int, point: int) -> Array:
     request, system = request_at(analysis, point), system_at(analysis, point)
     further, plan = value_at(request.output_len, 0) - 1.0, analysis.schedule
     per_step = value_at(system.generation.tokens, 0)
-    if system.generation.branches is not None:  # branches end at different times: drawn as growing evenly
+    if system.generation.counts_passes:  # branches end at different times: drawn as growing evenly
         first = int(plan.decode_starts[point])
         taken = plan.repeats[first : first + int(plan.decode_steps[point])]
-        per_step = further / max(float(np.sum(taken)), 1.0)
+        per_step *= further / max(float(np.sum(taken)), 1.0)
     tokens = np.minimum(np.floor(np.arange(steps + 1.0) * per_step + 1e-9), further)
     ones = np.ones(steps + 1)
     shorter = Request(batch_size=request.batch_size * ones, input_len=request.input_len * ones, output_len=1.0 + tokens)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from llmviewer.analysis.analysis import Analysis
+from llmviewer.core.errors import UserError
 from llmviewer.result.describe import number
 from llmviewer.result.stages import system_at, value_at
 from llmviewer.result.timeline.event import ENGINE, Arrow, Event
@@ -20,8 +21,10 @@ def timeline(analysis: Analysis, steps: int, point: int = 0) -> tuple[Event, ...
 
     There are fewer steps if the answer is shorter.  Every step takes its `time_s` and begins when the previous one
     ends.  Where times are bounds over all sizes of chunks, the uncut passes are drawn.  Raises UserError for more than
-    MAX_EVENTS events.
+    MAX_EVENTS events, and for draft passes of micro-batches.
     """
+    if analysis.drafts and analysis.system.parallelism.microbatches > 1:
+        raise UserError("draft passes of micro-batches in a pipeline overlap and are not drawn; use microbatches=1")
     analysis = analysis.as_scheduled()
     plan = PassSelection.of(analysis, steps, point)
     own = PricedPasses.of(analysis, plan.passes, point)
@@ -93,7 +96,7 @@ class _TimelineBuilder:
             start = end
         system = system_at(self.analysis, self.point)
         generation = system.generation
-        rounds = generation is not AUTOREGRESSIVE and generation.branches is None
+        rounds = generation is not AUTOREGRESSIVE and not generation.counts_passes
         tokens = {"expected_tokens": number(value_at(generation.tokens, 0))} if rounds else {}
         for count, at in enumerate(plan.decode, 1):
             name = f"{'round' if rounds else 'decode step'} {count}"

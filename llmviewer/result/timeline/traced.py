@@ -94,12 +94,9 @@ def _steps(analysis: Analysis, steps: int, point: int) -> Iterator[int]:
     """Passes of the first decode steps; each round starts after the expected tokens of the rounds before it."""
     plan, generation = analysis.schedule, system_at(analysis, point).generation
     first, count = int(plan.decode_starts[point]), int(plan.decode_steps[point])
-    if generation.branches is not None:
-        every = (at for at in range(first, first + count) for _ in split_repeats(at, float(plan.repeats[at])))
-        yield from (at for at, _ in zip(every, range(steps), strict=False))
-        return
+    every = [at for at in range(first, first + count) for _ in split_repeats(at, float(plan.repeats[at]))]
     offsets = (int(step * value_at(generation.tokens, 0)) for step in range(steps))
-    yield from (first + offset for offset in takewhile(lambda offset: offset < count, offsets))
+    yield from (every[offset] for offset in takewhile(lambda offset: offset < len(every), offsets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

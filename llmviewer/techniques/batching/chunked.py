@@ -42,19 +42,21 @@ class ChunkPlan:
     filled: Count
 
 
-def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count) -> ChunkPlan:
+def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count, verified: Count = 1.0) -> ChunkPlan:
     """Steady state of steps with up to `budget` tokens: decodes of the running sequences first, then prompt tokens.
 
+    verified: tokens of a decode, which are more than one where drafts are verified; steps are then rounds.
+
     A sequences run; a prompt of S tokens takes k steps, an answer n.  Without queueing one sequence at a time is in
-    prefill: the other A - 1 decode, a step has room for budget - (A - 1) prompt tokens, and A k of the n + k steps of a
-    sequence's cycle are mixed.  If A k > n + k, every step is mixed and a prompt's last chunk shares its step with the
-    next prompt's first: a cycle of n + k steps prefills A prompts in (n + k) / A steps each.  No step exceeds the
-    budget, so a prompt and its answer take at least (S + n) / budget steps, and prompts queue.
+    prefill: the other A - 1 decode, a step has room for budget - v (A - 1) prompt tokens, and A k of the n + k steps of
+    a sequence's cycle are mixed.  If A k > n + k, every step is mixed and a prompt's last chunk shares its step with
+    the next prompt's first: a cycle of n + k steps prefills A prompts in (n + k) / A steps each.  No step exceeds the
+    budget, so a prompt and its answer take at least (S + v n) / budget steps, and prompts queue.
     """
-    room = budget - (running - 1.0)
+    room = budget - (running - 1.0) * verified
     unshared = np.where(room > 0.0, np.ceil(prompt / np.maximum(room, 1.0)), 1.0)
     unsaturated = (room > 0.0) & (running * unshared <= steps + unshared)
-    shared = np.maximum((steps + unshared) / running, (prompt + steps) / budget)
+    shared = np.maximum((steps + unshared) / running, (prompt + steps * verified) / budget)
     steps_per_prompt = np.where(unsaturated, unshared, shared)
     chunks, prompts_per_pass = np.maximum(steps_per_prompt, 1.0), np.maximum(1.0 / steps_per_prompt, 1.0)
     others = np.maximum(running - prompts_per_pass, 0.0) / prompts_per_pass * chunks
@@ -73,11 +75,15 @@ def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count) -> C
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkedRunning(Running):
-    """Running sequences and their chunk plan.  budget: tokens of a step.  together: sequences of a micro-batch."""
+    """Running sequences and their chunk plan.
+
+    budget: tokens of a step.  together: sequences of a micro-batch.  steps: decode steps of a sequence, or its rounds.
+    """
 
     plan: ChunkPlan
     budget: float
     together: Count
+    steps: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,7 +118,7 @@ class ChunkedTimes(RequestTimes):
     @property
     def generation_s(self) -> Array:
         """Time of mixed and pure decode steps from the first token to the last [s]."""
-        pure = 1.0 - self.chunked.plan.mixed / np.maximum(self.steps, 1.0)
+        pure = 1.0 - self.chunked.plan.mixed / np.maximum(self.chunked.steps, 1.0)
         return np.asarray(self.decode_s * pure + self.others_s)
 
     def facts(self) -> BatchingFacts:
@@ -127,7 +133,7 @@ class ChunkedTimes(RequestTimes):
             "decodes_in_mixed_step": plan.decodes,
             "mixed_share": plan.share,
             "mixed_step_s": self.prefill_s / plan.chunks,
-            "decode_step_s": per_token(self.decode_s, self.steps),
+            "decode_step_s": per_token(self.decode_s, self.chunked.steps * np.ones(len(self.steps))),
             "queue_s": self.queue_s + self.waiting_s,
         }
 
@@ -163,7 +169,8 @@ class Chunked(Batching):
         places = replica.max_sequences(request, budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
         together = np.ceil(running.batch_size / np.minimum(running.batch_size, float(replica.microbatches)))
-        chunk_plan = plan_chunks(together, replica.new_tokens(request), request.output_len - 1.0, budget)
+        steps = (request.output_len - 1.0) / replica.tokens_per_round
+        chunk_plan = plan_chunks(together, replica.new_tokens(request), steps, budget, replica.verified_tokens)
         return ChunkedRunning(
             request=running,
             prompts_per_pass=chunk_plan.prompts_per_pass,
@@ -174,6 +181,7 @@ class Chunked(Batching):
             plan=chunk_plan,
             budget=budget,
             together=together,
+            steps=steps,
         )
 
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
@@ -187,6 +195,11 @@ def _make(text: str) -> Change:
 
     def change(system: System) -> System:
         check_mixable("chunked", system)
+        if any(applied.name.startswith("branches(") for applied in system.passes):
+            raise UserError(
+                f"{WHERE} and --branches are not modelled together: chunks are planned for a constant number of "
+                "decodes, and branches vary it; use --batching continuous"
+            )
         return with_batching(Chunked(tokens=tokens))(system)
 
     return change
@@ -203,7 +216,8 @@ TECHNIQUE = Technique(
     formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running "
     "sequences a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts "
     "share a step, k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the "
-    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n",
+    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n"
+    "; with --speculative a decode takes as many tokens as it verifies, n are rounds, and each mixed step drafts, too",
     source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
     make=_make,

@@ -23,16 +23,16 @@ def _filled(system: System, batching: Batching) -> System:
     https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/_torch/pyexecutor/py_executor.py.
     """
     own = system.parallelism
-    if not (batching.fills_pipeline and own.fills) or system.scheme is not None:
+    if not (batching.fills_pipeline and own.fills):
         return system
     return replace(system, parallelism=replace(own, microbatches=own.pipeline))
 
 
 def check_mixable(batching: str, system: System) -> None:
-    """Raise UserError for micro-batches and for speculative decoding, whose passes cannot be mixed or separated."""
+    """Raise UserError for micro-batches, and for schemes whose passes cannot be mixed or separated."""
     if system.parallelism.microbatches > 1:
         raise UserError(
             f"--batching {batching}: micro-batches of a pipeline are not modelled with it; remove one of them"
         )
-    if system.scheme is not None:
-        raise UserError(f"--batching {batching} and {system.scheme.name} are not modelled together; remove one of them")
+    if system.scheme is not None and system.scheme.alone:
+        raise UserError(f"--batching {batching} and {system.scheme.name}: {system.scheme.alone}; remove one of them")

@@ -42,13 +42,14 @@ TECHNIQUE = Technique(
     name="apar",
     kind="branches",
     summary="APAR: a fine-tuned model forks its answer; branches share the KV cache before the fork and decode "
-    "in parallel.",
+    "in parallel, also with speculation (APAR with Medusa).",
     parameters={
         "branches": "mean number of branches",
         "parallel": "share of the output tokens written in branches (default: 1)",
     },
     formula="s = output - floor(parallel output) sequential tokens, then ceil((output - s) / branches) passes of "
-    "batch x branches; no second prefill; cache of input + output tokens per request, as in plain decoding",
+    "batch x branches; no second prefill; cache of input + output tokens per request, as in plain decoding; with "
+    "--speculative each pass verifies the draft tokens of every branch, and their number falls by the tokens per round",
     source="APAR arXiv 2401.06761; https://github.com/THUDM/APAR",
     example="llmviewer analyze llama-2-7b --hardware a100-sxm --input-len 64 --output-len 512 "
     "--branches apar,branches=3,parallel=0.75",

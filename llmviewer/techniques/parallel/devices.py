@@ -22,11 +22,11 @@ def parse_devices(option: str, text: str) -> int:
 
 
 def with_parallelism(system: System, parallelism: Parallelism) -> System:
-    """The system with new group sizes; its shard pass, if any, is replaced."""
+    """The system with new group sizes; its shard pass, if any, is replaced, and all devices share a host."""
     check_reach(system.chip, parallelism)
-    if system.chip.host is not None and parallelism.devices > 1:
-        raise UserError("--hot-neurons: several devices on one host are not modelled; use one device")
-    p = parallelism
+    p, host = parallelism, system.chip.host
+    if host is not None:
+        system = replace(system, chip=replace(system.chip, host=replace(host, devices=p.devices)))
     names = [applied.name for applied in system.passes]
     index = next((i for i, name in enumerate(names) if name.startswith("shard(")), len(names))
     before, after = system.passes[:index], system.passes[index + 1 :]

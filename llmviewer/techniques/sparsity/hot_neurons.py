@@ -58,8 +58,10 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
     the link each way, counted with the last matrix.  Predictors run on the device as in contextual sparsity.  Not
     counted: sending their scores to the host, the sum of both parts, the host's conversion of low-bit weights.
     Attention heads are unchanged.  FLOPs and bytes of a result are those of the device.  Valid for ReLU and ReGLU:
-    under SwiGLU 69 % of the neurons have 80 % of the activations.  A long prefill uses all neurons and is bound by the
-    host, only by its bandwidth if its rates are unknown.  Must run before number formats.
+    under SwiGLU 69 % of the neurons have 80 % of the activations.  Several devices share the host evenly: each has its
+    part of the hot neurons, sends its vectors over a link of its own, and waits for its part of the cold ones.  A long
+    prefill uses all neurons and is bound by the host, only by its bandwidth if its rates are unknown.  Must run before
+    number formats.
     Source: PowerInfer, arXiv 2312.12456.
     """
 
@@ -178,7 +180,7 @@ TECHNIQUE = Technique(
     formula="hot neurons make H = gpu^0.166 of the activations (26 % make 80 %); of a matrix T tokens read "
     "gpu (1 - (1 - active H / gpu)^T) on the GPU, (1 - gpu)(1 - (1 - active (1 - H) / (1 - gpu))^T) on the host; "
     "the slower side takes the time; "
-    "T hidden numbers each way over PCIe",
+    "T hidden numbers each way over PCIe; with -tp n each device has 1/n of both parts, and 1/n of the host's rates",
     source="PowerInfer arXiv 2312.12456 (26 %: feed-forward part of OPT-30B)",
     example="llmviewer analyze opt-30b --hardware a6000 --hot-neurons gpu=0.26,active=0.1",
     make=_make,

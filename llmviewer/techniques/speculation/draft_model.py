@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from llmviewer import models
 from llmviewer.core.errors import UserError
+from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation import rates
 from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation.adaptive import ADAPTIVE_HELP, Stopping, adaptive_round, read_stopping
 from llmviewer.techniques.speculation.draft_options import (
     ACCEPTANCE_HELP,
     TOKENS_HELP,
@@ -42,6 +44,13 @@ def draft_round(draft: Draft, tokens: float, accepted: Acceptance) -> Generation
     )
 
 
+def drafting(draft: Draft, tokens: float, accepted: Acceptance, stopping: Stopping | None) -> Generation:
+    """A round of a fixed number of draft tokens, or of at most that many if drafting may end before."""
+    if stopping is None or not tokens:
+        return draft_round(draft, tokens, accepted)
+    return adaptive_round(draft, tokens, accepted, stopping)
+
+
 def load_draft(name: str, given: Mapping[str, str]) -> Draft:
     """Load a known model as draft model, with its own options among `given`."""
     if not name:
@@ -51,9 +60,11 @@ def load_draft(name: str, given: Mapping[str, str]) -> Draft:
 
 
 def _make(text: str) -> Change:
-    allowed = ("draft", "tokens", "acceptance", "distilled", "topk", "nodes", *DRAFT_TECHNIQUES)
+    allowed = ("draft", "tokens", "acceptance", "adaptive", "distilled", "topk", "nodes", *DRAFT_TECHNIQUES)
     given = parse_parameters(WHERE, text, allowed)
     head = head_of(given["draft"]) if given.get("draft") else None
+    if head is not None and "adaptive" in given:
+        raise UserError(f"{WHERE}: adaptive is an option of draft models; heads draft a fixed number of tokens")
     if head is not None:
         return head_change(head, text, given)
     for name in ("topk", "nodes"):
@@ -61,9 +72,12 @@ def _make(text: str) -> Change:
             raise UserError(f"{WHERE}: {name} is an option of EAGLE heads; a draft model drafts a chain")
     draft = load_draft(given.get("draft", ""), given)
     accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).distilled(DISTILLED.value(given, WHERE))
-    return draft_tokens_change(
-        scheme_name("", text), WHERE, given, lambda tokens, _: draft_round(draft, tokens, accepted)
-    )
+    stopping = read_stopping(WHERE, given)
+
+    def make(tokens: float, _: Model) -> Generation:
+        return drafting(draft, tokens, accepted, stopping)
+
+    return draft_tokens_change(scheme_name("", text), WHERE, given, make)
 
 
 TECHNIQUE = Technique(
@@ -75,7 +89,9 @@ TECHNIQUE = Technique(
         "Domino, MTP, Medusa, MLP speculator)",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
-        "distilled": "share of rejections that distillation of the draft model avoids (default: 0)",
+        "adaptive": ADAPTIVE_HELP,
+        "distilled": "share of rejections that distillation of the draft model avoids, before or while it serves "
+        "(online, on spare compute); default: 0",
         "topk": "children of every node of an EAGLE head's tree (only with its config)",
         "nodes": "drafted tokens of an EAGLE head's tree (only with its config)",
         "quantization": "number format of the draft model's weights, e.g. w4a16 (default: its checkpoint's)",
@@ -83,8 +99,10 @@ TECHNIQUE = Technique(
     },
     formula="time per token = (verification of g + 1 tokens + g passes of the draft model) / E; "
     "E = 1 + sum over i of a_1 ... a_i = (1 - a^(g+1)) / (1 - a), including the bonus token; distilled: "
-    "1 - (1 - a)(1 - share); memory: both models and both caches, g tokens longer",
-    source="Leviathan et al. arXiv 2211.17192 (equation 1, theorem 3.8); distillation arXiv 2310.08461; "
+    "1 - (1 - a)(1 - share); adaptive r/w: pass i + 1 runs with (a r)^i, or after wrong tokens with a power of w; "
+    "memory: both models and both caches, g tokens longer",
+    source="Leviathan et al. arXiv 2211.17192 (equation 1, theorem 3.8); distillation arXiv 2310.08461, while serving "
+    "(online) arXiv 2310.07177; adaptive: DISCO arXiv 2405.04304, Kangaroo arXiv 2404.18911; "
     "vLLM https://docs.vllm.ai/en/latest/features/spec_decode/",
     example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
     "--speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",

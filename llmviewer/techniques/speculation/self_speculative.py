@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft, Generation
-from llmviewer.techniques.speculation.draft_model import draft_round
+from llmviewer.techniques.speculation.adaptive import ADAPTIVE_HELP, read_stopping
+from llmviewer.techniques.speculation.draft_model import drafting
 from llmviewer.techniques.speculation.draft_options import (
     ACCEPTANCE_HELP,
     TOKENS_HELP,
@@ -35,21 +36,28 @@ def with_parts_skipped(target: Model, attention: float, mlp: float) -> Model:
 
 
 def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[DecoderLayer]:
-    """Layers that keep both parts, then layers that keep only one."""
+    """Layers that keep both parts, then layers that keep only one, both spread evenly."""
     mixers = layer.repeats - round(layer.repeats * attention) if layer.mixer else 0
     parts = layer.repeats - round(layer.repeats * mlp) if layer.feed_forward else 0
-    both = min(mixers, parts)
+    both, kept = min(mixers, parts), _spread(layer.numbers or range(layer.repeats), max(mixers, parts))
+    whole = _spread(kept, both)
+    partly = tuple(number for number in kept if number not in whole)
     if both:
-        yield replace(layer, repeats=both, numbers=())
+        yield replace(layer, repeats=both, numbers=whole)
     if mixers > both:
         name = layer.name if not layer.feed_forward else f"{layer.name}_attention"
-        yield replace(layer, name=name, repeats=mixers - both, numbers=(), feed_forward=None)
+        yield replace(layer, name=name, repeats=mixers - both, numbers=partly, feed_forward=None)
     if parts > both:
         norms = layer.norms
         if layer.residual is Residual.PARALLEL and norms.mlp is None:  # one norm is used by both parts
             norms = replace(norms, mlp=norms.attn)
         name = layer.name if not layer.mixer else f"{layer.name}_mlp"
-        yield replace(layer, name=name, repeats=parts - both, numbers=(), mixer=None, norms=norms)
+        yield replace(layer, name=name, repeats=parts - both, numbers=partly, mixer=None, norms=norms)
+
+
+def _spread(numbers: Sequence[int], count: int) -> tuple[int, ...]:
+    """`count` of the layer numbers, spread evenly."""
+    return tuple(numbers[at * len(numbers) // count] for at in range(count))
 
 
 WHERE = "--speculative self"
@@ -58,14 +66,14 @@ MLP = Parameter(name="mlp", low=0.0, high=0.99)
 
 
 def _make(text: str) -> Change:
-    given = parse_parameters(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
+    given = parse_parameters(WHERE, text, ("attention", "mlp", "tokens", "acceptance", "adaptive"))
     attention, mlp = ATTENTION.value(given, WHERE), MLP.value(given, WHERE)
-    by_position = required_acceptance(WHERE, given)
+    by_position, stopping = required_acceptance(WHERE, given), read_stopping(WHERE, given)
 
     def make(tokens: float, target: Model) -> Generation:
         model = with_parts_skipped(target, attention, mlp)
         draft = Draft(name=model.name, model=model, caches=False, shared=None, same_weights=True)
-        return draft_round(draft, tokens, by_position)
+        return drafting(draft, tokens, by_position, stopping)
 
     return draft_tokens_change(scheme_name("self", text), WHERE, given, make)
 
@@ -79,6 +87,7 @@ TECHNIQUE = Technique(
         "mlp": "share of MLP parts that drafting skips",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
+        "adaptive": ADAPTIVE_HELP,
     },
     formula="time per token = (verification of g + 1 tokens + g passes of the remaining parts) / E; "
     "E = 1 + a_1 + a_1 a_2 + ...; extra memory: KV cache of g tokens only",

@@ -1,4 +1,4 @@
-"""`--speculative METHOD,...`: draft tokens are generated cheaply, and one pass of the target verifies them."""
+"""`--speculative METHOD,...`: several tokens per pass of the target, drafted and verified, or decided together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from llmviewer.techniques.technique import Technique
 TECHNIQUE = Technique(
     name="speculative",
     kind="speculation",
-    summary="Speculative decoding: one of the methods below drafts tokens, and one pass of the target verifies them.",
+    summary="Speculative and parallel decoding: one of the methods below drafts tokens that one pass of the target "
+    "verifies, or decides several tokens at once.",
     parameters={
         "METHOD": "one of the methods listed here, followed by its own parameters",
         "draft": "short for the method draft: name of a smaller model",

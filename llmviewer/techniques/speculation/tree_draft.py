@@ -109,18 +109,20 @@ def _make(text: str) -> Change:
     known = ("draft", "widths", "budget", "depth", "ranks", "acceptance", "overlap", *DRAFT_TECHNIQUES)
     given = parse_parameters(WHERE, text, known)
     names = given.get("draft", "").split("+")
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"{WHERE}: draft is {quoted(given['draft'])}; to try more choices of one draft model, use widths"
-        )
     if ("widths" in given) == ("budget" in given):
         raise UserError(f"{WHERE}: give widths=1/1/3/1 by level, or budget=16 for the best tree of that many nodes")
-    drafts = [load_draft(name, given) for name in names]
+    drafts = _numbered([load_draft(name, given) for name in names])
     draft_trees, rates = _read_trees(given, len(names))
     if not draft_trees[0]:
         return change_generation(scheme_name("tree", text), lambda _: AUTOREGRESSIVE)
     generation = tree_round(drafts, draft_trees, rates, OVERLAP.value(given, WHERE))
     return change_generation(scheme_name("tree", text), lambda _: generation)
+
+
+def _numbered(drafts: Sequence[Draft]) -> list[Draft]:
+    """The draft models with a number after names that occur again: checkpoints of one architecture, tuned apart."""
+    before = [[one.name for one in drafts[:at]].count(draft.name) for at, draft in enumerate(drafts)]
+    return [replace(one, name=f"{one.name} ({n + 1})") if n else one for one, n in zip(drafts, before, strict=True)]
 
 
 def _read_trees(given: Mapping[str, str], drafts: int) -> tuple[list[Tree], list[Ranks]]:
@@ -170,7 +172,7 @@ TECHNIQUE = Technique(
     "tree attention.",
     parameters={
         "draft": "name of the draft model; several, joined by +, draft one after another, and their trees are merged "
-        "at the root",
+        "at the root; x+x: two checkpoints of one architecture, tuned apart",
         "widths": "children per node by level, e.g. 1/1/3/1",
         "budget": "alternative to widths: nodes of the best tree",
         "depth": "most levels of the best tree (default: 8)",
