@@ -17,8 +17,9 @@ from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
-from llmviewer.techniques import registry
+from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels
+from llmviewer.techniques.layer_settings import AT
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
@@ -26,6 +27,8 @@ from llmviewer.timing.engine import Engine
 
 #: Techniques that an engine chooses unless the caller does -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
+#: Options with settings by layer.
+BY_LAYER = ("quantization", "kv_cache_dtype", "matformer")
 #: Options of a tensor group that a draft model with a group of its own does not inherit.
 TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
@@ -120,6 +123,14 @@ def system(chip: Chip, options: Options) -> System:
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
     return replace(built, any_chunks=_any_chunks(built, options))
+
+
+def check_layers(model: Model, options: Options) -> None:
+    """Raise UserError if an option names a layer that the model does not have."""
+    count = sum(layer.repeats for layer in model.all_layers)
+    for name, text in options.techniques.items():
+        if AT in text and name in BY_LAYER:
+            layer_settings.check_layers(f"--{name.replace('_', '-')}", text, count)
 
 
 def _any_chunks(built: System, options: Options) -> bool:

@@ -154,6 +154,7 @@ def _built(model: object, hardware: object, options: Mapping[str, object]) -> Co
 
 def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
     """The configuration of a loaded model and chip."""
+    build.check_layers(model, options)
     system = build.system(chip, options)
     if system.spatial:
         system = build.spatial_system(model, system, options)

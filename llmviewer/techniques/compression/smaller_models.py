@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.ir import as_built
 from llmviewer.techniques.compression.narrow import narrower_feed_forward
+from llmviewer.techniques.layer_settings import by_layer, layer_settings
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 _SHARE = Parameter(name="share", low=0.01, high=1.0)
@@ -12,12 +14,17 @@ _SHARE = Parameter(name="share", low=0.01, high=1.0)
 def _matformer(text: str) -> Change:
     """Store and run only the first `share` of the feed-forward channels, rounded to a whole number.
 
+    Mix'n'Match gives ranges of layers shares of their own.
+
     Valid for models trained this way; for other models use `--prune width`.  Source: MatFormer, arXiv 2310.07707.
     """
-    share = parse_numbers("--matformer", text, (_SHARE,))["share"]
-    if share == 1.0:
+    settings = layer_settings("--matformer", text)
+    shares = [parse_numbers("--matformer", one.text, (_SHARE,))["share"] for one in settings]
+    if all(share == 1.0 for share in shares):
         return lambda system: system
-    return add_pass(f"matformer({share:g})", lambda _: narrower_feed_forward(share))
+    passes = [as_built if share == 1.0 else narrower_feed_forward(share) for share in shares]
+    change = by_layer("--matformer", settings, passes)
+    return add_pass(f"matformer({text if len(shares) > 1 else f'{shares[0]:g}'})", lambda _: change)
 
 
 def _distillation(_: str) -> Change:
@@ -28,6 +35,10 @@ MATFORMER = Technique(
     name="matformer",
     kind="compression",
     summary="Runs only the first channels of every feed-forward part, which MatFormer trains as a model of their own.",
+    parameters={
+        "SHARE": "share of the feed-forward channels",
+        "SHARE@LAYERS": "after a +: another share for these layers, counted from 0 (Mix'n'Match): 0.5+1@0-7",
+    },
     formula="feed-forward FLOPs and weights x share of the intermediate channels, in whole numbers",
     source="MatFormer arXiv 2310.07707",
     example="llmviewer analyze llama-2-7b --hardware a6000 --matformer 0.5",

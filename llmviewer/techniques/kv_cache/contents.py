@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.ir import as_built
+from llmviewer.techniques.layer_settings import by_layer, layer_settings
 from llmviewer.techniques.quantization.grammar import parse_cache_dtype
 from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, change_kv_cache, parse_numbers
@@ -15,11 +17,14 @@ SHARED, CASCADE = "shared", "cascade"
 
 
 def _dtype(text: str) -> Change:
-    cache = parse_cache_dtype(text)
-    if cache is None:
+    settings = layer_settings("--kv-cache-dtype", text)
+    formats = [parse_cache_dtype(one.text) for one in settings]
+    if not any(formats):
         return lambda system: system
-    scheme = QuantizationScheme(name=f"{cache.name} cache", cache=cache)
-    return add_pass(f"quantize({scheme.name})", lambda _: quantize(scheme))
+    passes = [as_built if one is None else quantize(QuantizationScheme(name="cache", cache=one)) for one in formats]
+    change = by_layer("--kv-cache-dtype", settings, passes)
+    name = text if len(settings) > 1 or formats[0] is None else formats[0].name
+    return add_pass(f"quantize({name} cache)", lambda _: change)
 
 
 def _prefix(text: str) -> Change:
@@ -76,6 +81,10 @@ DTYPE = Technique(
     name="kv_cache_dtype",
     kind="compression",
     summary="Stores keys, values and latents in fewer bits; attention computes in 16 bits.",
+    parameters={
+        "FORMAT": "auto, fp8, int8, kv4 ...",
+        "FORMAT@LAYERS": "after a +: another format for these layers, counted from 0: kv4+fp8@0-1/30-31 (KVTuner)",
+    },
     formula="integers n + 32/head_dim bits per element, fp8 8 bits; wins over kv# of --quantization",
     source="KIVI arXiv 2402.02750; vLLM --kv-cache-dtype, https://docs.vllm.ai/en/latest/features/quantization/",
     example="llmviewer analyze llama-2-7b --hardware h100 --input-len 3072 --kv-cache-dtype fp8",
