@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil, inf
 
 import numpy as np
 import numpy.typing as npt
@@ -11,38 +13,69 @@ import numpy.typing as npt
 from llmviewer.calibrate.diagnosis.alignment import NONE, Places, align
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import Slot
+from llmviewer.calibrate.diagnosis.slots import ATTENTION, Slot, orders, with_others
 
 #: Operators to either side among which a kernel that is out of order is placed.
 REACH = 12
 #: Kinds that may be part of any operator: conversions, copies, sums of numbers.
-GENERAL = ("elementwise", "copy", "prepare", "residual")
+GENERAL = ("elementwise", "copy", "prepare", "residual", "lora")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assigned:
     """Kernels of a pass with their operators, one entry each.
 
-    places: index of the operator, NONE if it cannot be told.  beside: a kernel of a general kind stands beside the
+    operators: their names, "" for one that cannot be told.  beside: a kernel of a general kind stands beside the
     operator's own kernel, which does all of the operator's work.
     """
 
-    places: Places
+    operators: tuple[str, ...]
     beside: npt.NDArray[np.bool_]
 
 
-def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, open_start: float, open_end: float) -> Assigned:
-    """The operators that the kernels of a pass run.  open_start, open_end: as for `align`."""
-    kinds = [kind_of(kernel.name) for kernel in kernels]
-    all_slots = [*slots] * _repeats(kinds, slots)
-    found = align(kinds, all_slots, open_start=open_start, open_end=open_end)
-    _mend(found, kinds, all_slots)
-    _sort_experts(found, kinds, all_slots)
-    _join_fills(found, kernels, kinds)
-    whole = {place for place, kind in zip(found.tolist(), kinds, strict=True) if _runs(kind, place, all_slots)}
-    beside = [kind in GENERAL and int(place) in whole for place, kind in zip(found, kinds, strict=True)]
-    places = np.where(found == NONE, NONE, found % len(slots)).astype(np.int32)
-    return Assigned(places=places, beside=np.array(beside))
+def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 1.0) -> Assigned:
+    """The operators that the kernels of a pass run.
+
+    kernels: in order of their start.  most: number of passes that they can be of, inf where nothing marks a pass; its
+    first and last pass may then be recorded in part.
+    """
+    turns = turns_of(kernels)
+    kinds = [kind_of(kernels[turn].name) for turn in turns]
+    ends = 1.0 if most == 1.0 else 0.0
+    tried = [(align(kinds, chosen, ends=ends), chosen) for chosen in _candidates(kinds, slots, most)]
+    found, chosen = max(tried, key=lambda one: one[0].score)
+    places = found.places
+    _mend(places, kinds, chosen)
+    _sort_experts(places, kinds, chosen)
+    _join_fills(places, [kernels[turn] for turn in turns], kinds)
+    whole = {place for place, kind in zip(places.tolist(), kinds, strict=True) if _runs(kind, place, chosen)}
+    operators, beside = [""] * len(turns), np.zeros(len(turns), dtype=bool)
+    for turn, kind, place in zip(turns, kinds, places.tolist(), strict=True):
+        operators[turn] = "" if place == NONE else chosen[place].operator
+        beside[turn] = kind in GENERAL and place in whole
+    return Assigned(operators=tuple(operators), beside=beside)
+
+
+def turns_of(kernels: Sequence[Kernel]) -> list[int]:
+    """Numbers of kernels in the order of the work: those of a side stream stay together from its first one on.
+
+    A kernel of a side stream follows the one before it there unless a kernel of the busiest stream starts and ends
+    in between: what runs beside the main stream would else stand between kernels that it has nothing to do with.
+    """
+    streams = Counter(kernel.stream for kernel in kernels)
+    main = max(streams, key=lambda stream: streams[stream], default=0)
+    last: dict[int, tuple[int, int, float]] = {}  # stream -> leader and end of its last kernel, kernels of main so far
+    ended: list[float] = []
+    leaders = []
+    for number, kernel in enumerate(kernels):
+        leader, since, end = last.get(kernel.stream, (number, 0, -inf))
+        between = any(start >= end and done <= kernel.start_s for start, done in ended[since:])
+        leader = number if kernel.stream == main or between else leader
+        leaders.append(leader)
+        if kernel.stream == main:
+            ended.append((kernel.start_s, kernel.end_s))
+        last[kernel.stream] = (leader, len(ended), kernel.end_s)
+    return sorted(range(len(kernels)), key=lambda number: (leaders[number], number))
 
 
 def _runs(kind: str, place: int, slots: Sequence[Slot]) -> bool:
@@ -50,10 +83,22 @@ def _runs(kind: str, place: int, slots: Sequence[Slot]) -> bool:
     return place != NONE and kind in slots[place].kind.main
 
 
-def _repeats(kinds: Sequence[str], slots: Sequence[Slot]) -> int:
-    """Passes among the kernels, by the number of attention kernels: several where nothing marks them."""
-    attending = sum("attention" in slot.kind.main and slot.kind.missing >= 4.0 for slot in slots)
-    return max(1, round(kinds.count("attention") / attending)) if attending else 1
+def _candidates(kinds: Sequence[str], slots: Sequence[Slot], most: float) -> Iterator[list[Slot]]:
+    """Places that the kernels may have: several passes where nothing marks them, other models where a pass has more
+    attention than this one."""
+    attending = sum("attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing for slot in slots)
+    attended = _attended(kinds) if attending else 0
+    for chosen in orders(slots):
+        if most == 1.0 and attended > attending:
+            yield with_others(chosen, kinds)
+        else:
+            yield chosen * int(min(max(ceil(attended / attending) if attending else 1, 1), most))
+
+
+def _attended(kinds: Sequence[str]) -> int:
+    """Number of times that kernels attend: those without a matrix product between them count once."""
+    heavy = [kind for kind in kinds if kind in ("attention", "matmul", "experts")]
+    return sum(kind == "attention" != before for before, kind in zip(["", *heavy], heavy, strict=False))
 
 
 def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:

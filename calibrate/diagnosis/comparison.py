@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 
 import numpy as np
 import numpy.typing as npt
 
 from llmviewer.api.configuration import Configuration
-from llmviewer.calibrate.diagnosis.alignment import NONE
 from llmviewer.calibrate.diagnosis.annotation import Stated, Work, step_of
 from llmviewer.calibrate.diagnosis.assignment import Assigned, assigned
 from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
 from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import PREPARE, SAMPLING, slots_of
+from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING, slots_of
 from llmviewer.calibrate.diagnosis.steps import RecordedPass
 from llmviewer.calibrate.diagnosis.timeline import timeline
 from llmviewer.core.counts import present
@@ -26,11 +25,11 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 
 #: Work that engines do beside the model, which no operator predicts.
-BESIDE = (PREPARE, SAMPLING)
+BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
-OWN_KINDS = ("copy", "prepare", "sampling", "elementwise")
+OWN_KINDS = ("copy", "prepare", "sampling", "elementwise", "rope_part", "quantize", "dequantize", "lora")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -140,9 +139,8 @@ def _add(found: Comparison, configuration: Configuration, passes: Sequence[Recor
     for one in passes:
         key = tuple(kernel.name for kernel in one.kernels)
         if key not in cache:
-            cache[key] = assigned(one.kernels, slots, open_start=1.0, open_end=1.0)
-        names = ["" if place == NONE else slots[place].operator for place in cache[key].places]
-        _measure(found, one, names, cache[key].beside & ~np.array(chains))
+            cache[key] = assigned(one.kernels, slots, most=inf if one.work is None else 1.0)
+        _measure(found, one, cache[key].operators, cache[key].beside & ~np.array(chains))
 
 
 def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequence[bool]) -> None:
@@ -156,7 +154,8 @@ def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequ
         own.predicted_s += float(one.seconds.sum()) * share
         own.low_s += float(one.low.sum()) * share
         own.high_s += float(one.high.sum()) * share
-    found.operators.setdefault(SAMPLING, OperatorTimes(name=SAMPLING, kind="engine"))
+    for name in (SAMPLING, OTHER_MODELS):
+        found.operators.setdefault(name, OperatorTimes(name=name, kind="engine"))
     found.engine_s += float(prices.engine_s[np.array(followed)].sum()) * share
 
 

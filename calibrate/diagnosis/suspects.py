@@ -10,7 +10,7 @@ from llmviewer.calibrate.diagnosis import parts as names
 from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.parts import Part
 from llmviewer.calibrate.diagnosis.patterns import kind_of
-from llmviewer.calibrate.diagnosis.slots import PREPARE, SAMPLING
+from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING
 
 #: Suspects that are listed, and the least share of the measured time that one takes.
 MOST, LEAST = 5, 0.01
@@ -25,7 +25,11 @@ PORTABLE = re.compile(
 NARROW = ("fp8", "int8", "fp4", "fp6", "int4")
 #: Share of kernels linked to a launch of their own above which the host launches them one by one.
 SINGLY = 0.5
-TASKS = {PREPARE: "the inputs of a pass", SAMPLING: "sampling"}
+TASKS = {
+    PREPARE: ("the inputs of a pass", "options of scheduling"),
+    SAMPLING: ("sampling", "options of sampling"),
+    OTHER_MODELS: ("another model in the same pass (encoder, draft)", "record a pass without it"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +122,8 @@ def _extra_kernels(case: Case) -> Iterator[Suspect]:
     for name in BESIDE:
         one = case.found.operators[name]
         example = next(iter(one.kernels), "")[:60]
-        text = f"kernels for {TASKS[name]}"
-        yield Suspect(
-            text=text, amount_s=one.measured_s, remedy=f"options of sampling and scheduling; such as {example}"
-        )
+        task, remedy = TASKS[name]
+        yield Suspect(text=f"kernels for {task}, such as {example}", amount_s=one.measured_s, remedy=remedy)
 
 
 def _example(case: Case, where: str) -> str:
