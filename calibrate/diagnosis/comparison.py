@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis.annotation import Stated, Work, step_of
-from llmviewer.calibrate.diagnosis.assignment import Assigned, assigned
+from llmviewer.calibrate.diagnosis.assignment import GENERAL, Assigned, assigned
 from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
 from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
 from llmviewer.calibrate.diagnosis.recording import Kernel
@@ -29,7 +29,7 @@ BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
-OWN_KINDS = ("copy", "prepare", "sampling", "elementwise", "rope_part", "quantize", "dequantize", "lora")
+OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
