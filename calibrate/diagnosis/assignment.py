@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -19,6 +19,8 @@ from llmviewer.calibrate.diagnosis.slots import ATTENTION, Slot, orders, with_ot
 REACH = 12
 #: Kinds that may be part of any operator: conversions, copies, sums of numbers.
 GENERAL = ("elementwise", "copy", "prepare", "residual", "lora")
+#: Least cost of a missing kernel for operators that no engine fuses into others.
+HEAVY = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,11 +28,14 @@ class Assigned:
     """Kernels of a pass with their operators, one entry each.
 
     operators: their names, "" for one that cannot be told.  beside: a kernel of a general kind stands beside the
-    operator's own kernel, which does all of the operator's work.
+    operator's own kernel, which does all of the operator's work.  passes: number of the pass of each kernel, from 0.
+    covered: pass -> share of its operators with a kernel, of those that no engine fuses into others.
     """
 
     operators: tuple[str, ...]
     beside: npt.NDArray[np.bool_]
+    passes: npt.NDArray[np.int64]
+    covered: Mapping[int, float]
 
 
 def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 1.0) -> Assigned:
@@ -50,10 +55,22 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
     _join_fills(places, [kernels[turn] for turn in turns], kinds)
     whole = {place for place, kind in zip(places.tolist(), kinds, strict=True) if _runs(kind, place, chosen)}
     operators, beside = [""] * len(turns), np.zeros(len(turns), dtype=bool)
-    for turn, kind, place in zip(turns, kinds, places.tolist(), strict=True):
+    passes, current = np.zeros(len(turns), dtype=np.int64), int(max(places.max(initial=NONE), 0)) // len(slots)
+    for turn, kind, place in reversed(list(zip(turns, kinds, places.tolist(), strict=True))):
         operators[turn] = "" if place == NONE else chosen[place].operator
         beside[turn] = kind in GENERAL and place in whole
-    return Assigned(operators=tuple(operators), beside=beside)
+        passes[turn] = current = current if place == NONE or most == 1.0 else place // len(slots)
+    return Assigned(
+        operators=tuple(operators), beside=beside, passes=passes, covered=_covered(whole, chosen, len(slots), most)
+    )
+
+
+def _covered(whole: Collection[int], chosen: Sequence[Slot], count: int, most: float) -> dict[int, float]:
+    """Share of heavy operators that a kernel runs, by pass.  count: number of operators of a pass."""
+    heavy = [place for place, slot in enumerate(chosen) if slot.kind.missing >= HEAVY]
+    of = {place: 0 if most == 1.0 else place // count for place in heavy}
+    all_of, run = Counter(of.values()), Counter(of[place] for place in heavy if place in whole)
+    return {number: run[number] / all_of[number] for number in all_of}
 
 
 def turns_of(kernels: Sequence[Kernel]) -> list[int]:
@@ -92,7 +109,7 @@ def _candidates(kinds: Sequence[str], slots: Sequence[Slot], most: float) -> Ite
         if most == 1.0 and attended > attending:
             yield with_others(chosen, kinds)
         else:
-            yield chosen * int(min(max(ceil(attended / attending) if attending else 1, 1), most))
+            yield chosen * int(min(ceil(attended / attending) + 1 if attending else 1, most))
 
 
 def _attended(kinds: Sequence[str]) -> int:
