@@ -69,12 +69,12 @@ class Comparison:
     operators: name -> times, in the order of the graph; the places BESIDE have no prediction.  unplanned: kind ->
     seconds of kernels of engines' own kinds without an operator; unmatched: kernel name -> seconds of the others.
     engine_s: predicted for the passes after which another one follows.  gap_s: idle device.  overlap_s: seconds of
-    kernels during which another one runs.  parts_of_passes: number of passes that were recorded in part.  runs: (kernel, kind, operator) -> number and seconds.
+    kernels during which another one runs.  runs: (kernel, kind, operator) -> number and seconds.  notes: what the
+    recorded passes lack, in sentences for the user.
     """
 
     passes: int
     phases: Counter[str]
-    parts_of_passes: int = 0
     measured_s: float = 0.0
     engine_s: float = 0.0
     said_s: float | None = None
@@ -86,6 +86,7 @@ class Comparison:
     unplanned: dict[str, float] = field(default_factory=dict)
     unmatched: dict[str, float] = field(default_factory=dict)
     runs: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def predicted_s(self) -> float:
@@ -129,13 +130,21 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
     matched = [one for group in _matched(configuration, whole, stated) for one in group]
     complete = [one for one in matched if one.covered >= COMPLETE] or matched
     found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete))
-    found.parts_of_passes = len(matched) - len(complete)
+    found.notes = _notes(matched, complete)
     for number in sorted({len(one.step.groups) for one in complete}):
         _add(found, configuration, [one for one in complete if len(one.step.groups) == number])
     if stated.is_whole:
         said = priced(configuration, [step_of(stated.work(nan), stated)])
         found.said_s = float(sum(one.seconds.sum() for one in said.operators))
     return found
+
+
+def _notes(matched: Sequence[MatchedPass], complete: Sequence[MatchedPass]) -> tuple[str, ...]:
+    left, best = len(matched) - len(complete), max(one.covered for one in complete)
+    if best < COMPLETE:
+        reason = "the recording is cut off in a pass, or model and options are not those of the run"
+        return (f"only {best:.0%} of the matrix products and attention of a pass have a kernel: {reason}",)
+    return (f"{left} passes that were recorded in part are left out",) if left else ()
 
 
 def _matched(
