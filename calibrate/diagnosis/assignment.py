@@ -21,6 +21,8 @@ REACH = 12
 GENERAL = ("elementwise", "copy", "prepare", "residual", "lora")
 #: Least cost of a missing kernel for operators that no engine fuses into others.
 HEAVY = 2.0
+#: Share of the runs of an unknown kernel that must have one and the same kind of place.
+MOSTLY = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,7 +55,9 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
     _mend(places, kinds, chosen)
     _sort_experts(places, kinds, chosen)
     _join_fills(places, [kernels[turn] for turn in turns], kinds)
+    _fill_gaps(places, [kernels[turn] for turn in turns], kinds, chosen)
     whole = {place for place, kind in zip(places.tolist(), kinds, strict=True) if _runs(kind, place, chosen)}
+    whole |= {int(place) for place, kind in zip(places, kinds, strict=True) if not kind}
     operators, beside = [""] * len(turns), np.zeros(len(turns), dtype=bool)
     passes, current = np.zeros(len(turns), dtype=np.int64), int(max(places.max(initial=NONE), 0)) // len(slots)
     for turn, kind, place in reversed(list(zip(turns, kinds, places.tolist(), strict=True))):
@@ -166,3 +170,29 @@ def _join_fills(found: Places, kernels: Sequence[Kernel], kinds: Sequence[str]) 
     for position in range(len(kernels) - 1):
         if kinds[position] == "copy" and kinds[position + 1] == "matmul" and "memset" in kernels[position].name.lower():
             found[position] = found[position + 1]
+
+
+def _fill_gaps(found: Places, kernels: Sequence[Kernel], kinds: Sequence[str], slots: Sequence[Slot]) -> None:
+    """Place kernels of an unknown name on the one heavy operator without a kernel between their neighbours.
+
+    Only if there is exactly one in most layers: an unknown name has no other evidence than its place in the cycle.
+    """
+    taken = {place for place, kind in zip(found.tolist(), kinds, strict=True) if _runs(kind, place, slots)}
+    seconds: Counter[str] = Counter()
+    for kernel, kind in zip(kernels, kinds, strict=True):
+        if not kind:
+            seconds[kernel.name] += kernel.seconds  # type: ignore[assignment]
+    for name, _ in seconds.most_common():
+        own = [at for at, kernel in enumerate(kernels) if kernel.name == name and found[at] == NONE]
+        free = {at: _free(found, at, slots, taken) for at in own}
+        sure = [at for at in own if len(free[at]) == 1]
+        if len(sure) >= MOSTLY * len(own) and len(sure) > 1:
+            found[sure] = [free[at][0] for at in sure]
+            taken |= {free[at][0] for at in sure}
+
+
+def _free(found: Places, position: int, slots: Sequence[Slot], taken: Collection[int]) -> list[int]:
+    """Heavy operators without a kernel between those of the kernels before and after a position."""
+    around = list(_neighbours(found, position))
+    heavy = range(min(around, default=0), max(around, default=-1) + 1)
+    return [place for place in heavy if slots[place].kind.missing >= HEAVY and place not in taken]

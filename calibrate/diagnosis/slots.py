@@ -48,7 +48,8 @@ def _kind(missing: float, main: dict[str, float], **parts: float) -> SlotKind:
 MATMUL = _kind(2.5, {"matmul": 4.0}, matmul_part=1.0, lora=0.5)
 ADAPTER = _kind(0.5, {"lora": 3.0})
 EXPANSION = _kind(0.5, {"matmul": 3.8}, matmul_part=1.0)
-ROUTER = _kind(1.5, {"matmul": 3.5}, matmul_part=1.0)
+ROUTER = _kind(1.9, {"matmul": 4.2}, matmul_part=1.0)
+SHARED_EXPERTS = _kind(1.5, {"matmul": 4.0}, matmul_part=1.0, lora=0.5)
 EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=-3.5, matmul_part=1.0, quantize=0.6, lora=0.5)
 ATTENTION = _kind(
     4.0, {"attention": 6.0}, attention_part=2.0, attention=1.0, kv_write=0.5, rope_kv_write=0.5, matmul_part=0.2
@@ -161,7 +162,7 @@ def _numbers(block: Block) -> tuple[int, ...]:
 
 
 def _slots(block: Block, layer: int) -> Iterator[Slot]:
-    """Operators of a layer; the expansion of a latent cache may also run before rope and after attention.
+    """Operators of a layer; the expansion of a latent cache may also run around rope and after attention.
 
     Where it is absorbed, one product maps queries into the latent space and another one maps the output back.
     """
@@ -172,7 +173,7 @@ def _slots(block: Block, layer: int) -> Iterator[Slot]:
         if again is not None and operator.role is OperatorRole.ROPE:
             yield again
         yield own
-        if again is not None and operator.role is OperatorRole.ATTENTION:
+        if again is not None and operator.role in (OperatorRole.ROPE, OperatorRole.ATTENTION):
             yield again
 
 
@@ -194,6 +195,8 @@ def _main_kind(operator: Operator) -> SlotKind:
         return next((kind for name, kind in COLLECTIVES.items() if name in operator.name), COLLECTIVES["all_reduce"])
     if operator.kind is Kind.GEMM and operator.name.startswith("expert_"):
         return EXPERTS
+    if operator.kind is Kind.GEMM and operator.name.startswith(SHARED):
+        return SHARED_EXPERTS
     if operator.kind is Kind.GEMM and operator.name.endswith(("_lora_a", "_lora_b")):
         return ADAPTER
     if operator.kind is Kind.ELEMENTWISE and operator.name.endswith("cache_write"):
