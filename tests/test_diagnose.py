@@ -238,7 +238,9 @@ def test_kernels_belong_to_the_pass_that_launched_them() -> None:
 def test_alignment_leaves_a_kernel_out_rather_than_break_the_order() -> None:
     case = CASES["dense vLLM on Hopper"]
     slots = slots_of(evaluate(case.configuration.model, case.configuration.system, case.step).graph)
-    names = [slots[place].operator if place != NONE else "" for place in align(["matmul", "norm", "attention"], slots).places]
+    names = [
+        slots[place].operator if place != NONE else "" for place in align(["matmul", "norm", "attention"], slots).places
+    ]
     assert names[2] == "attention"
     assert align([], slots).places.tolist() == []
 

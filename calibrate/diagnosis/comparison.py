@@ -28,8 +28,9 @@ from llmviewer.hardware.chip import Chip
 BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
-#: Share of the heavy operators of a pass that have a kernel below which it was recorded in part.
-COMPLETE = 0.9
+#: Share of the heavy operators of a pass that have a kernel, of the largest such share of all passes, below which it was
+#: recorded in part; and least share below which the page says so where all are alike.
+WHOLE, COMPLETE = 0.98, 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
 
@@ -128,7 +129,8 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
     if not whole:
         raise UserError("the recording has no whole forward pass: record several, after a warm-up")
     matched = [one for group in _matched(configuration, whole, stated) for one in group]
-    complete = [one for one in matched if one.covered >= COMPLETE] or matched
+    best = max(one.covered for one in matched)
+    complete = [one for one in matched if one.covered >= WHOLE * best]
     found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete))
     found.notes = _notes(matched, complete)
     for number in sorted({len(one.step.groups) for one in complete}):
@@ -144,7 +146,8 @@ def _notes(matched: Sequence[MatchedPass], complete: Sequence[MatchedPass]) -> t
     if best < COMPLETE:
         reason = "the recording is cut off in a pass, or model and options are not those of the run"
         return (f"only {best:.0%} of the matrix products and attention of a pass have a kernel: {reason}",)
-    return (f"{left} passes that were recorded in part are left out",) if left else ()
+    many = f"{left} passes that were recorded in part are left out"
+    return ("1 pass that was recorded in part is left out" if left == 1 else many,) if left else ()
 
 
 def _matched(
@@ -166,8 +169,10 @@ def _matched(
 
 
 def _split(one: RecordedPass, work: Work, step: Step, found: Assigned) -> Iterator[MatchedPass]:
-    numbers = sorted(set(found.passes.tolist()))
-    spans = [np.flatnonzero(found.passes == number).tolist() for number in numbers]
+    """The passes among the kernels of a span; kernels of a pass without heavy operators go to the nearest other."""
+    numbers = sorted({number for number in found.passes.tolist() if found.covered.get(number, 1.0)}) or [0]
+    owners = np.array(numbers)[np.abs(found.passes[:, None] - np.array(numbers)).argmin(axis=1)]
+    spans = [np.flatnonzero(owners == number).tolist() for number in numbers]
     starts = [one.kernels[span[0]].start_s for span in spans[1:]]
     for number, span, next_s in zip(numbers, spans, [*starts, one.next_s], strict=True):
         yield MatchedPass(
