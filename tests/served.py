@@ -44,7 +44,7 @@ class Served:
     slots: tuple[Slot, ...]
 
     def changed(self, change: Callable[[Kernel], Kernel | None], *, marks: tuple[Mark, ...] | None = None) -> Served:
-        """The same with kernels changed or left out (None).  marks: instead of the recorded ones."""
+        """A copy with kernels changed, or left out if None.  marks: instead of the recorded ones."""
         pairs = [
             (new, one) for old, one in zip(self.recording.kernels, self.truth, strict=True) if (new := change(old))
         ]

@@ -86,7 +86,7 @@ def turns_of(kernels: Sequence[Kernel]) -> list[int]:
     streams = Counter(kernel.stream for kernel in kernels)
     main = max(streams, key=lambda stream: streams[stream], default=0)
     last: dict[int, tuple[int, int, float]] = {}  # stream -> leader and end of its last kernel, kernels of main so far
-    ended: list[float] = []
+    ended: list[tuple[float, float]] = []
     leaders = []
     for number, kernel in enumerate(kernels):
         leader, since, end = last.get(kernel.stream, (number, 0, -inf))

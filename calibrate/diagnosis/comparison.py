@@ -28,8 +28,8 @@ from llmviewer.hardware.chip import Chip
 BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
-#: Share of the heavy operators of a pass that have a kernel, of the largest such share of all passes, below which it was
-#: recorded in part; and least share below which the page says so where all are alike.
+#: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; and the
+#: share below which the page says so where all passes are alike.
 WHOLE, COMPLETE = 0.98, 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -118,6 +119,14 @@ BY_KIND = {
     Kind.ELEMENTWISE: POINTWISE,
     Kind.COPY: _kind(0.3, {"copy": 2.0}, copy=0.5),
 }
+#: Kind of an operator, its name, and the kernels that may run it; the first row counts.
+BY_NAME = (
+    (Kind.GEMM, re.compile(r"_lora_[ab]$"), ADAPTER),
+    (Kind.GEMM, re.compile(r"^expert_"), EXPERTS),
+    (Kind.GEMM, re.compile(f"^{SHARED}"), SHARED_EXPERTS),
+    (Kind.ELEMENTWISE, re.compile(r"cache_write$"), KV_WRITE),
+    (Kind.NORM, re.compile(r"\+rope$"), QK_NORM),
+)
 #: End of the name of an operator that others are fused into -> kernels of a share of it that may run by themselves.
 FUSED: dict[str, dict[str, float]] = {
     "quantize": {"quantize": 1.0, "elementwise": 0.3},
@@ -195,22 +204,13 @@ def slot_kind(operator: Operator) -> SlotKind:
 def _main_kind(operator: Operator) -> SlotKind:
     if operator.kind is Kind.COLLECTIVE:
         return next((kind for name, kind in COLLECTIVES.items() if name in operator.name), COLLECTIVES["all_reduce"])
-    if operator.kind is Kind.GEMM and operator.name.startswith("expert_"):
-        return EXPERTS
-    if operator.kind is Kind.GEMM and operator.name.startswith(SHARED):
-        return SHARED_EXPERTS
-    if operator.kind is Kind.GEMM and operator.name.endswith(("_lora_a", "_lora_b")):
-        return ADAPTER
-    if operator.kind is Kind.ELEMENTWISE and operator.name.endswith("cache_write"):
-        return KV_WRITE
-    if operator.kind is Kind.NORM and operator.name.endswith("+rope"):
-        return QK_NORM
-    return BY_ROLE.get(operator.role, BY_KIND[operator.kind])
+    named = (kind for of, matches, kind in BY_NAME if operator.kind is of and matches.search(operator.name))
+    return next(named, None) or BY_ROLE.get(operator.role, BY_KIND[operator.kind])
 
 
 def with_others(slots: Sequence[Slot], kinds: Iterable[str]) -> list[Slot]:
     """The places of a pass with other models before and after this one.  kinds: of the kernels."""
-    kind = _kind(0.0, {}, **{name: ALIEN for name in set(kinds) - {""}})
+    kind = _kind(0.0, {}, **dict.fromkeys(set(kinds) - {""}, ALIEN))
     other = Slot(operator=OTHER_MODELS, block="step", layer=-1, kind=kind)
     return [other, *slots, other]
 
