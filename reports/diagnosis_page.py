@@ -91,12 +91,11 @@ def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _matched(answer: dict[str, Any]) -> str:
-    """Returns the share of the kernels' time that has an operator or a task, and what has none."""
-    whole = answer["kernel_s"] or 1.0
-    rest = (("that nobody predicted", answer.get("unpredicted_s", 0.0)), ("unmatched", answer["unmatched_s"]))
-    share = fmt.percent(1.0 - sum(seconds for _, seconds in rest) / whole)
-    found = [f"{fmt.duration(seconds)} of kernels {what}" for what, seconds in rest if seconds]
-    return f"{share} of the kernels' time" + (f" ({', '.join(found)})" if found else "")
+    """Returns the share of the kernels' time of which it is known what runs, and what has no operator or name."""
+    beside, unmatched = answer.get("unpredicted_s", 0.0), answer["unmatched_s"]
+    told = f"{fmt.percent(answer['assigned_share'])} of the kernels' time"
+    told += f", {fmt.duration(beside)} of it in kernels that nobody predicted" if beside else ""
+    return told + (f"; {fmt.duration(unmatched)} unmatched" if unmatched else "")
 
 
 def _suspects(answer: dict[str, Any]) -> Facts:

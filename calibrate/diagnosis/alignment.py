@@ -18,7 +18,11 @@ from llmviewer.calibrate.diagnosis.slots import Slot, SlotKind
 from llmviewer.core.errors import UserError
 
 #: Cost of a kernel without an operator, by kind; others cost OTHERWISE.
-UNPLACED = {"": 0.2, "copy": 0.2, "prepare": 0.2, "elementwise": 0.4, "embedding": 0.6, "attention": 5.0, "matmul": 3.0}
+UNPLACED = {
+    **dict.fromkeys(("", "copy", "prepare"), 0.2),
+    **dict.fromkeys(("elementwise", "residual", "rope_part", "lora"), 0.4),
+    **{"embedding": 0.6, "attention": 5.0, "matmul": 3.0},
+}
 OTHERWISE = 1.5
 #: Most kernels x operators of one pass.
 MAX_CELLS = 2**26
