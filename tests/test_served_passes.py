@@ -89,6 +89,17 @@ def test_passes_without_work_in_their_marks_are_told_apart(marks: str) -> None:
     assert answer["kernel_s"] == pytest.approx(sum(one.seconds for one in made.recording.kernels) / 3)
 
 
+def test_many_unmarked_passes_are_told_apart() -> None:
+    """Eight passes and a part of a ninth, more than are aligned at a time: eight are compared."""
+    case = _case(mark=cases()["adapters"]["mark"])
+    made = served(case, passes=9)
+    end = made.recording.kernels[-1].end_s - 10e-3
+    cut = made.changed(lambda kernel: kernel if kernel.start_s < end else None, marks=())
+    _check(cut.shares())
+    stated = Stated(requests=32.0, length=2048.0, stage="decode")
+    assert diagnosis_of(cut.recording, setup(case), stated, "served").to_dict()["passes"] == 8
+
+
 def test_a_pass_that_was_cut_off_is_left_out() -> None:
     case = _case()
     made = served(case, passes=3)

@@ -19,6 +19,8 @@ from llmviewer.calibrate.diagnosis.slots import ATTENTION, Slot, orders, with_ot
 REACH = 12
 #: Kinds that may be part of any operator: conversions, copies, sums of numbers.
 GENERAL = ("elementwise", "copy", "prepare", "residual", "lora")
+#: Number of unmarked passes that are aligned at a time.
+FEW = 3
 #: Least cost of a missing kernel for operators that no engine fuses into others.
 HEAVY = 2.0
 #: Share of the runs of an unknown kernel that must have one and the same kind of place.
@@ -41,11 +43,49 @@ class Assigned:
 
 
 def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 1.0) -> Assigned:
-    """The operators that the kernels of a pass run.
+    """The operators that the kernels of a recorded span run.
 
     kernels: in order of their start.  most: number of passes that they can be of, inf where nothing marks a pass; its
-    first and last pass may then be recorded in part.
+    first and last pass may then be recorded in part, and a few passes at a time are aligned.
     """
+    found: list[Assigned] = []
+    start = 0
+    while True:
+        end = len(kernels) if most == 1.0 else _few_passes(kernels, slots, start)
+        part = _assigned(kernels[start:end], slots, most)
+        last = int(np.argmax(part.passes == part.passes.max())) if end < len(kernels) else 0
+        found.append(_until(part, last or end - start))
+        start += last or end - start
+        if start == len(kernels):
+            return _joined(found)
+
+
+def _few_passes(kernels: Sequence[Kernel], slots: Sequence[Slot], start: int) -> int:
+    """End of the kernels from a start on that are of a few passes, by how often they mix tokens."""
+    mixing, count = _mixing(slots)
+    runs = _mixed([kind_of(kernel.name) for kernel in kernels[start:]], mixing)
+    return start + runs[FEW * count] if count and len(runs) > FEW * count else len(kernels)
+
+
+def _until(part: Assigned, end: int) -> Assigned:
+    kept = part.passes[:end]
+    covered = {number: share for number, share in part.covered.items() if number in kept}
+    return Assigned(operators=part.operators[:end], beside=part.beside[:end], passes=kept, covered=covered)
+
+
+def _joined(parts: Sequence[Assigned]) -> Assigned:
+    """The parts one after another, with passes numbered through."""
+    first = np.cumsum([0, *(int(part.passes.max(initial=0)) + 1 for part in parts)]).tolist()
+    numbered = list(zip(first, parts, strict=False))
+    return Assigned(
+        operators=tuple(name for part in parts for name in part.operators),
+        beside=np.concatenate([part.beside for part in parts]),
+        passes=np.concatenate([part.passes + offset for offset, part in numbered]),
+        covered={offset + number: share for offset, part in numbered for number, share in part.covered.items()},
+    )
+
+
+def _assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], most: float) -> Assigned:
     turns = turns_of(kernels)
     kinds = [kind_of(kernels[turn].name) for turn in turns]
     ends = 1.0 if most == 1.0 else 0.0
@@ -57,7 +97,7 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
     _join_fills(places, [kernels[turn] for turn in turns], kinds)
     _fill_gaps(places, [kernels[turn] for turn in turns], kinds, chosen)
     whole = {place for place, kind in zip(places.tolist(), kinds, strict=True) if _runs(kind, place, chosen)}
-    whole |= {int(place) for place, kind in zip(places, kinds, strict=True) if not kind}
+    whole |= {int(place) for place, kind in zip(places, kinds, strict=True) if not kind and place != NONE}
     operators, beside = [""] * len(turns), np.zeros(len(turns), dtype=bool)
     passes, current = np.zeros(len(turns), dtype=np.int64), int(max(places.max(initial=NONE), 0)) // len(slots)
     for turn, kind, place in reversed(list(zip(turns, kinds, places.tolist(), strict=True))):
@@ -65,7 +105,10 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
         beside[turn] = kind in GENERAL and place in whole
         passes[turn] = current = current if place == NONE or most == 1.0 else place // len(slots)
     return Assigned(
-        operators=tuple(operators), beside=beside, passes=passes, covered=_covered(whole, chosen, len(slots), most)
+        operators=tuple(operators),
+        beside=beside,
+        passes=np.minimum.accumulate(passes[::-1])[::-1],  # no kernel is of a later pass than one after it
+        covered=_covered(whole, chosen, len(slots), most),
     )
 
 
@@ -107,19 +150,25 @@ def _runs(kind: str, place: int, slots: Sequence[Slot]) -> bool:
 def _candidates(kinds: Sequence[str], slots: Sequence[Slot], most: float) -> Iterator[list[Slot]]:
     """Places that the kernels may have: several passes where nothing marks them, other models where a pass has more
     attention than this one."""
-    attending = sum("attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing for slot in slots)
-    attended = _attended(kinds) if attending else 0
+    mixing, count = _mixing(slots)
+    runs = len(_mixed(kinds, mixing))
     for chosen in orders(slots):
-        if most == 1.0 and attended > attending:
+        if most == 1.0 and runs > count > 0:
             yield with_others(chosen, kinds)
         else:
-            yield chosen * int(min(ceil(attended / attending) + 1 if attending else 1, most))
+            yield chosen * int(min(ceil(runs / count) + 1 if count else 1, most))
 
 
-def _attended(kinds: Sequence[str]) -> int:
-    """Number of times that kernels attend: those without a matrix product between them count once."""
-    heavy = [kind for kind in kinds if kind in ("attention", "matmul", "experts")]
-    return sum(kind == "attention" != before for before, kind in zip(["", *heavy], heavy, strict=False))
+def _mixed(kinds: Sequence[str], mixing: str) -> list[int]:
+    """Positions at which tokens are mixed; kernels without a matrix product between them run one operator."""
+    heavy = [(at, kind) for at, kind in enumerate(kinds) if kind in (mixing, "matmul", "experts")]
+    return [at for (_, before), (at, kind) in zip([(0, ""), *heavy], heavy, strict=False) if kind == mixing != before]
+
+
+def _mixing(slots: Sequence[Slot]) -> tuple[str, int]:
+    """Kind of the kernels that mix tokens, attention if there is any, and the number of operators in a pass that do."""
+    attending = sum("attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing for slot in slots)
+    return ("attention", attending) if attending else ("recurrence", sum("recurrence" in s.kind.main for s in slots))
 
 
 def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
