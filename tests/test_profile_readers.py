@@ -16,6 +16,7 @@ import torch
 from llmviewer.calibrate.diagnosis.call import diagnose
 from llmviewer.calibrate.diagnosis.readers import read
 from llmviewer.calibrate.diagnosis.recording import Recording, Summary
+from llmviewer.calibrate.diagnosis.requests import is_result
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from tests.answers import refusal
@@ -70,6 +71,12 @@ def test_a_packed_trace_is_the_same(tmp_path: Path) -> None:
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(json.dumps(trace).encode()))
     assert read(packed) == read(_written(tmp_path / "plain", trace))
+
+
+def test_a_trace_may_be_a_list_of_events(tmp_path: Path) -> None:
+    path = _written(tmp_path / "trace.json", [KERNEL])
+    assert not is_result(path)
+    assert read(path) == read(_written(tmp_path / "object.json", {"traceEvents": [KERNEL]}))
 
 
 def _export(path: Path, *, graphs: bool) -> Path:

@@ -150,6 +150,19 @@ def _tracks(events: list[dict[str, Any]], rank: int) -> list[dict[str, Any]]:
     return [event | {"pid": f"rank{rank}-{'device' if event['cat'] == 'kernel' else 'host'}"} for event in events]
 
 
+def test_adapters_are_predicted_only_if_stated() -> None:
+    """Eight kernels of adapters in each of 32 layers: nobody's without the option, those of the products with it."""
+    case = cases()["adapters"]
+    recording = served(case).recording
+    seconds = sum(one.seconds for one in recording.kernels if kind_of(one.name) == "lora")
+    plain = diagnosis_of(recording, setup(case), Stated(), "served").to_dict()
+    assert plain["unpredicted_s"] == pytest.approx(seconds, rel=0.05)
+    assert "state the adapters" in plain["suspects"][0]["try"]
+    stated = diagnosis_of(recording, setup(case | {"options": {"lora": "16"}}), Stated(), "served").to_dict()
+    placed = sum(one["measured_s"] or 0.0 for one in stated["operators"] if "_lora_" in one["name"])
+    assert placed == pytest.approx(seconds)
+
+
 def test_marks_of_a_draft_are_not_passes_of_the_model() -> None:
     made = served(_case(), passes=2)
     first, second = made.recording.marks

@@ -102,7 +102,7 @@ def _assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], most: float) -> 
     passes, current = np.zeros(len(turns), dtype=np.int64), int(max(places.max(initial=NONE), 0)) // len(slots)
     for turn, kind, place in reversed(list(zip(turns, kinds, places.tolist(), strict=True))):
         operators[turn] = "" if place == NONE else chosen[place].operator
-        beside[turn] = kind in GENERAL and place in whole
+        beside[turn] = kind in GENERAL and place in whole and not _runs(kind, place, chosen)
         passes[turn] = current = current if place == NONE or most == 1.0 else place // len(slots)
     return Assigned(
         operators=tuple(operators),

@@ -78,7 +78,8 @@ def is_result(path: Path) -> bool:
 def _is_trace(path: Path) -> bool:
     from llmviewer.core.files import head
 
-    return b'"traceEvents"' in head(path, files.HEAD_BYTES) or b'"schemaVersion"' in head(path, files.HEAD_BYTES)
+    begin = head(path, files.HEAD_BYTES)
+    return any(word in begin for word in (b'"traceEvents"', b'"schemaVersion"', b'"ph"'))
 
 
 def diagnosis_of_result(path: Path, stated: Stated) -> Diagnosis:
