@@ -28,9 +28,9 @@ from llmviewer.hardware.chip import Chip
 BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
-#: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; and the
-#: share below which the page says so where all passes are alike.
-WHOLE, COMPLETE = 0.98, 0.9
+#: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; below the
+#: same share of all of them the page says so.
+COMPLETE = 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
 
@@ -130,7 +130,7 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
         raise UserError("the recording has no whole forward pass: record several, after a warm-up")
     matched = [one for group in _matched(configuration, whole, stated) for one in group]
     best = max(one.covered for one in matched)
-    complete = [one for one in matched if one.covered >= WHOLE * best]
+    complete = [one for one in matched if one.covered >= COMPLETE * best]
     found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete))
     found.notes = _notes(matched, complete)
     for number in sorted({len(one.step.groups) for one in complete}):
