@@ -28,8 +28,8 @@ from llmviewer.hardware.chip import Chip
 BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
-#: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; below the
-#: same share of all of them the page says so.
+#: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; the page
+#: says so if all passes have fewer than this share of them.
 COMPLETE = 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
