@@ -32,7 +32,7 @@ PARTS = (
     left("Part"),
     right("Time"),
     right("Of measured"),
-    left("Beyond", rank=1),
+    left("Outside 80 %", rank=1),
     Column(title="Share of measured time", align=Align.LEFT, rank=2, visual=True),
     left("Evidence", rank=3),
 )
@@ -44,7 +44,7 @@ MEANING = (
     ("fine", "measured within the 80 % interval of the prediction"),
     ("slow, fast", "above or below it"),
     ("host", "the device waits before its kernels for more than half of their time"),
-    ("unpredicted", "kernels of the engine beside the model"),
+    ("unpredicted", "kernels of the engine, or of another model, beside this one"),
     ("no kernel", "fused into another operator, or not run"),
 )
 
@@ -69,7 +69,8 @@ def verdict(answer: dict[str, Any]) -> str:
     side = "longer" if measured > predicted else "shorter"
     largest = max(answer["parts"], key=lambda part: part["amount_s"] * (1 if measured > predicted else -1))
     share = fmt.percent(abs(measured / predicted - 1.0))
-    return f"{times}: {share} {side}; most of it in {largest['name']} ({_signed(largest['amount_s'])})"
+    inside = ", inside its 80 % interval" if largest["kind"] == "operator" and not largest["outside_interval"] else ""
+    return f"{times}: {share} {side}; most of it in {largest['name']} ({_signed(largest['amount_s'])}{inside})"
 
 
 def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -81,17 +82,20 @@ def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
     phases = ", ".join(f"{fmt.whole(count)} {phase}" for phase, count in answer["phases"].items())
     plural = "es" if answer["passes"] > 1 else ""
     per_pass = "; all times are means per pass" if answer["passes"] > 1 else ""
-    assigned = fmt.percent(answer["assigned_share"])
     return [
         ("Recorded", plain(f"{answer['source']} ({answer['program']}): {phases} pass{plural}{per_pass}")),
         predicted,
-        ("Matched", f"{assigned} of the kernels' time {_unmatched(answer)}".strip()),
+        ("Matched", _matched(answer)),
         ("Device", f"busy {fmt.duration(answer['busy_s'])}, idle {fmt.duration(answer['gap_s'])}"),
     ]
 
 
-def _unmatched(answer: dict[str, Any]) -> str:
-    return f"({fmt.duration(answer['unmatched_s'])} unmatched)" if answer["unmatched_s"] else ""
+def _matched(answer: dict[str, Any]) -> str:
+    """Returns the share of the kernels' time of which it is known what runs, and what has no operator or name."""
+    beside, unmatched = answer.get("unpredicted_s", 0.0), answer["unmatched_s"]
+    told = f"{fmt.percent(answer['assigned_share'])} of the kernels' time"
+    told += f", {fmt.duration(beside)} of it in kernels that nobody predicted" if beside else ""
+    return told + (f"; {fmt.duration(unmatched)} unmatched" if unmatched else "")
 
 
 def _suspects(answer: dict[str, Any]) -> Facts:
@@ -135,7 +139,7 @@ def _operator(one: dict[str, Any], passes: int) -> Row:
         fmt.times(ratio) if ratio is not None else fmt.DASH,
         fmt.duration(one["gap_s"]) if one["gap_s"] else fmt.DASH,
         one["verdict"],
-        plain(next(iter(one["kernels"]), fmt.DASH))[:NAME],
+        plain(next(iter(one["kernels"]), fmt.DASH).removeprefix("void "))[:NAME],
     )
     return Row(cells=cells, emphasis=Emphasis.PLAIN if one["kernels"] else Emphasis.FAINT)
 

@@ -42,12 +42,12 @@ def _shares(case: Case, passes: list[list[Run]]) -> tuple[float, float]:
     seconds: Counter[str] = Counter()
     names = iter(truth)
     for one in passes_of(recording):
-        found = assigned(one.kernels, slots, open_start=1.0, open_end=1.0)
-        for kernel, place, true in zip(one.kernels, found.places, names, strict=False):
+        found = assigned(one.kernels, slots)
+        for kernel, operator, true in zip(one.kernels, found.operators, names, strict=False):
             if true:
                 seconds["all"] += kernel.seconds  # type: ignore[assignment]
-                seconds["matched"] += kernel.seconds * (place != NONE)  # type: ignore[assignment]
-                seconds["right"] += kernel.seconds * (place != NONE and slots[place].operator == true)  # type: ignore[assignment]
+                seconds["matched"] += kernel.seconds * bool(operator)  # type: ignore[assignment]
+                seconds["right"] += kernel.seconds * (operator == true)  # type: ignore[assignment]
     return seconds["matched"] / seconds["all"], seconds["right"] / seconds["all"]
 
 
@@ -238,9 +238,11 @@ def test_kernels_belong_to_the_pass_that_launched_them() -> None:
 def test_alignment_leaves_a_kernel_out_rather_than_break_the_order() -> None:
     case = CASES["dense vLLM on Hopper"]
     slots = slots_of(evaluate(case.configuration.model, case.configuration.system, case.step).graph)
-    names = [slots[place].operator if place != NONE else "" for place in align(["matmul", "norm", "attention"], slots)]
+    names = [
+        slots[place].operator if place != NONE else "" for place in align(["matmul", "norm", "attention"], slots).places
+    ]
     assert names[2] == "attention"
-    assert align([], slots).tolist() == []
+    assert align([], slots).places.tolist() == []
 
 
 def test_a_recording_without_a_whole_pass_is_refused() -> None:

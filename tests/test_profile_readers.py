@@ -16,6 +16,7 @@ import torch
 from llmviewer.calibrate.diagnosis.call import diagnose
 from llmviewer.calibrate.diagnosis.readers import read
 from llmviewer.calibrate.diagnosis.recording import Recording, Summary
+from llmviewer.calibrate.diagnosis.requests import is_result
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from tests.answers import refusal
@@ -72,6 +73,12 @@ def test_a_packed_trace_is_the_same(tmp_path: Path) -> None:
     assert read(packed) == read(_written(tmp_path / "plain", trace))
 
 
+def test_a_trace_may_be_a_list_of_events(tmp_path: Path) -> None:
+    path = _written(tmp_path / "trace.json", [KERNEL])
+    assert not is_result(path)
+    assert read(path) == read(_written(tmp_path / "object.json", {"traceEvents": [KERNEL]}))
+
+
 def _export(path: Path, *, graphs: bool) -> Path:
     """An SQLite export with one kernel of 3 us, launched 8 us before, and a mark; graphs: a replayed graph too."""
     base = sqlite3.connect(path)
@@ -111,6 +118,34 @@ def test_an_export_of_nsight_systems_is_read(tmp_path: Path) -> None:
     assert (found.device, found.notes) == ("NVIDIA H100", ())
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["report.sqlite"]
+
+
+def test_processes_of_an_export_are_told_apart(tmp_path: Path) -> None:
+    """Two processes of one device 0 each with a launch 5: the busier one has its own launch and its own mark."""
+    path = tmp_path / "report.sqlite"
+    first, second = 7 * 2**24, 8 * 2**24
+    base = sqlite3.connect(path)
+    base.executescript(
+        f"""
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,
+            correlationId INTEGER, globalPid INTEGER, shortName INTEGER);
+        INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10, 13, 0, 7, 5, {first}, 1), (10, 18, 0, 7, 5, {second}, 1);
+        CREATE TABLE StringIds (id INTEGER, value TEXT);
+        INSERT INTO StringIds VALUES (1, 'nvjet_tst');
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, correlationId INTEGER, globalTid INTEGER);
+        INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, 5, {first + 11}), (3, 4, 5, {second + 12});
+        CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, globalTid INTEGER);
+        INSERT INTO NVTX_EVENTS VALUES (0, 9, 'step[DECODE bs=1]', {first + 11});
+        INSERT INTO NVTX_EVENTS VALUES (0, 9, 'step[DECODE bs=2]', {second + 12});
+        """
+    )
+    base.commit()
+    base.close()
+    found = read(path)
+    assert isinstance(found, Recording)
+    assert [mark.name for mark in found.marks] == ["step[DECODE bs=2]"]
+    assert [(kernel.seconds, kernel.launch_s) for kernel in found.kernels] == [pytest.approx((8e-9, 3e-9))]
+    assert "2 devices" in found.notes[0]
 
 
 def test_graphs_recorded_as_wholes_are_said(tmp_path: Path) -> None:

@@ -18,7 +18,11 @@ from llmviewer.calibrate.diagnosis.slots import Slot, SlotKind
 from llmviewer.core.errors import UserError
 
 #: Cost of a kernel without an operator, by kind; others cost OTHERWISE.
-UNPLACED = {"": 0.2, "copy": 0.2, "prepare": 0.2, "elementwise": 0.4, "embedding": 0.6, "attention": 5.0, "matmul": 3.0}
+UNPLACED = {
+    **dict.fromkeys(("", "copy", "prepare"), 0.2),
+    **dict.fromkeys(("elementwise", "residual", "rope_part", "lora"), 0.4),
+    **{"embedding": 0.6, "attention": 5.0, "matmul": 3.0},
+}
 OTHERWISE = 1.5
 #: Most kernels x operators of one pass.
 MAX_CELLS = 2**26
@@ -39,11 +43,19 @@ class Table:
     missing: Scores
 
 
-def align(kinds: Sequence[str], slots: Sequence[Slot], *, open_start: float = 1.0, open_end: float = 1.0) -> Places:
-    """Index of the operator of every kernel, NONE without one.
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """Index of the operator of every kernel, NONE without one, and the score of all of them."""
 
-    kinds: of the kernels in their order.  open_start, open_end: weight of the cost of operators without a kernel before
-    the first and after the last one that has, 0 for a part of a pass.  Raises UserError for too long a pass.
+    places: Places
+    score: float
+
+
+def align(kinds: Sequence[str], slots: Sequence[Slot], *, ends: float = 1.0) -> Alignment:
+    """The alignment of kernels with operators that has the highest score.
+
+    kinds: of the kernels in their order.  ends: weight of the cost of operators without a kernel before the first and
+    after the last one that has, 0 for parts of passes.  Raises UserError for too long a pass.
     """
     if len(kinds) * len(slots) > MAX_CELLS:
         raise UserError(
@@ -54,7 +66,7 @@ def align(kinds: Sequence[str], slots: Sequence[Slot], *, open_start: float = 1.
     skipped = np.concatenate(([0.0], np.cumsum(table.missing)))  # cost of all operators before each
     rows = [known.index(kind) for kind in kinds]
     costs = [UNPLACED.get(kind, OTHERWISE) for kind in kinds]
-    return _traced(table, skipped, rows, costs, (open_start, open_end))
+    return _traced(table, skipped, rows, costs, ends)
 
 
 @lru_cache(maxsize=32)
@@ -67,21 +79,22 @@ def _table(kinds: tuple[str, ...], slots: tuple[SlotKind, ...]) -> Table:
     return Table(main=main, parts=parts, missing=np.array([slot.missing for slot in slots]))
 
 
-def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], ends: tuple[float, float]) -> Places:
+def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], ends: float) -> Alignment:
     """Forward pass over kernels, then the way back from the best end."""
     count = len(table.missing)
     outside = 0.0  # score of all kernels so far without an operator
     score = np.full((2, count), -np.inf)
     steps: list[tuple[npt.NDArray[np.int8], Places]] = []
     for row, cost in zip(rows, costs, strict=True):
-        score, choice, origin = _advanced(table, skipped, row, cost, (score, outside - ends[0] * skipped[:-1]))
+        score, choice, origin = _advanced(table, skipped, row, cost, (score, outside - ends * skipped[:-1]))
         outside -= cost
         steps.append((choice, origin))
-    final = score - ends[1] * (skipped[-1] - skipped[1:])
-    if not rows or float(final.max()) < outside - ends[1] * skipped[-1]:
-        return np.full(len(rows), NONE, dtype=np.int32)
+    final = score - ends * (skipped[-1] - skipped[1:])
+    nothing = outside - ends * float(skipped[-1])
+    if not rows or float(final.max()) < nothing:
+        return Alignment(np.full(len(rows), NONE, dtype=np.int32), nothing)
     state, place = np.unravel_index(int(np.argmax(final)), final.shape)
-    return _way_back(steps, int(state), int(place))
+    return Alignment(_way_back(steps, int(state), int(place)), float(final.max()))
 
 
 #: The first of the ways to go on: without an operator.  The others place the kernel, as the first of its operator, as

@@ -105,6 +105,8 @@ def _vllm(match: re.Match[str]) -> Work:
 
 def _sums(requests: float, text: str) -> Sums:
     found = {name: float(value) for name, value in SUMS.findall(text)}
+    if text.isdigit():
+        found["sq"] = float(text)
     return Sums(
         requests=requests,
         new=found.get("sq", nan),

@@ -111,5 +111,5 @@ def _made(
         parts=parts,
         suspects=tuple(suspects_of(Case(found=found, parts=parts))),
         details={**details_of(found), **more},
-        warnings=(*recording.notes, *chosen.model.notes),
+        warnings=(*recording.notes, *found.notes, *chosen.model.notes),
     )

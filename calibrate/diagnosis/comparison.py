@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import nan
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, nan
 
 import numpy as np
 import numpy.typing as npt
 
 from llmviewer.api.configuration import Configuration
-from llmviewer.calibrate.diagnosis.alignment import NONE
 from llmviewer.calibrate.diagnosis.annotation import Stated, Work, step_of
-from llmviewer.calibrate.diagnosis.assignment import Assigned, assigned
+from llmviewer.calibrate.diagnosis.assignment import GENERAL, Assigned, assigned
 from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
 from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import PREPARE, SAMPLING, slots_of
+from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING, Slot, slots_of
 from llmviewer.calibrate.diagnosis.steps import RecordedPass
 from llmviewer.calibrate.diagnosis.timeline import timeline
 from llmviewer.core.counts import present
@@ -26,11 +25,14 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 
 #: Work that engines do beside the model, which no operator predicts.
-BESIDE = (PREPARE, SAMPLING)
+BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
+#: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; the page
+#: says so if all passes have fewer than this share of them.
+COMPLETE = 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
-OWN_KINDS = ("copy", "prepare", "sampling", "elementwise")
+OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,7 +70,8 @@ class Comparison:
     operators: name -> times, in the order of the graph; the places BESIDE have no prediction.  unplanned: kind ->
     seconds of kernels of engines' own kinds without an operator; unmatched: kernel name -> seconds of the others.
     engine_s: predicted for the passes after which another one follows.  gap_s: idle device.  overlap_s: seconds of
-    kernels during which another one runs.  runs: (kernel, kind, operator) -> number and seconds.
+    kernels during which another one runs.  runs: (kernel, kind, operator) -> number and seconds.  notes: what the
+    recorded passes lack, in sentences for the user.
     """
 
     passes: int
@@ -84,6 +87,7 @@ class Comparison:
     unplanned: dict[str, float] = field(default_factory=dict)
     unmatched: dict[str, float] = field(default_factory=dict)
     runs: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def predicted_s(self) -> float:
@@ -106,20 +110,79 @@ class Comparison:
         return sum(self.unmatched.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MatchedPass:
+    """A recorded pass with its work, and the operators of its kernels as in `Assigned`.  covered: share of operators
+    that have a kernel."""
+
+    recorded: RecordedPass
+    phase: str
+    step: Step
+    operators: tuple[str, ...]
+    beside: npt.NDArray[np.bool_]
+    covered: float
+
+
 def compared(configuration: Configuration, passes: Sequence[RecordedPass], stated: Stated) -> Comparison:
     """The comparison of the whole passes of a recording.  Raises UserError if there is none or its work is unknown."""
     whole = [one for one in passes if one.whole]
     if not whole:
         raise UserError("the recording has no whole forward pass: record several, after a warm-up")
-    steps = [step_of(_work(one, stated), stated) for one in whole]
-    found = Comparison(passes=len(whole), phases=Counter(_work(one, stated).phase for one in whole))
-    for number in sorted({len(step.groups) for step in steps}):
-        own = [position for position, step in enumerate(steps) if len(step.groups) == number]
-        _add(found, configuration, [whole[position] for position in own], [steps[position] for position in own])
+    matched = [one for group in _matched(configuration, whole, stated) for one in group]
+    best = max(one.covered for one in matched)
+    complete = [one for one in matched if one.covered >= COMPLETE * best]
+    found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete))
+    found.notes = _notes(matched, complete)
+    for number in sorted({len(one.step.groups) for one in complete}):
+        _add(found, configuration, [one for one in complete if len(one.step.groups) == number])
     if stated.is_whole:
         said = priced(configuration, [step_of(stated.work(nan), stated)])
         found.said_s = float(sum(one.seconds.sum() for one in said.operators))
     return found
+
+
+def _notes(matched: Sequence[MatchedPass], complete: Sequence[MatchedPass]) -> tuple[str, ...]:
+    left, best = len(matched) - len(complete), max(one.covered for one in complete)
+    if best < COMPLETE:
+        reason = "the recording is cut off in a pass, or model and options are not those of the run"
+        return (f"only {best:.0%} of the matrix products and attention of a pass have a kernel: {reason}",)
+    many = f"{left} passes that were recorded in part are left out"
+    return ("1 pass that was recorded in part is left out" if left == 1 else many,) if left else ()
+
+
+def _matched(
+    configuration: Configuration, passes: Sequence[RecordedPass], stated: Stated
+) -> Iterator[list[MatchedPass]]:
+    """The passes of every recorded span: one if a mark bounds it, else as many as the order of kernels tells."""
+    works = [_work(one, stated) for one in passes]
+    steps = [step_of(work, stated) for work in works]
+    slots: dict[int, list[Slot]] = {}
+    cache: dict[tuple[tuple[str, int], ...], Assigned] = {}
+    for one, work, step in zip(passes, works, steps, strict=True):
+        groups = len(step.groups)
+        if groups not in slots:
+            slots[groups] = slots_of(priced(configuration, [step]).evaluation.graph)
+        key = tuple((kernel.name, kernel.stream) for kernel in one.kernels)
+        if key not in cache:
+            cache[key] = assigned(one.kernels, slots[groups], most=inf if one.work is None else 1.0)
+        yield list(_split(one, work, step, cache[key]))
+
+
+def _split(one: RecordedPass, work: Work, step: Step, found: Assigned) -> Iterator[MatchedPass]:
+    """The passes among the kernels of a span; kernels of a pass without heavy operators go to the nearest other."""
+    numbers = sorted({number for number in found.passes.tolist() if found.covered.get(number, 1.0)}) or [0]
+    owners = np.array(numbers)[np.abs(found.passes[:, None] - np.array(numbers)).argmin(axis=1)]
+    spans = [np.flatnonzero(owners == number).tolist() for number in numbers]
+    starts = [one.kernels[span[0]].start_s for span in spans[1:]]
+    for number, span, next_s in zip(numbers, spans, [*starts, one.next_s], strict=True):
+        yield MatchedPass(
+            recorded=replace(one, kernels=tuple(one.kernels[at] for at in span), next_s=next_s),
+            phase=work.phase,
+            step=step,
+            operators=tuple(found.operators[at] for at in span),
+            beside=found.beside[span],
+            covered=found.covered.get(number, 1.0),
+        )
 
 
 def _work(one: RecordedPass, stated: Stated) -> Work:
@@ -130,19 +193,13 @@ def _work(one: RecordedPass, stated: Stated) -> Work:
     return stated.work(rows.most_common(1)[0][0] if rows else nan)
 
 
-def _add(found: Comparison, configuration: Configuration, passes: Sequence[RecordedPass], steps: list[Step]) -> None:
+def _add(found: Comparison, configuration: Configuration, passes: Sequence[MatchedPass]) -> None:
     """Add passes with equally many groups to the comparison."""
-    prices = priced(configuration, steps)
-    slots = slots_of(prices.evaluation.graph)
-    _predict(found, prices, configuration.system.chip, [one.next_s is not None for one in passes])
+    prices = priced(configuration, [one.step for one in passes])
+    _predict(found, prices, configuration.system.chip, [one.recorded.next_s is not None for one in passes])
     chains = configuration.options.engine.startswith(PLAIN_TORCH)
-    cache: dict[tuple[str, ...], Assigned] = {}
     for one in passes:
-        key = tuple(kernel.name for kernel in one.kernels)
-        if key not in cache:
-            cache[key] = assigned(one.kernels, slots, open_start=1.0, open_end=1.0)
-        names = ["" if place == NONE else slots[place].operator for place in cache[key].places]
-        _measure(found, one, names, cache[key].beside & ~np.array(chains))
+        _measure(found, one.recorded, one.operators, one.beside & ~np.array(chains))
 
 
 def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequence[bool]) -> None:
@@ -156,7 +213,8 @@ def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequ
         own.predicted_s += float(one.seconds.sum()) * share
         own.low_s += float(one.low.sum()) * share
         own.high_s += float(one.high.sum()) * share
-    found.operators.setdefault(SAMPLING, OperatorTimes(name=SAMPLING, kind="engine"))
+    for name in (SAMPLING, OTHER_MODELS):
+        found.operators.setdefault(name, OperatorTimes(name=name, kind="engine"))
     found.engine_s += float(prices.engine_s[np.array(followed)].sum()) * share
 
 

@@ -65,6 +65,7 @@ def details_of(found: Comparison) -> dict[str, Any]:
         "busy_s": found.kernel_s - found.overlap_s,
         "gap_s": found.gap_s,
         "unmatched_s": found.unmatched_s,
+        "unpredicted_s": sum(found.unplanned.values()),
         "assigned_share": 1.0 - found.unmatched_s / found.kernel_s if found.kernel_s else 1.0,
         "operators": [_operator(one) for one in found.operators.values() if one.kernels or one.predicted_s],
         "kernels": list(_kernels(found.runs)),

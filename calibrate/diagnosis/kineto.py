@@ -6,8 +6,10 @@ record_shapes the operator states the shapes of its inputs.  Fields: https://git
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from math import inf
 from typing import Any
 
 from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
@@ -15,9 +17,10 @@ from llmviewer.core.errors import UserError
 
 PROGRAM = "torch.profiler"
 MICROSECOND = 1e-6
-#: Categories of events: on the device, calls that launch them, operators of the framework, marks.
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver")
+#: Categories of events in lower case: on the device, calls that launch them, operators of the framework, marks.  Those
+#: of one word are of PyTorch before 1.12.
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime", "runtime", "driver")
 OPERATOR, MARKS = "cpu_op", {"user_annotation": False, "gpu_user_annotation": True}
 #: Operator -> places of its two factors among its inputs, and whether the second one is transposed.
 PRODUCTS: dict[str, tuple[int, int, bool]] = {
@@ -56,30 +59,53 @@ def recording(content: Mapping[str, Any]) -> Recording:
 
 
 def _recording(events: Sequence[Event], content: Mapping[str, Any]) -> Recording:
-    marks = tuple(_marks(events))
-    on_device = [event for event in events if event.get("cat") in ON_DEVICE]
+    on_device = [event for event in events if _category(event) in ON_DEVICE]
     if not on_device:
-        return Recording(program=PROGRAM, kernels=_operators(events), marks=marks, notes=(NO_KERNELS,))
-    busy: dict[Any, float] = {}
+        return Recording(program=PROGRAM, kernels=_operators(events), marks=tuple(_marks(events)), notes=(NO_KERNELS,))
+    busy: dict[tuple[Any, Any], float] = {}
     for event in on_device:
         busy[_device(event)] = busy.get(_device(event), 0.0) + float(event["dur"])
     device = max(busy, key=lambda name: busy[name])
-    notes = (f"{len(busy)} devices are recorded: device {device}, the busiest, is compared",) if len(busy) > 1 else ()
-    kernels = _kernels([event for event in on_device if _device(event) == device], events)
+    several = f"{len(busy)} devices are recorded: device {device[0]}, the busiest, is compared"
+    notes = (several,) if len(busy) > 1 else ()
+    own = [event for event in on_device if _device(event) == device]
+    tracks = {*_hosts(events, own), device[1]}
+    events = [event for event in events if event.get("pid") in tracks]
     names = {one.get("id"): str(one.get("name", "")) for one in content.get("deviceProperties") or ()}
-    name = names.get(device) or next(iter(names.values()), "")
-    return Recording(program=PROGRAM, kernels=kernels, marks=marks, device=name, notes=notes)
+    name = names.get(device[0]) or next(iter(names.values()), "")
+    marks = tuple(_marks(events))
+    return Recording(program=PROGRAM, kernels=_kernels(own, events), marks=marks, device=name, notes=notes)
 
 
-def _device(event: Event) -> Any:
-    return event.get("args", {}).get("device", event.get("pid"))
+def _category(event: Event) -> str:
+    return str(event.get("cat")).lower()
+
+
+def _device(event: Event) -> tuple[Any, Any]:
+    """Device of an event, and its track: merged recordings of several ranks may have one device 0 each."""
+    return event.get("args", {}).get("device", event.get("pid")), event.get("pid")
+
+
+def _hosts(events: Sequence[Event], own: Sequence[Event]) -> set[Any]:
+    """The host process that launched the kernels of a device, of several that one file has; all if none is linked.
+
+    Ranks number their launches alike: a launch counts if it precedes its kernel.
+    """
+    starts = {_number(event, "correlation"): float(event["ts"]) for event in own}
+    launches = Counter(
+        event.get("pid")
+        for event in events
+        if _category(event) in LAUNCHES and float(event["ts"]) <= starts.get(_number(event, "correlation"), -inf)
+    )
+    hosts = {event.get("pid") for event in events if _category(event) in (OPERATOR, "user_annotation", *LAUNCHES)}
+    return hosts if len(hosts) < 2 or not launches else {launches.most_common(1)[0][0]}
 
 
 def _marks(events: Sequence[Event]) -> Iterator[Mark]:
     for event in events:
-        if event.get("cat") in MARKS:
+        if _category(event) in MARKS:
             start, end = _span(event)
-            yield Mark(name=str(event["name"]), start_s=start, end_s=end, on_device=MARKS[event["cat"]])
+            yield Mark(name=str(event["name"]), start_s=start, end_s=end, on_device=MARKS[_category(event)])
 
 
 def _span(event: Event) -> tuple[float, float]:
@@ -88,8 +114,8 @@ def _span(event: Event) -> tuple[float, float]:
 
 
 def _kernels(on_device: Sequence[Event], events: Sequence[Event]) -> tuple[Kernel, ...]:
-    launches = {_number(event, "correlation"): event for event in events if event.get("cat") in LAUNCHES}
-    operators = {_number(event, "External id"): event for event in events if event.get("cat") == OPERATOR}
+    launches = {_number(event, "correlation"): event for event in events if _category(event) in LAUNCHES}
+    operators = {_number(event, "External id"): event for event in events if _category(event) == OPERATOR}
     found = []
     for event in on_device:
         launch = launches.get(_number(event, "correlation"))
@@ -101,13 +127,18 @@ def _kernels(on_device: Sequence[Event], events: Sequence[Event]) -> tuple[Kerne
                 name=str(event["name"]),
                 start_s=start,
                 seconds=end - start,
-                stream=int(event["args"].get("stream") or 0),
+                stream=_stream(event),
                 launch_s=None if launch is None or _number(event, "correlation") is None else _span(launch)[0],
                 operator="" if operator is None else str(operator["name"]),
                 shape=None if operator is None else _shape(operator),
             )
         )
     return _ordered(found)
+
+
+def _stream(event: Event) -> int:
+    digits = "".join(letter for letter in str(_number(event, "stream") or event.get("tid") or 0) if letter.isdigit())
+    return int(digits or 0)
 
 
 def _ordered(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -138,7 +169,7 @@ def _operators(events: Sequence[Event]) -> tuple[Kernel, ...]:
 
     Raises UserError if there is none.
     """
-    work = [event for event in events if event.get("cat") == OPERATOR and event["name"] not in VIEWS]
+    work = [event for event in events if _category(event) == OPERATOR and event["name"] not in VIEWS]
     work.sort(key=lambda event: (_span(event)[0], -_span(event)[1]))
     found: list[Kernel] = []
     for event, following in zip_longest(work, work[1:]):

@@ -34,6 +34,8 @@ GRAPHS, LAUNCHES, MARKS, NAMES = (
 WHOLE_GRAPHS = (
     "CUDA graphs are recorded as wholes: record with nsys profile --cuda-graph-trace=node to see their kernels"
 )
+#: Identifiers of processes and threads hold the number of the process above this and that of the thread below.
+PROCESS = 2**24
 #: Most entries that are read of one table.
 MAX_ROWS = 2_000_000
 #: Columns of cuda_gpu_kern_sum, and the unit that its header states.
@@ -52,22 +54,23 @@ def recording(path: Path) -> Recording:
 
 def _recording(base: sqlite3.Connection, where: str) -> Recording:
     columns = {name: _columns(base, name) for (name,) in base.execute("SELECT name FROM sqlite_master")}
-    launches = dict(base.execute(f"SELECT correlationId, start FROM {LAUNCHES}")) if LAUNCHES in columns else {}
-    found: dict[int, list[Kernel]] = {}
+    launches = _launches(base, columns.get(LAUNCHES, set()))
+    found: dict[tuple[int, int], list[Kernel]] = {}
     for table in TABLES:
         if table in columns:
-            for device, kernel in _entries(base, table, columns[table], launches):
-                found.setdefault(device, []).append(kernel)
+            for owner, kernel in _entries(base, table, columns[table], launches):
+                found.setdefault(owner, []).append(kernel)
     if not found:
         raise UserError(f"'{where}' has no kernels of a device; record with nsys profile --trace cuda,nvtx")
-    device = max(found, key=lambda number: sum(kernel.seconds for kernel in found[number]))
+    owner = max(found, key=lambda one: sum(kernel.seconds for kernel in found[one]))
+    process, device = owner
     notes = [WHOLE_GRAPHS] if _has_rows(base, GRAPHS, columns) else []
     if len(found) > 1:
         notes.append(f"{len(found)} devices are recorded: device {device}, the busiest, is compared")
     return Recording(
         program=PROGRAM,
-        kernels=tuple(sorted(found[device], key=lambda kernel: (kernel.start_s, kernel.end_s))),
-        marks=tuple(_marks(base)) if MARKS in columns else (),
+        kernels=tuple(sorted(found[owner], key=lambda kernel: (kernel.start_s, kernel.end_s))),
+        marks=tuple(_marks(base, process)) if MARKS in columns else (),
         device=_device(base, device) if "TARGET_INFO_GPU" in columns else "",
         notes=tuple(notes),
     )
@@ -81,19 +84,34 @@ def _has_rows(base: sqlite3.Connection, table: str, columns: Mapping[str, set[st
     return table in columns and base.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None
 
 
+def _process(columns: set[str]) -> str:
+    """The expression for the process of an entry, 0 if its table does not tell."""
+    name = next((name for name in ("globalPid", "globalTid") if name in columns), "")
+    return f"e.{name} / {PROCESS} % {PROCESS}" if name else "0"
+
+
+def _launches(base: sqlite3.Connection, columns: set[str]) -> dict[tuple[int, int], int]:
+    """Process and number of a launch -> its time [ns]; 0 is any process.  Processes number their launches alike."""
+    if not columns:
+        return {}
+    rows = base.execute(f"SELECT {_process(columns)}, correlationId, start FROM {LAUNCHES} AS e").fetchall()
+    return {(owner, number): start for process, number, start in rows for owner in (process, 0)}
+
+
 def _entries(
-    base: sqlite3.Connection, table: str, columns: set[str], launches: Mapping[int, int]
-) -> Iterator[tuple[int, Kernel]]:
-    """Device and kernel of every entry of a table."""
+    base: sqlite3.Connection, table: str, columns: set[str], launches: Mapping[tuple[int, int], int]
+) -> Iterator[tuple[tuple[int, int], Kernel]]:
+    """Process and device, and the kernel of every entry of a table."""
     named = next((name for name in ("demangledName", "shortName", "nameId") if name in columns), "")
     name = f"(SELECT value FROM {NAMES} WHERE id = e.{named})" if named and not TABLES[table] else f"'{TABLES[table]}'"
-    query = f"SELECT {name}, start, end, deviceId, streamId, correlationId FROM {table} AS e LIMIT {MAX_ROWS + 1}"
-    for count, (text, start, end, device, stream, correlation) in enumerate(base.execute(query)):
+    fields = f"{_process(columns)}, {name}, start, end, deviceId, streamId, correlationId"
+    query = f"SELECT {fields} FROM {table} AS e LIMIT {MAX_ROWS + 1}"
+    for count, (process, text, start, end, device, stream, correlation) in enumerate(base.execute(query)):
         if count == MAX_ROWS:
             raise UserError(f"{table} has more than {MAX_ROWS:,} entries; record fewer forward passes")
-        launch = launches.get(correlation)
+        launch = launches.get((process, correlation))
         yield (
-            int(device or 0),
+            (int(process), int(device or 0)),
             Kernel(
                 name=str(text),
                 start_s=start * NANOSECOND,
@@ -104,11 +122,13 @@ def _entries(
         )
 
 
-def _marks(base: sqlite3.Connection) -> Iterator[Mark]:
+def _marks(base: sqlite3.Connection, process: int) -> Iterator[Mark]:
+    """Marks of a process; of all if the recording does not tell."""
     columns = _columns(base, MARKS)
     text = f"COALESCE(e.text, (SELECT value FROM {NAMES} WHERE id = e.textId))" if "textId" in columns else "e.text"
-    query = f"SELECT {text}, start, end FROM {MARKS} AS e WHERE end IS NOT NULL LIMIT {MAX_ROWS}"
-    for name, start, end in base.execute(query):
+    query = f"SELECT {text}, start, end FROM {MARKS} AS e WHERE end IS NOT NULL"
+    own = f" AND {_process(columns)} IN (0, {process})" if process else ""
+    for name, start, end in base.execute(f"{query}{own} LIMIT {MAX_ROWS}"):
         if name:
             yield Mark(name=str(name), start_s=start * NANOSECOND, end_s=end * NANOSECOND)
 

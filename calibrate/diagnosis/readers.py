@@ -37,6 +37,8 @@ def _from_json(text: bytes, where: str) -> Recording:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no profile: {printable(error, 120)}") from error
+    if isinstance(content, list) and content and all(isinstance(event, dict) for event in content):
+        content = {"traceEvents": content}  # Chrome's other form of a trace
     if kineto.is_trace(content):
         return kineto.recording(content)
     raise UserError(f"{where} has no traceEvents; a profile is {KNOWN}")

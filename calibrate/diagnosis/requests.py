@@ -48,7 +48,7 @@ GROUP_OF = {
     **dict.fromkeys(("matmul", "matmul_part", "experts"), "gemm"),
     **dict.fromkeys(("attention", "attention_part", "index"), "attention"),
     **dict.fromkeys(("all_reduce", "all_reduce_norm", "all_gather", "reduce_scatter", "all_to_all"), "collective"),
-    **dict.fromkeys(("send_recv",), "collective"),
+    **dict.fromkeys(("send_recv", "collective"), "collective"),
     **dict.fromkeys(("sampling", "prepare", "copy"), BESIDE_MODEL),
 }
 SIZES = ("batch_size", "input_len", "output_len", "passes", "tensor_parallel_size", "pipeline_parallel_size")
@@ -78,7 +78,8 @@ def is_result(path: Path) -> bool:
 def _is_trace(path: Path) -> bool:
     from llmviewer.core.files import head
 
-    return b'"traceEvents"' in head(path, files.HEAD_BYTES) or b'"schemaVersion"' in head(path, files.HEAD_BYTES)
+    begin = head(path, files.HEAD_BYTES)
+    return any(word in begin for word in (b'"traceEvents"', b'"schemaVersion"', b'"ph"'))
 
 
 def diagnosis_of_result(path: Path, stated: Stated) -> Diagnosis:

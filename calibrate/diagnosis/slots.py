@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 
-#: Names of the places before and after the model's own operators: inputs of the pass, and from logits to tokens.
-PREPARE, SAMPLING = "prepare", "sampling"
+#: Names of the places before and after the model's own operators: inputs of the pass, from logits to tokens, and other
+#: models that run in the same pass, such as an encoder of images or a draft.
+PREPARE, SAMPLING, OTHER_MODELS = "prepare", "sampling", "other models"
 #: End of the name of an operator that also normalizes the input of the next layer.
 NEXT_NORM = "+attn_norm"
+#: Beginning of the names of operators of experts that every token goes to.
+SHARED = "shared_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,11 +46,15 @@ def _kind(missing: float, main: dict[str, float], **parts: float) -> SlotKind:
     return SlotKind(main=main, parts=parts, missing=missing)
 
 
-MATMUL = _kind(2.5, {"matmul": 4.0}, matmul_part=1.0)
+MATMUL = _kind(2.5, {"matmul": 4.0}, matmul_part=1.0, lora=0.5)
+ADAPTER = _kind(0.5, {"lora": 3.0})
 EXPANSION = _kind(0.5, {"matmul": 3.8}, matmul_part=1.0)
-ROUTER = _kind(1.5, {"matmul": 3.5}, matmul_part=1.0)
-EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=-3.5, matmul_part=1.0, quantize=0.6)
-ATTENTION = _kind(4.0, {"attention": 6.0}, attention_part=2.0, attention=1.0)
+ROUTER = _kind(1.9, {"matmul": 4.2}, matmul_part=1.0)
+SHARED_EXPERTS = _kind(1.5, {"matmul": 4.0}, matmul_part=1.0, lora=0.5)
+EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=-3.5, matmul_part=1.0, quantize=0.6, lora=0.5)
+ATTENTION = _kind(
+    4.0, {"attention": 6.0}, attention_part=2.0, attention=1.0, kv_write=0.5, rope_kv_write=0.5, matmul_part=0.2
+)
 SCORES = _kind(2.5, {"matmul": 3.0, "attention": 3.0}, matmul_part=1.0, elementwise=0.2)
 SOFTMAX = _kind(0.6, {"sampling": 3.0}, elementwise=0.4)
 NORM = _kind(0.6, {"norm": 3.0, "add_norm": 3.0, "all_reduce_norm": 2.0}, norm_part=2.0, elementwise=0.5, residual=0.3)
@@ -56,6 +65,7 @@ ROPE = _kind(
     0.5, {"rope": 3.0, "rope_kv_write": 3.0, "norm_rope": 2.5}, rope_part=2.0, elementwise=0.5, residual=0.4, rope=1.0
 )
 KV_WRITE = _kind(0.4, {"kv_write": 3.0, "rope_kv_write": 1.5}, elementwise=0.3)
+POINTWISE = _kind(0.4, {"activation": 1.5, "residual": 1.0}, elementwise=0.8)
 ACTIVATION = _kind(0.5, {"activation": 3.0, "expert_activation": 3.0}, elementwise=0.6)
 QUANTIZE = _kind(0.3, {"quantize": 3.0}, elementwise=0.2)
 RESIDUAL = _kind(0.5, {"residual": 2.5, "add_norm": 1.0}, elementwise=0.7)
@@ -66,13 +76,23 @@ RECURRENCE = _kind(2.0, {"recurrence": 4.0}, recurrence=2.0, elementwise=0.4, no
 CONV = _kind(1.0, {"conv": 4.0}, elementwise=0.3)
 INDEX = _kind(1.0, {"index": 4.0}, index=1.5, matmul=0.4, quantize=0.3)
 COLLECTIVES = {
-    "all_gather": _kind(1.2, {"all_gather": 4.0}),
-    "reduce_scatter": _kind(1.2, {"reduce_scatter": 4.0, "all_reduce": 1.0}),
-    "all_to_all": _kind(1.2, {"all_to_all": 4.0, "all_gather": 2.0, "reduce_scatter": 2.0}, all_to_all=1.5),
-    "all_reduce": _kind(1.2, {"all_reduce": 4.0, "all_reduce_norm": 4.0, "reduce_scatter": 2.0}, all_gather=0.5),
+    "all_gather": _kind(1.2, {"all_gather": 4.0, "collective": 3.0}),
+    "reduce_scatter": _kind(1.2, {"reduce_scatter": 4.0, "collective": 3.0, "all_reduce": 1.0}),
+    "all_to_all": _kind(
+        1.2, {"all_to_all": 4.0, "collective": 3.0, "all_gather": 2.0, "reduce_scatter": 2.0}, all_to_all=1.5
+    ),
+    "all_reduce": _kind(
+        1.2, {"all_reduce": 4.0, "all_reduce_norm": 4.0, "collective": 3.0, "reduce_scatter": 2.0}, all_gather=0.5
+    ),
 }
-INPUTS = _kind(0.0, {}, prepare=2.0, copy=1.0, elementwise=0.3, embedding=0.2, attention_part=0.5, sampling=0.2)
-OUTPUTS = _kind(0.0, {}, sampling=3.0, prepare=1.5, copy=0.8, elementwise=0.5, embedding=0.3, all_gather=0.3)
+INPUTS = _kind(
+    0.0, {}, prepare=2.0, copy=1.0, elementwise=0.3, embedding=0.2, attention_part=0.5, sampling=0.2, rope_part=0.2
+)
+OUTPUTS = _kind(
+    0.0, {}, sampling=3.0, prepare=1.5, copy=0.8, elementwise=0.5, rope_part=0.3, embedding=0.3, all_gather=0.3
+)
+#: Any kernel may belong to another model, for less than the score of an operator of this one.
+ALIEN = 0.4
 
 BY_ROLE = {
     OperatorRole.ROUTER: ROUTER,
@@ -96,8 +116,24 @@ BY_KIND = {
     Kind.EMBEDDING: EMBEDDING,
     Kind.RECURRENCE: RECURRENCE,
     Kind.CONV: CONV,
-    Kind.ELEMENTWISE: KV_WRITE,
+    Kind.ELEMENTWISE: POINTWISE,
     Kind.COPY: _kind(0.3, {"copy": 2.0}, copy=0.5),
+}
+#: Kind of an operator, its name, and the kernels that may run it; the first row counts.
+BY_NAME = (
+    (Kind.GEMM, re.compile(r"_lora_[ab]$"), ADAPTER),
+    (Kind.GEMM, re.compile(r"^expert_"), EXPERTS),
+    (Kind.GEMM, re.compile(f"^{SHARED}"), SHARED_EXPERTS),
+    (Kind.ELEMENTWISE, re.compile(r"cache_write$"), KV_WRITE),
+    (Kind.NORM, re.compile(r"\+rope$"), QK_NORM),
+)
+#: End of the name of an operator that others are fused into -> kernels of a share of it that may run by themselves.
+FUSED: dict[str, dict[str, float]] = {
+    "quantize": {"quantize": 1.0, "elementwise": 0.3},
+    "rope": {"rope": 1.5, "rope_kv_write": 1.5, "norm_rope": 1.5, "rope_part": 1.0, "kv_write": 1.0},
+    "attention": {"attention_part": 2.0},
+    "norm": {"norm": 0.6, "add_norm": 0.6, "norm_part": 1.0},
+    "add": {"residual": 0.6, "elementwise": 0.3},
 }
 
 
@@ -137,7 +173,7 @@ def _numbers(block: Block) -> tuple[int, ...]:
 
 
 def _slots(block: Block, layer: int) -> Iterator[Slot]:
-    """Operators of a layer; the expansion of a latent cache may also run before rope and after attention.
+    """Operators of a layer; the expansion of a latent cache may also run around rope and after attention.
 
     Where it is absorbed, one product maps queries into the latent space and another one maps the output back.
     """
@@ -148,14 +184,52 @@ def _slots(block: Block, layer: int) -> Iterator[Slot]:
         if again is not None and operator.role is OperatorRole.ROPE:
             yield again
         yield own
-        if again is not None and operator.role is OperatorRole.ATTENTION:
+        if again is not None and operator.role in (OperatorRole.ROPE, OperatorRole.ATTENTION):
             yield again
 
 
 def slot_kind(operator: Operator) -> SlotKind:
-    """Kernels that may run an operator."""
+    """Kernels that may run an operator; one that is fused of several may also have kernels for its shares."""
+    kind = _main_kind(operator)
+    shares = operator.name.split("+")
+    extra = {
+        name: score
+        for ending, more in FUSED.items()
+        if sum(share.endswith(ending) for share in shares) > (ending == "norm")
+        for name, score in more.items()
+    }
+    return SlotKind(main=kind.main, parts=extra | dict(kind.parts), missing=kind.missing) if shares[1:] else kind
+
+
+def _main_kind(operator: Operator) -> SlotKind:
     if operator.kind is Kind.COLLECTIVE:
         return next((kind for name, kind in COLLECTIVES.items() if name in operator.name), COLLECTIVES["all_reduce"])
-    if operator.kind is Kind.GEMM and operator.name.startswith("expert_"):
-        return EXPERTS
-    return BY_ROLE.get(operator.role, BY_KIND[operator.kind])
+    named = (kind for of, matches, kind in BY_NAME if operator.kind is of and matches.search(operator.name))
+    return next(named, None) or BY_ROLE.get(operator.role, BY_KIND[operator.kind])
+
+
+def with_others(slots: Sequence[Slot], kinds: Iterable[str]) -> list[Slot]:
+    """The places of a pass with other models before and after this one.  kinds: of the kernels."""
+    kind = _kind(0.0, {}, **dict.fromkeys(set(kinds) - {""}, ALIEN))
+    other = Slot(operator=OTHER_MODELS, block="step", layer=-1, kind=kind)
+    return [other, *slots, other]
+
+
+def orders(slots: Sequence[Slot]) -> list[list[Slot]]:
+    """The orders in which engines run the operators: shared experts after the routed ones, or before or after the
+    router."""
+    found = [list(slots)]
+    if any(slot.operator.startswith(SHARED) for slot in slots):
+        layers = [list(own) for _, own in groupby(slots, key=lambda slot: slot.layer)]
+        found += [[slot for own in layers for slot in _shared_at(own, past)] for past in (0, 1)]
+    return found
+
+
+def _shared_at(slots: list[Slot], past: int) -> list[Slot]:
+    """The operators of a layer with its shared experts before its router, or `past` operators later."""
+    router = next((at for at, slot in enumerate(slots) if slot.kind is ROUTER), None)
+    shared = [slot for slot in slots if slot.operator.startswith(SHARED) and not slot.operator.endswith("_add")]
+    if router is None or not shared:
+        return slots
+    first, rest = slots[: router + past], slots[router + past :]
+    return [*first, *shared, *(slot for slot in rest if slot not in shared)]

@@ -14,6 +14,8 @@ from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
 
 #: Marks of a pass that do not state its work: torch.profiler's schedule.
 PLAIN = re.compile(r"ProfilerStep")
+#: Marks of passes of a draft model beside those of the model.
+DRAFT = re.compile(r"DRAFT")
 #: Before the first mark.
 OUTSIDE = -1
 
@@ -60,6 +62,7 @@ def passes_of(recording: Recording) -> list[RecordedPass]:
 def _chosen(marks: Sequence[Mark]) -> list[Mark]:
     """Marks of passes that do not overlap, in order: those that state most, on the device before those on the host."""
     stated = [(mark, work) for mark in marks if (work := work_of(mark.name)) is not None]
+    stated = [one for one in stated if not DRAFT.search(one[0].name)] or stated
     ranked = sorted(stated, key=lambda item: (not item[1].is_exact, not item[0].on_device, item[0].start_s))
     if not ranked:
         plain = [mark for mark in marks if PLAIN.search(mark.name)]

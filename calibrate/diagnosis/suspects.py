@@ -10,7 +10,7 @@ from llmviewer.calibrate.diagnosis import parts as names
 from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.parts import Part
 from llmviewer.calibrate.diagnosis.patterns import kind_of
-from llmviewer.calibrate.diagnosis.slots import PREPARE, SAMPLING
+from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING
 
 #: Suspects that are listed, and the least share of the measured time that one takes.
 MOST, LEAST = 5, 0.01
@@ -25,7 +25,18 @@ PORTABLE = re.compile(
 NARROW = ("fp8", "int8", "fp4", "fp6", "int4")
 #: Share of kernels linked to a launch of their own above which the host launches them one by one.
 SINGLY = 0.5
-TASKS = {PREPARE: "the inputs of a pass", SAMPLING: "sampling"}
+#: Kind of kernels that nobody predicted -> what to try; LAUNCHED_BY for others.
+OPTIONS_OF = {
+    "lora": "state the adapters of the run (--lora)",
+    "quantize": "state the number format of the run (--quantization)",
+    "dequantize": "kernels that multiply packed weights (Marlin, Machete)",
+}
+LAUNCHED_BY = "find the operator of the framework that launches them"
+TASKS = {
+    PREPARE: ("the inputs of a pass", "options of scheduling"),
+    SAMPLING: ("sampling", "options of sampling"),
+    OTHER_MODELS: ("another model in the same pass (encoder, draft)", "record a pass without it"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +123,19 @@ def _between(case: Case) -> Iterator[Suspect]:
 
 def _extra_kernels(case: Case) -> Iterator[Suspect]:
     """Kernels that no operator predicts, by kind, and those that the engine runs beside the model."""
+    kinds: dict[str, dict[str, float]] = {}
     for where, seconds in case.found.unplanned.items():
-        text = f"kernels that the prediction does not have: {where}, such as {_example(case, where)}"
-        yield Suspect(text=text, amount_s=seconds, remedy="find the operator of the framework that launches them")
+        kinds.setdefault(where.partition(" beside ")[0], {})[where] = seconds
+    for kind, places in kinds.items():
+        longest, *others = sorted(places, key=lambda where: -places[where])
+        more = f" and {len(others)} other operators" if others else ""
+        text = f"kernels that the prediction does not have: {longest}{more}, such as {_example(case, longest)}"
+        yield Suspect(text=text, amount_s=sum(places.values()), remedy=OPTIONS_OF.get(kind, LAUNCHED_BY))
     for name in BESIDE:
         one = case.found.operators[name]
         example = next(iter(one.kernels), "")[:60]
-        text = f"kernels for {TASKS[name]}"
-        yield Suspect(
-            text=text, amount_s=one.measured_s, remedy=f"options of sampling and scheduling; such as {example}"
-        )
+        task, remedy = TASKS[name]
+        yield Suspect(text=f"kernels for {task}, such as {example}", amount_s=one.measured_s, remedy=remedy)
 
 
 def _example(case: Case, where: str) -> str:
