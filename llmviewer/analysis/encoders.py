@@ -16,7 +16,7 @@ DEPTH_TECHNIQUES = ("early_exit", "skip_layers", "prune(depth", "offload", "flex
 
 
 def check_encoder(model: Model, system: System, request: Request, token_budget: float) -> None:
-    """Raise UserError if an encoder is asked for what needs a cache or a decode step."""
+    """Raise UserError if an encoder or a diffusion transformer is asked for what needs a cache or a decode step."""
     if model.encoder is not None:
         _check_encoder_decoder(model, system, token_budget)
     for one in system.drafters:
@@ -34,7 +34,7 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
     )
     for asked, what in wrong:
         if asked:
-            raise UserError(f"{model.name} is an encoder: one pass, no decode, no KV cache; not possible: {what}")
+            raise UserError(f"{model.name} runs one bidirectional pass, no decode, no KV cache; not possible: {what}")
 
 
 def _check_encoder_decoder(model: Model, system: System, token_budget: float) -> None:
