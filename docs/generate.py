@@ -8,7 +8,7 @@ from typing import Any
 from families import tables
 
 from llmviewer.cli import main
-from llmviewer.cli.survey import section
+from llmviewer.cli.survey import section, text_judged
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
@@ -202,10 +202,11 @@ def _round_lengths(preset: Preset) -> str:
 
 
 def survey() -> None:
-    """Write docs/survey.md: the survey's figures, its conclusions, and whether our counts confirm them."""
+    """Write docs/survey.md: the survey's figures, its conclusions and its text, and whether our counts confirm them."""
     results: dict[Any, Any] = {}
     sections = [section(name, results) for name in FIGURES]
-    (HERE / "survey.md").write_text(as_markdown(sections, pictures=False), encoding="utf-8")
+    judged = text_judged(sections, results)
+    (HERE / "survey.md").write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
 
 
 def page(name: str, head: str, words: list[str]) -> None:
