@@ -29,6 +29,7 @@ NOT_CONFIRMED = {
     "QuIP reaches bits below 2.",
     "Partial binarization pushes weights under 2 bits.",
     "Weights take almost 1 bit.",
+    "OPT-175B decodes around 4.5 times as fast on A6000 GPUs.",
     "A quantized cache allows a context of 10 million tokens.",
     "The KV cache takes 2 bits.",
     "Contextual sparsity makes inference over 2 times as fast.",
@@ -199,7 +200,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:-\d+)?\s?(?:%|x\b|-?bits?\b|GB|TOP/s|k |mi
 def test_every_number_of_the_text_is_in_a_claim() -> None:
     """English lines without citations and pictures; numbers with a unit."""
     english = (row for row in SEED.read_text(encoding="utf-8").splitlines() if not re.search(r"[\u4e00-\u9fff]", row))
-    text = re.sub(r"\[[^\]]*\]|\([^)]*\d{4}[^)]*\)|<[^>]*>", "", " ".join(english))
+    text = re.sub(r"\[[^\]]*\]|\([^)]*\d{4}[^)]*\)|<img[^>]*>", "", " ".join(english))
     quoted = " ".join(f"{claim.quoted} {claim.says}" for claim in text_claims())
     numbers = [number for found in NUMBER.findall(text) for number in re.findall(r"\d+(?:\.\d+)?", found)]
     assert len(numbers) > 40

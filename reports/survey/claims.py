@@ -101,11 +101,11 @@ class TextClaim:
 
 def query(keywords: Mapping[str, Any]) -> SurveyQuery:
     """The query with these keywords of `analyze`."""
-    sizes = {name: (int(keywords[name]),) for name in SIZES if name in keywords}
+    sizes: dict[str, Any] = {"output_len": (128,)}  # the default of `analyze`, which figures do not have
+    sizes |= {name: (int(keywords[name]),) for name in SIZES if name in keywords}
     options = {name: value for name, value in keywords.items() if name not in (*SIZES, "model", "hardware")}
-    sizes = {"output_len": (128,), **sizes}
-    named = {"model": keywords["model"], "hardware": keywords["hardware"]}
-    return SurveyQuery(**named, **sizes, options=tuple(options.items()))
+    chosen = tuple(options.items())
+    return SurveyQuery(model=keywords["model"], hardware=keywords["hardware"], options=chosen, **sizes)
 
 
 def _divisor(result: Result, paths: Sequence[str]) -> float:

@@ -139,7 +139,8 @@ def records(judged: Sequence[Judged]) -> list[dict[str, object]]:
             "unit": one.claim.unit,
             "verdict": one.finding.value,
             "words": said.words,
-            "commands": " # ".join(said.commands),
+            "command": said.commands[0] if said.commands else "",
+            "beside": said.commands[-1] if len(said.commands) > 1 else "",
         }
         for one in judged
         for said in (line(one),)
