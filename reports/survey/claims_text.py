@@ -120,11 +120,11 @@ def as_markdown(judged: Sequence[Judged]) -> Iterator[str]:
 
 def _markdown_line(said: Line) -> str:
     claim = said.judged.claim
-    source = f" ([paper]({claim.paper}))" if claim.paper else ""
+    source = f"its [paper]({claim.paper})" if claim.paper else "the text"
     words = f": {said.words}" if said.words else ""
     commands = f" {', beside '.join(f'`{text}`' for text in said.commands)}" if said.commands else ""
     verdict = said.judged.finding.value.capitalize()
-    return f"- {claim.subject}: *{claim.says}* By the text: {claim.quoted}{source}. **{verdict}**{words}.{commands}"
+    return f"- {claim.subject}: *{claim.says}* By {source}: {claim.quoted}. **{verdict}**{words}.{commands}"
 
 
 def records(judged: Sequence[Judged]) -> list[dict[str, object]]:

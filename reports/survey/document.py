@@ -113,7 +113,7 @@ def as_markdown(sections: Sequence[SurveySection], judged: Sequence[Judged], *, 
     parts.append(markdown.text((summary(sections),)).strip())
     for section in sections:
         parts += _markdown_section(section, pictures=pictures)
-    parts += claims_text.as_markdown(judged)
+    parts += [*claims_text.as_markdown(judged), *(["Data: [claims.csv](claims.csv)."] if pictures else [])]
     return "\n\n".join(parts) + "\n"
 
 
