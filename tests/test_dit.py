@@ -72,6 +72,21 @@ def test_questions_about_decode_are_refused() -> None:
         analyze("dit-xl-2", "h100-sxm", input_len=256)
 
 
+@pytest.mark.parametrize("name", ["dit-xl-2", "bert-base"])
+@pytest.mark.parametrize(
+    ("option", "text", "refused"),
+    [
+        ("early_exit", "mean=0.5", "early exit"),
+        ("speculative", "ngram,tokens=3,acceptance=0.5", "speculation"),
+        ("branches", "apar,branches=3", "branches"),
+        ("batching", "continuous", "continuous batching"),
+    ],
+)
+def test_what_changes_decoding_is_refused(name: str, option: str, text: str, refused: str) -> None:
+    with pytest.raises(UserError, match=f"not possible: .*{refused}"):
+        analyze(name, "h100-sxm", input_len=256, output_len=1, **{option: text})
+
+
 def test_a_whole_image_is_within_the_context_of_the_model() -> None:
     result = analyze("dit-xl-2", "h100-sxm", input_len=256, output_len=1, batch_size=2)
     assert not [note for note in result.warnings if "beyond" in note]

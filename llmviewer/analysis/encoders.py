@@ -27,10 +27,11 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
     wrong = (
         (np.any(np.asarray(request.output_len) > 1), "output length above 1; allowed: --output-len 1"),
         (system.batching is not STATIC, "continuous batching; allowed: a static batch"),
-        (bool(system.drafters), "speculative decoding; allowed: none"),
+        (bool(system.drafters) or system.generation is not AUTOREGRESSIVE, "speculation or branches; allowed: none"),
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
         (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
+        (any(one.name.startswith("early_exit") for one in system.passes), "early exit; allowed: --skip-layers"),
     )
     for asked, what in wrong:
         if asked:
