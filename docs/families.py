@@ -9,6 +9,7 @@ from llmviewer import models
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import decode, prefill
 from llmviewer.models.architectures import ARCHITECTURES
+from llmviewer.models.dit import PatchEmbedding
 from llmviewer.models.model import Model
 from llmviewer.models.multimodal import MULTIMODAL
 from llmviewer.reports.catalog_page import MODEL_FIELDS, family
@@ -16,6 +17,10 @@ from llmviewer.result.describe import model_object
 
 #: Heading -> what its models have in common, and the test; the first that applies is taken.
 FORMS: dict[str, tuple[str, Callable[[Model], bool]]] = {
+    "Diffusion transformers": (
+        "One denoising step is one bidirectional pass over the patches of a latent image; context counts patches.",
+        lambda model: isinstance(model.embedding, PatchEmbedding),
+    ),
     "Encoders": (
         "One bidirectional pass without a cache: embedders, rerankers, classifiers.",
         lambda model: model.is_encoder,

@@ -8,7 +8,7 @@ from typing import Any
 from families import tables
 
 from llmviewer.cli import main
-from llmviewer.cli.survey import section
+from llmviewer.cli.survey import section, text_judged
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
@@ -73,7 +73,8 @@ A size that a config leaves out is that of its class in transformers, and a note
   InternVL, PaliGemma, Gemma 3 and Mistral 3.
 - **Embedders and classifiers** (`MistralModel`, `...ForSequenceClassification`): no `lm_head`, or a head of their
   labels. Encoders (BERT, RoBERTa) are one pass; encoder-decoders (T5, BART, Marian, NLLB, Whisper) an encoder pass and
-  a decoder with cross attention ([how](conventions.md)).
+  a decoder with cross attention; a denoising step of a diffusion transformer (DiT) is one pass
+  ([how](conventions.md)).
 - **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa, MLP speculators): `--speculative draft=PATH`
   takes them; as a MODEL they are refused in one line that says what they are. Gemma 4's assistants are named only.
 - **Refused**: an unknown `model_type`; a config without width, depth, heads or vocabulary, such as the
@@ -201,10 +202,11 @@ def _round_lengths(preset: Preset) -> str:
 
 
 def survey() -> None:
-    """Write docs/survey.md: the survey's figures, its conclusions, and whether our counts confirm them."""
+    """Write docs/survey.md: the survey's figures, its conclusions and its text, and whether our counts confirm them."""
     results: dict[Any, Any] = {}
     sections = [section(name, results) for name in FIGURES]
-    (HERE / "survey.md").write_text(as_markdown(sections, pictures=False), encoding="utf-8")
+    judged = text_judged(sections, results)
+    (HERE / "survey.md").write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
 
 
 def page(name: str, head: str, words: list[str]) -> None:

@@ -147,7 +147,7 @@ def test_pages_and_plots_show_both_halves(words: str, tmp_path: Path) -> None:
 
 
 def test_the_tokens_of_an_encoder_are_not_split_over_devices() -> None:
-    with pytest.raises(UserError, match=r"bert-base is an encoder: .* not possible: context parallelism"):
+    with pytest.raises(UserError, match=r"bert-base runs one .* pass, .* not possible: context parallelism"):
         analyze("bert-base", "h100-sxm", output_len=1, context_parallel_size=2)
 
 

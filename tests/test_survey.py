@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmviewer.cli import main
-from llmviewer.cli.survey import section
+from llmviewer.cli.survey import section, text_judged
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.reports.survey import FIGURES, faults, load, peer
+from llmviewer.reports.survey.claims import Judged, text_claims
 from llmviewer.reports.survey.document import SurveySection, as_html, as_markdown
 
 from .answers import analyze
@@ -42,6 +45,12 @@ def found(name: str) -> SurveySection:
 
 def everything() -> list[SurveySection]:
     return [found(name) for name in FIGURES]
+
+
+@cache
+def text() -> list[Judged]:
+    """The claims of the text, which test_survey_text.py checks."""
+    return text_judged(everything(), RESULTS)
 
 
 def test_every_figure_and_table_of_llm_viewer_exists() -> None:
@@ -172,6 +181,7 @@ def test_the_folder_has_page_picture_and_data_of_every_figure(folder: Path) -> N
     assert {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "csv")} | {
         "index.md",
         "index.html",
+        "claims.csv",
     } <= names
     assert all(path.stat().st_size for path in folder.iterdir())
 
@@ -182,7 +192,9 @@ def test_links_of_the_page_resolve_and_every_claim_is_listed(folder: Path, page:
     targets = re.findall(r'(?:src|href)="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text)
     local = {target for target in targets if not target.startswith(("http", "#"))}
     assert len(local) > 40 and all((folder / target).is_file() for target in local)
-    assert text.lower().count("does not hold") == 2 * sum(map(len, NOT_CONFIRMED.values()))
+    figures = text.partition("The text, claim by claim</h2>" if page.endswith("html") else "## The text, claim")[0]
+    assert figures.lower().count("does not hold") == 2 * sum(map(len, NOT_CONFIRMED.values()))
+    assert all(claim.says in unescape(text) for claim in text_claims())
     assert all(load(name).title in text for name in FIGURES)
 
 
@@ -234,11 +246,11 @@ def test_a_failed_survey_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_docs_contain_the_current_page() -> None:
     """`make docs` writes it."""
     page = Path(__file__).resolve().parent.parent / "docs" / "survey.md"
-    assert page.read_text(encoding="utf-8") == as_markdown(everything(), pictures=False)
+    assert page.read_text(encoding="utf-8") == as_markdown(everything(), text(), pictures=False)
 
 
 def test_markup_is_escaped() -> None:
-    assert "<0.1" not in as_html(everything())
+    assert "<0.1" not in as_html(everything(), text())
 
 
 #: our names -> LLM-Viewer's names of totals.

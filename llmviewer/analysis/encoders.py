@@ -16,7 +16,7 @@ DEPTH_TECHNIQUES = ("early_exit", "skip_layers", "prune(depth", "offload", "flex
 
 
 def check_encoder(model: Model, system: System, request: Request, token_budget: float) -> None:
-    """Raise UserError if an encoder is asked for what needs a cache or a decode step."""
+    """Raise UserError if an encoder or a diffusion transformer is asked for what needs a cache or a decode step."""
     if model.encoder is not None:
         _check_encoder_decoder(model, system, token_budget)
     for one in system.drafters:
@@ -26,14 +26,15 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
     wrong = (
         (np.any(np.asarray(request.output_len) > 1), "output length above 1; allowed: --output-len 1"),
         (system.batching is not STATIC, "continuous batching; allowed: a static batch"),
-        (bool(system.drafters), "speculative decoding; allowed: none"),
+        (bool(system.drafters) or system.generation is not AUTOREGRESSIVE, "speculation or branches; allowed: none"),
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
         (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
+        (any(one.name.startswith("early_exit") for one in system.passes), "early exit; allowed: --skip-layers"),
     )
     for asked, what in wrong:
         if asked:
-            raise UserError(f"{model.name} is an encoder: one pass, no decode, no KV cache; not possible: {what}")
+            raise UserError(f"{model.name} runs one bidirectional pass, no decode, no KV cache; not possible: {what}")
 
 
 def _check_draft(model: Model, draft: Draft) -> None:

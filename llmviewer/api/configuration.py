@@ -85,7 +85,8 @@ class Configuration:
 
     def warnings(self, workload: Request) -> tuple[str, ...]:
         """Warnings about the model, the system and a request."""
-        context = float(np.max(workload.input_len + workload.output_len))
+        generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
+        context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"

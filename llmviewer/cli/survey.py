@@ -1,9 +1,10 @@
-"""`llmviewer survey`: the figures of arXiv 2402.16363 recomputed, with a check of the survey's conclusions."""
+"""`llmviewer survey`: the figures of arXiv 2402.16363 recomputed, and its conclusions and text judged."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,26 +15,28 @@ import typer
 from llmviewer import api
 from llmviewer.cli import process
 from llmviewer.cli.folder import atomic_folder, target_folder
-from llmviewer.core.errors import MAX_LINE_CHARACTERS, printable, unknown
+from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable, unknown
 from llmviewer.hardware import specs
 from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
     from llmviewer.reports.survey.ask import SurveyQuery
+    from llmviewer.reports.survey.claims import Judged
     from llmviewer.reports.survey.document import SurveySection
 
 #: Files that the command writes; a folder that contains only these may be replaced.
-SURVEY_FILES = re.compile(r"index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
+SURVEY_FILES = re.compile(r"claims\.csv|index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
 
 
 def command(
     output: Annotated[str, typer.Option("-o", "--output", help="Output folder.")] = "survey",
     theme: Annotated[str, typer.Option(help="Theme of the pictures: light or dark.")] = "light",
 ) -> int:
-    """Draws Table 1 and the figures made with LLM-Viewer, writes their data, and reports which conclusions hold."""
+    """Draws the figures made with LLM-Viewer, writes their data, and reports which claims of figures and text hold."""
     from llmviewer.reports.plots.style import THEMES, Style
     from llmviewer.reports.survey import FIGURES
+    from llmviewer.reports.survey.claims_text import records, tally
     from llmviewer.reports.survey.document import as_html, as_markdown
 
     if theme not in THEMES:
@@ -46,11 +49,30 @@ def command(
             _progress(name.replace("_", " "))
             sections.append(section(name, results))
             _write(sections[-1], temporary, Style(theme=THEMES[theme]))
-        for page, text in (("index.html", as_html(sections)), ("index.md", as_markdown(sections))):
+        _progress("text")
+        judged = text_judged(sections, results)
+        _table(records(judged), temporary / "claims.csv")
+        for page, text in (("index.html", as_html(sections, judged)), ("index.md", as_markdown(sections, judged))):
             (temporary / page).write_text(text, encoding="utf-8")
     holds = [verdict.holds for one in sections for _, verdict in one.verdicts]
     _progress(f"{output}: {len(sections)} figures, {sum(holds)} of {len(holds)} conclusions hold; open index.html")
+    _progress(f"text: of {len(judged)} claims {tally(judged)}")
     return 0
+
+
+def text_judged(sections: Sequence[SurveySection], results: dict[SurveyQuery, Result]) -> list[Judged]:
+    """The claims of the survey's text, judged.  results: cache of earlier queries, extended in place."""
+    from llmviewer.reports.survey.claims import judge, text_claims
+
+    outcomes: dict[SurveyQuery, Result | UserError] = {**results}
+    for query in (query for claim in text_claims() for query in claim.queries):
+        if query not in outcomes:
+            try:
+                outcomes[query] = results[query] = run_query(query)
+            except UserError as refusal:
+                outcomes[query] = refusal
+    figures = {(one.name.replace("-", "_"), claim.says): v.holds for one in sections for claim, v in one.verdicts}
+    return [judge(claim, outcomes, figures) for claim in text_claims()]
 
 
 def section(name: str, results: dict[SurveyQuery, Result]) -> SurveySection:
@@ -88,6 +110,12 @@ def _write(section: SurveySection, folder: Path, style: Style) -> None:
     picture.savefig(folder / f"{section.name}.png", format="png")
     with rc_context({"svg.hashsalt": section.name}):  # makes the file reproducible
         picture.savefig(folder / f"{section.name}.svg", format="svg", metadata={"Date": None})
+
+
+def _table(rows: list[dict[str, object]], path: Path) -> None:
+    import pandas as pd
+
+    pd.DataFrame(rows).to_csv(path, index=False)
 
 
 def _progress(text: str) -> None:

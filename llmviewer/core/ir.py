@@ -289,10 +289,10 @@ def as_built(graph: Graph) -> Graph:
 def check(graph: Graph) -> None:
     """Raise AssertionError if an operator reads an activation that no earlier operator of its block has written.
 
-    Exceptions: `tokens`, `hidden` (a block's input), `per_layer_inputs` (from the embedding), `encoder_output`.
+    Exceptions: `tokens`, `hidden` (a block's input), and what an earlier block makes for all later ones.
     """
     for block in graph.blocks:
-        known = {"hidden", "tokens", "per_layer_inputs", "encoder_output"}
+        known = {"hidden", "tokens", "per_layer_inputs", "encoder_output", "conditioning"}
         for operator in block.operators:
             for tensor in (access.tensor for access in operator.reads):
                 is_known = tensor.role is not Role.ACTIVATION or tensor.name in known

@@ -144,7 +144,7 @@ class Model:
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
-    is_encoder: one bidirectional pass without a cache; nothing is decoded.
+    is_encoder: one bidirectional pass without a cache; nothing is decoded (encoders, diffusion transformers).
     encoder: the encoder beside which `layers` are a decoder with cross attention; None without one.
     vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
     """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyQuery:
     """A query of `analyze`.  Sizes have one value, or one per point.
 
-    options: pairs of option and text.  bandwidths: of hypothetical chips, as multiples of the chip's, one per point.
+    options: pairs of option and value.  bandwidths: of hypothetical chips, as multiples of the chip's, one per point.
     """
 
     model: str = "llama-2-13b"
@@ -17,7 +18,7 @@ class SurveyQuery:
     batch_size: tuple[int, ...] = (1,)
     input_len: tuple[int, ...] = (1024,)
     output_len: tuple[int, ...] = (1,)
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
     bandwidths: tuple[float, ...] = ()
 
     def with_options(self, **options: str) -> SurveyQuery:

@@ -89,6 +89,11 @@ BESIDE: dict[str, Evidence] = {
         parameters=EXACT,
         flops="not run",
     ),
+    "dit": Evidence(
+        test="tests/test_dit.py::test_a_pass_has_the_published_multiply_adds",
+        parameters="exact, by hand",
+        flops="the published number",
+    ),
     "grok-1": _published("tests/test_first_forms.py::test_grok_1_has_its_published_size"),
     "molmo": _published("tests/test_first_forms.py::test_molmo_has_a_table_of_its_own_for_pictures"),
     **{

@@ -40,7 +40,7 @@ COLUMN_PARALLEL = frozenset(
 ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_proj heads_down_proj".split())
 #: Linear layers that every device runs whole: common to all heads, or too small to split.
 REPLICATED = frozenset(
-    "frame_conv1 frame_conv2 "
+    "frame_conv1 frame_conv2 patch_proj time_in_proj time_out_proj adaln_proj final_adaln_proj noise_proj "
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
     "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump prediction "
     "altup_prediction_router altup_correction_router altup_prediction_coefs altup_correction_coefs altup_projection "
