@@ -17,21 +17,21 @@ from llmviewer.techniques.registry import TECHNIQUES
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: Methods and systems that the documents name, in their order.
 NAMED = """
-OPT; BLOOM; Llama; ChatGPT; Gemini 1.5; Roofline model; LLM-Viewer; KV cache; web viewer; LLM-QAT; TSLD; PB-LLM;
-LUT-GEMM; BCQ; LLM.int8(); ZeroQuant; GPTQ; AWQ; OWQ; SpQR; QuantEase; QuIP; Norm Tweaking; BiLLM; SmoothQuant;
-RPTQ; OliVe; OVP; Outlier Suppression+; ZeroQuant-FP; FPTQ; KVQuant; KIVI; WKVQuant; LoRA; PEQA; DFT; QLoRA;
-LQ-LoRA; LoftQ; QA-LoRA; pruning; low-rank factorization; distillation; Elbayad et al.; CALM; FREE; ConsistentEE;
-SkipDecode; EE-LLM; linear jump; Deja Vu; PowerInfer; MatFormer; Sparse Mixer; GLaM; GPT-3; ST-MoE; PaLM; Mixtral
-8x7B; RECOMPILE; DeepSpeed-MoE; architecture search of experts; EdgeMoE; BiLD; Leviathan et al.; Chen et al.;
-SpecTr; SpecInfer; LLMCad; DistillSpec; online speculative decoding; self-speculative decoding; blockwise parallel
-decoding; Medusa; PaSS; EAGLE; FeatExtrapolator; LLMA; REST; Copy Is All You Need; Skeleton-of-Thought; APAR;
-Jacobi; Gauss-Seidel; GS-Jacobi; lookahead decoding; NAT; SUNDAE; operator fusion; TVM; FlashAttention;
-Flash-Decoding; DeepSpeed-inference; Deep-Fusion; xFormers; TensorRT-LLM; FlashDecoding++; PagedAttention;
-ZeRO-Inference; Hugging Face Accelerate; FlexGen; LLM in a flash; ORCA; SARATHI; DeepSpeed-FastGen; LightLLM; split
-and fuse; NVIDIA A6000; NVIDIA H100; hard disk; spatial architecture; Groq LPU; Graphcore IPU; pipeline parallelism;
-GPipe; tensor parallelism; Megatron-LM; sequence parallelism; data parallelism; multi-query; grouped-query
-attention; internal fragmentation; external fragmentation; sparsity; DistilBERT; Distilling Step by Step; in-flight
-batching; assisted generation; vLLM; TGIS; Llama2 13B chat speculator; Granite 20B code
+diffusion decoders; DiT; Mask-Predict; OPT; BLOOM; Llama; ChatGPT; Gemini 1.5; Roofline model; LLM-Viewer; KV cache;
+web viewer; LLM-QAT; TSLD; PB-LLM; LUT-GEMM; BCQ; LLM.int8(); ZeroQuant; GPTQ; AWQ; OWQ; SpQR; QuantEase; QuIP; Norm
+Tweaking; BiLLM; SmoothQuant; RPTQ; OliVe; OVP; Outlier Suppression+; ZeroQuant-FP; FPTQ; KVQuant; KIVI; WKVQuant;
+LoRA; PEQA; DFT; QLoRA; LQ-LoRA; LoftQ; QA-LoRA; pruning; low-rank factorization; distillation; Elbayad et al.;
+CALM; FREE; ConsistentEE; SkipDecode; EE-LLM; linear jump; Deja Vu; PowerInfer; MatFormer; Sparse Mixer; GLaM;
+GPT-3; ST-MoE; PaLM; Mixtral 8x7B; RECOMPILE; DeepSpeed-MoE; architecture search of experts; EdgeMoE; BiLD;
+Leviathan et al.; Chen et al.; SpecTr; SpecInfer; LLMCad; DistillSpec; online speculative decoding; self-speculative
+decoding; blockwise parallel decoding; Medusa; PaSS; EAGLE; FeatExtrapolator; LLMA; REST; Copy Is All You Need;
+Skeleton-of-Thought; APAR; Jacobi; Gauss-Seidel; GS-Jacobi; lookahead decoding; NAT; SUNDAE; operator fusion; TVM;
+FlashAttention; Flash-Decoding; DeepSpeed-inference; Deep-Fusion; xFormers; TensorRT-LLM; FlashDecoding++;
+PagedAttention; ZeRO-Inference; Hugging Face Accelerate; FlexGen; LLM in a flash; ORCA; SARATHI; DeepSpeed-FastGen;
+LightLLM; split and fuse; NVIDIA A6000; NVIDIA H100; hard disk; spatial architecture; Groq LPU; Graphcore IPU;
+pipeline parallelism; GPipe; tensor parallelism; Megatron-LM; sequence parallelism; data parallelism; multi-query;
+grouped-query attention; internal fragmentation; external fragmentation; sparsity; DistilBERT; Distilling Step by
+Step; in-flight batching; assisted generation; vLLM; TGIS; Llama2 13B chat speculator; Granite 20B code
 """
 
 
@@ -69,7 +69,7 @@ def test_every_option_of_a_technique_is_shown_or_none_that_is_named() -> None:
     shown = {name for name, texts in spellings.items() if any(f"{text} " in commands for text in texts)}
     assert set(TECHNIQUES) - shown == {
         "power_limit", "prefix_cache", "kv_evict", "kv_cache_free_gpu_memory_fraction", "link", "network",
-        "kv_cache_dtype", "context_parallel_size",
+        "context_parallel_size",
     }  # fmt: skip
 
 

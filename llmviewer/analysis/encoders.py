@@ -9,7 +9,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC
-from llmviewer.serving.generation import Draft
+from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
 
 #: Beginnings of the names of techniques that leave out layers by their place among the others.
 DEPTH_TECHNIQUES = ("early_exit", "skip_layers", "prune(depth", "offload", "flexgen")

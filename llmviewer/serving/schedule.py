@@ -173,8 +173,7 @@ def schedule(
         real = branches.steps((batch, prompt, output), token_budget)
     else:
         real = one_after_another(batch, prompt, output - 1.0)
-    plan = _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
-    return _with_common(plan, found) if cache.cascade else plan
+    return _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation, found)
 
 
 def peak_memory_passes(
@@ -197,25 +196,21 @@ def peak_memory_passes(
         real = generation.branches.peak_memory((batch, prompt, output), token_budget)
     else:
         real = one_after_another(batch, prompt + output - 1.0 - steps, steps)
-    plan = _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
-    return _with_common(plan, found) if cache.cascade else plan
+    return _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation, found)
 
 
-def _with_common(plan: Schedule, found: Count) -> Schedule:
-    """The schedule whose sequences have their cached prefix in common.  found: tokens of the prefix, by point."""
-    common = (found * np.ones(plan.points))[plan.point_of_pass.astype(int)]
-    groups = (replace(one, common_tokens=np.minimum(common, one.cached_tokens)) for one in plan.step.groups)
-    return replace(plan, step=Step(tuple(groups)))
-
-
-def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule:
-    """The schedule with the decode steps of a generation, and only the cached tokens that eviction leaves."""
+def _adapted(plan: Schedule, cache: KvCache, generation: Generation, found: Count) -> Schedule:
+    """The schedule with the decode steps of a generation, and cached tokens that are left or common (`found`)."""
     prefilled = generation.branches is not None and generation.branches.prefilled
     if generation.shape is not ONE_TOKEN and not prefilled:
         plan = _shaped(plan, generation.shape)
-    if cache.kept != 1.0:
-        plan = replace(plan, step=Step(tuple(replace(group, kept=cache.kept) for group in plan.step.groups)))
-    return plan
+    if cache.kept == 1.0 and not cache.cascade:
+        return plan
+    common = (found * np.ones(plan.points))[plan.point_of_pass.astype(int)] if cache.cascade else 0.0
+    groups = (
+        replace(one, kept=cache.kept, common_tokens=np.minimum(common, one.cached_tokens)) for one in plan.step.groups
+    )
+    return replace(plan, step=Step(tuple(groups)))
 
 
 def _denoised(denoising: Denoising, request: tuple[Array, ...], prefill: tuple[tuple[Array, ...], Array]) -> Schedule:

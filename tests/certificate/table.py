@@ -13,6 +13,8 @@ from .our_counts import OurCounts, our_decode, our_parameters, our_prefill, publ
 from .torch_counts import TorchCounts, code_of, count_decode, count_prefill, parameter_count
 
 PROMPT, CACHED, BATCH = 1024, 1023, 8
+#: Model types that the library has no class for, held elsewhere -> what they are.
+BESIDE = {"dit": "diffusion transformer"}
 #: The longest input of BERT.
 ENCODED = 512
 
@@ -80,10 +82,9 @@ def main() -> None:
 def row(stem: str) -> str:
     """Table row of one model's counts."""
     config = published_config(stem)
-    if config.get("is_encoder_decoder"):
-        return (
-            f"| {stem} | encoder-decoder: see [architectures](#architectures) | {our_parameters(stem):,} |{' – |' * 7}"
-        )
+    beside = "encoder-decoder" if config.get("is_encoder_decoder") else BESIDE.get(str(config.get("model_type")))
+    if beside is not None:
+        return f"| {stem} | {beside}: see [architectures](#architectures) | {our_parameters(stem):,} |{' – |' * 7}"
     cells = [stem, code_of(config), f"{our_parameters(stem):,}", f"{parameter_count(config):,}"]
     encoder = family_of(config).encoder
     tokens = ENCODED if encoder else PROMPT
