@@ -109,5 +109,5 @@ def test_step_3_has_the_316_billion_parameters_that_its_makers_print() -> None:
 
 
 def test_every_equivalent_is_compared() -> None:
-    """`bailing_moe` (ling-mini-2.0) and the wrappers of Qwen's text parts are rows of the certificate."""
-    assert set(EQUIVALENTS) <= {*STATED, *TEXT_PARTS, "bailing_moe", "qwen2_vl", "qwen2_5_vl"}
+    """`bailing_moe`, `llada` and the wrappers of Qwen's text parts are rows of the certificate."""
+    assert set(EQUIVALENTS) <= {*STATED, *TEXT_PARTS, "bailing_moe", "llada", "qwen2_vl", "qwen2_5_vl"}
