@@ -21,6 +21,7 @@ __all__ = [
     "Simulation",
     "Sizing",
     "Sweep",
+    "Training",
     "UserError",
     "Why",
     "__version__",
@@ -41,6 +42,7 @@ __all__ = [
     "simulate",
     "size",
     "sweep",
+    "train",
     "why",
 ]
 
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from llmviewer.planning.elasticity import Elasticities, elasticity
     from llmviewer.planning.require import Required, require
     from llmviewer.planning.sizing import Sizing
+    from llmviewer.planning.train import Training, train
     from llmviewer.planning.why import Why, why
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
@@ -93,6 +96,7 @@ _HOME = {
     "Simulation": "llmviewer.simulation.result",
     "Sizing": "llmviewer.planning.sizing",
     "Sweep": "llmviewer.result.sweep",
+    "Training": "llmviewer.planning.train",
     "UserError": "llmviewer.core.errors",
     "Why": "llmviewer.planning.why",
     "advise": "llmviewer.planning.advise",
@@ -104,6 +108,7 @@ _HOME = {
     "require": "llmviewer.planning.require",
     "simulate": "llmviewer.simulation.call",
     "size": "llmviewer.planning.call",
+    "train": "llmviewer.planning.train",
     "why": "llmviewer.planning.why",
 }
 

@@ -74,6 +74,7 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "explain",
         "require",
         "elasticity",
+        "train",
         "check",
         "diagnose",
         "plot",

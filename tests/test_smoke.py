@@ -28,6 +28,7 @@ LINES = {
     "require": f"require {MODEL.split(maxsplit=1)[0]} --vary bandwidth --tpot 10ms",
     "explain": f"explain tpot_s {MODEL} {SIZES}",
     "elasticity": f"elasticity {MODEL} {SIZES}",
+    "train": f"train {MODEL} --lora rank=8 --input-len 64",
     "check": f"check {Path(__file__).parent.parent}/docs/contract.yaml",
     "diagnose": f"diagnose {Path(__file__).parent.parent}/docs/profile.json.gz llama-3.1-8b --hardware h100",
     "report": f"report {MODEL} {SIZES} -o report.html",

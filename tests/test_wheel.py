@@ -33,6 +33,7 @@ LINES = {
     "require": "require llama-3.1-8b --vary bandwidth --tpot 5ms",
     "explain": f"explain tpot_s {MODEL}",
     "elasticity": f"elasticity {MODEL} --format json",
+    "train": f"train {MODEL} --lora rank=8",
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",

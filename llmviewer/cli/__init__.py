@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "size": ("llmviewer.cli.size", "The least hardware for a load within limits, with cost."),
     "require": ("llmviewer.cli.require", "The least bandwidth, compute or capacity that meets a target."),
     "elasticity": ("llmviewer.cli.elasticity", "What ten percent more of each figure of a chip buys."),
+    "train": ("llmviewer.cli.train", "Whether a training step fits, and how long it takes."),
     "check": ("llmviewer.cli.check", "A contract that predictions must keep, for CI."),
     "diagnose": ("llmviewer.cli.diagnose", "Where a recorded run lost its time, operator by operator."),
     "plot": ("llmviewer.cli.plot.command", "Rooflines, curves, memory, Pareto and crossover plots."),

@@ -1,0 +1,135 @@
+"""Training steps: memory and work of full fine-tuning, of adapters on quantized weights, and of speculators."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.core.errors import UserError
+from llmviewer.planning.train import Training, train
+from tests.answers import refusal
+
+QLORA: dict[str, Any] = {"quantization": "qlora", "lora": "rank=64"}
+
+
+def held(found: Training) -> float:
+    """Bytes without those of the framework."""
+    return found.total_bytes - found.framework_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "gigabytes"), [("llama-7b", 6.9), ("llama-13b", 11.3), ("llama-30b", 24.7), ("llama-65b", 45.0)]
+)
+def test_qlora_takes_the_published_memory(model: str, gigabytes: float) -> None:
+    """Figure 6 of arXiv 2305.14314: adapters of rank 64 on all linear layers, one sequence of 512 tokens."""
+    assert held(train(model, "a100", **QLORA)) / 1e9 == pytest.approx(gigabytes, rel=0.12)
+
+
+def test_qlora_fits_65_billion_weights_on_48_gb() -> None:
+    """The abstract of arXiv 2305.14314: from more than 780 GB for 16-bit fine-tuning to less than 48 GB."""
+    assert train("llama-65b", "a6000", **QLORA).fits
+    full = train("llama-65b", "a6000")
+    assert not full.fits
+    assert 780e9 < held(full) < 800e9
+
+
+def test_mixed_precision_takes_16_bytes_per_weight() -> None:
+    """ZeRO, arXiv 1910.02054: 2 of the weight, 2 of its gradient, 12 of AdamW and the weight in fp32."""
+    step = train("llama-2-7b", "a100", optimizer="adamw+master").step
+    states = step.weights_bytes + step.gradients_bytes + step.optimizer_bytes
+    assert states == 16 * step.trained == 16 * 6_738_415_616
+
+
+def test_work_is_eight_flop_per_weight_and_token_with_recomputation() -> None:
+    """2 N T forward, twice that backward, and forward again for the layers; attention adds 1 % at 512 tokens."""
+    found = train("llama-2-7b", "a100", input_len=512)
+    linear = 6_738_415_616 - 32_000 * 4096
+    assert found.step.matmul_flops == pytest.approx(8 * linear * 512, rel=0.02)
+    plain = train("llama-2-7b", "a100", input_len=512, recompute=0.0)
+    assert plain.step.matmul_flops == pytest.approx(6 * linear * 512, rel=0.02)
+
+
+def test_adapters_by_hand() -> None:
+    """Rank 8 on Llama-2-7b: 8 (4 x 8,192 + 3 x 15,104) per layer; gradients 2 bytes, AdamW 8 bytes each."""
+    step = train("llama-2-7b", "a100", lora="rank=8").step
+    assert step.trained == 32 * 8 * (4 * 8192 + 3 * 15_104)
+    assert (step.gradients_bytes, step.optimizer_bytes) == (2 * step.trained, 8 * step.trained)
+
+
+def test_frozen_weights_have_no_gradient() -> None:
+    """Backward work of adapters is about that of the gradients of the inputs: half of full fine-tuning's."""
+    full, adapters = (train("llama-2-7b", "h100", efficiency="ideal", **one) for one in ({}, {"lora": "rank=8"}))
+    assert adapters.step.matmul_flops == pytest.approx(full.step.matmul_flops * 6 / 8, rel=0.03)
+    assert adapters.step.backward_s < 0.75 * full.step.backward_s  # beside products: norms, sums, adapters
+
+
+def test_a_speculator_is_trained_on_its_frozen_model() -> None:
+    """Medusa-1 (arXiv 2401.10774) trains the heads of Vicuna-7B on one A100: only they have gradients."""
+    heads = train("llama-2-7b", "a100-80gb-pcie", batch_size=8, input_len=2048, speculative="medusa")
+    assert heads.fits and heads.step.trained == 591_413_248
+    alone = lv.analyze("llama-2-7b", "a100-80gb-pcie", batch_size=8, input_len=2048)
+    assert heads.step.forward_s > float(alone.ttft_s) > 3 * heads.step.backward_s
+
+
+def test_adapters_of_every_published_preset_train() -> None:
+    """QA-LoRA, LoftQ, LQ-LoRA and PEQA differ in the format of the frozen weights alone."""
+    names = ("qlora", "loftq", "lq-lora", "qa-lora", "peqa")
+    found = {name: train("llama-7b", "a100", lora="rank=16", quantization=name).step.weights_bytes for name in names}
+    assert found["loftq"] == found["qlora"]
+    assert found["lq-lora"] < found["peqa"] < found["qlora"] < found["qa-lora"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(batch=st.integers(1, 16), length=st.sampled_from([128, 512, 2048]), share=st.floats(0.0, 1.0))
+def test_recomputation_trades_time_for_memory(batch: int, length: int, share: float) -> None:
+    some, none = (
+        train("llama-3.2-1b", "h100", batch_size=batch, input_len=length, recompute=one) for one in (share, 0.0)
+    )
+    assert some.step.time_s >= none.step.time_s
+    every = train("llama-3.2-1b", "h100", batch_size=batch, input_len=length)
+    assert every.step.activations_bytes <= none.step.activations_bytes * (1 + 1e-12)
+
+
+def test_paged_state_is_on_the_host() -> None:
+    paged, plain = (train("llama-7b", "a100", optimizer=one, **QLORA).step for one in ("paged-adamw", "adamw"))
+    assert (paged.host_bytes, paged.optimizer_bytes) == (plain.optimizer_bytes, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--optimizer adam", "unknown optimizer 'adam'"),
+        ("--recompute 2", "allowed: a share of the layers from 0 to 1"),
+        ("-q w4a16", "add --lora, or remove --quantization"),
+        ("-pp 2", "pipelines and context parallelism"),
+        ("-dp 2", "data parallelism"),
+        ("--batching continuous", "batching policies"),
+        ("--offload weights=1", "--offload"),
+        ("--speculative ngram", "speculation without a draft model"),
+        ("--batch-size 0", "batch_size"),
+    ],
+)
+def test_what_a_step_does_not_have_is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refusal(shlex.split(f"train llama-2-7b --hardware a100 {line}"), capsys)
+
+
+def test_the_document_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("train llama-7b --hardware a100 --lora rank=8 --format json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "llmviewer.training/1" and found["fits"]
+    parts = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
+    assert found["total_bytes"] == found["framework_bytes"] + sum(found["step"][name] for name in parts)
+    assert main(shlex.split("train llama-65b --hardware a100")) == 1
+    assert "GiB too many" in capsys.readouterr().out
+
+
+def test_a_step_of_what_decodes_otherwise_is_refused() -> None:
+    with pytest.raises(UserError, match="branches, diffusion"):
+        train("llada-8b", "h100", speculative="diffusion,block=32,steps=8")
