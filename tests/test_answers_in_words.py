@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from llmviewer import analyze
@@ -53,8 +54,10 @@ def test_a_model_too_large_for_its_chip_gets_a_hint_to_offload() -> None:
     assert "--offload zero-inference" in page_text("llama-2-70b", "rtx-4090")
 
 
-def test_a_host_without_cpu_rates_is_priced_by_memory_only() -> None:
-    unknown = "CPU of desktop-ddr5-6000: rates unknown, only its memory bandwidth is modelled"
+def test_a_host_without_cpu_rates_is_priced_by_memory_only(tmp_path: Path) -> None:
+    path = tmp_path / "desktop.yaml"
+    path.write_text("memory_bandwidth_gb_per_s: {value: 96, source: two channels of DDR5-6000}\n")
+    unknown = f"CPU of {path}: rates unknown, only its memory bandwidth is modelled"
 
     def assumed(chip: str = "rtx-4090", **options: str) -> list[str]:
         model = "opt-30b" if "hot_neurons" in options else "llama-2-13b"
@@ -62,7 +65,8 @@ def test_a_host_without_cpu_rates_is_priced_by_memory_only() -> None:
         return found
 
     computing = "weights=0.5,compute=host,host="
-    assert unknown in assumed(offload=computing + "desktop-ddr5-6000")
-    assert unknown in assumed("a6000", hot_neurons="gpu=0.26,active=0.1,host=desktop-ddr5-6000")
-    assert not any("CPU" in text for text in assumed(offload=computing + "xeon-8480-ddr5"))
-    assert unknown not in assumed(offload="weights=0.5,host=desktop-ddr5-6000"), "streamed: the CPU computes nothing"
+    assert unknown in assumed(offload=f"{computing}{path}")
+    assert unknown in assumed("a6000", hot_neurons=f"gpu=0.26,active=0.1,host={path}")
+    for host in ("xeon-8480-ddr5", "desktop-ddr5-6000"):
+        assert not any("CPU" in text for text in assumed(offload=computing + host))
+    assert unknown not in assumed(offload=f"weights=0.5,host={path}"), "streamed: the CPU computes nothing"

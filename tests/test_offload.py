@@ -376,6 +376,49 @@ def test_experts_are_computed_where_they_are_stored() -> None:
     assert streamed["time_s"] == pytest.approx(read / LINK, rel=1e-6)
 
 
+def test_experts_on_the_disk_are_read_when_tokens_select_them() -> None:
+    """EdgeMoE: a token reads 2 of 8 experts of 3 x 4096 x 14336 weights at 14 GB/s, and the device computes."""
+    stage = decode("mixtral-8x7b", "experts,to=disk,disk=samsung-pm1743")
+    assert row(stage, "load_weights")["time_s"] == pytest.approx(2 * 3 * 4096 * 14336 * 2 / 14e9, rel=1e-6)
+    assert not any(one["name"].endswith(" on host") for one in stage["operators"])
+
+
+def expert_prefill_s(offload: str) -> float:
+    """Time of the matrix products of a prompt's experts on the host, one layer of Mixtral [s]."""
+    stage = answer("mixtral-8x7b", "a6000", input_len=4096, output_len=1, offload=offload)["stages"]["prefill"]
+    products = ("expert_gate_proj on host", "expert_up_proj on host", "expert_down_proj on host")
+    assert {row(stage, name)["bound"] for name in products} == {"host"}
+    return float(sum(row(stage, name)["time_s"] for name in products))
+
+
+@pytest.mark.parametrize(
+    ("host", "amx", "avx512"),
+    [
+        ("xeon-8480-ddr5", 114.7e12, 7.17e12),
+        ("xeon-6454s-ddr5", 72.1e12, 4.51e12),
+        ("desktop-ddr5-6000", 2.304e12, None),
+    ],
+)
+def test_a_prompt_takes_the_rate_of_the_instructions(host: str, amx: float, avx512: float | None) -> None:
+    """4096 tokens x 2 experts x 3 matrices x 2 x 4096 x 14336 FLOP; a Ryzen has only vector units: 16 cores x 32 FLOP
+    x 4.5 GHz = 2.304 TFLOP/s."""
+    flops = 4096 * 2 * 3 * 2 * 4096 * 14336
+    assert expert_prefill_s(f"experts,host={host}") == pytest.approx(flops / amx, rel=1e-3)
+    if avx512 is not None:
+        assert expert_prefill_s(f"experts,host={host},instructions=avx512") == pytest.approx(flops / avx512, rel=1e-3)
+
+
+def test_two_sockets_double_the_rates_of_a_host_and_not_its_memory() -> None:
+    one, two = (answer("mixtral-8x7b", "a6000", offload=f"experts,sockets={count}") for count in (1, 2))
+    name = "expert_up_proj on host"
+    times = [row(found["stages"]["decode"], name)["time_s"] for found in (one, two)]
+    assert times[0] == pytest.approx(2 * times[1])
+    assert one["memory"]["host_bytes"] == two["memory"]["host_bytes"]
+    assert one["memory"]["host_capacity_bytes"] == two["memory"]["host_capacity_bytes"]
+    disks = [decode("llama-2-7b", f"weights=1,to=disk,sockets={count}") for count in (1, 2)]
+    assert row(disks[0], "load_weights")["time_s"] == row(disks[1], "load_weights")["time_s"]
+
+
 def test_half_of_the_experts_on_the_host_halves_device_work() -> None:
     stage, plain = decode("mixtral-8x7b", "experts,weights=0.5"), decode("mixtral-8x7b", "weights=0")
     here, whole = row(stage, "expert_up_proj"), row(plain, "expert_up_proj")
@@ -561,6 +604,10 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
         ("weights=0.4,overlap=on,compute=host", "overlap requires compute=device"),
         ("kv=0.4,to=disk,compute=attention", "compute=attention requires to=host"),
         ("flash", "add --contextual-sparsity"),
+        ("experts,to=disk,compute=host", "to=disk requires compute=device"),
+        ("experts,instructions=avx2", "unknown --offload instructions 'avx2'; allowed: amx, avx512"),
+        ("experts,instructions=avx512,host=epyc-9654-ddr5", "epyc-9654-ddr5 has none"),
+        ("experts,sockets=3", "unknown --offload sockets '3'; allowed: 1, 2"),
         ("flexgen,weights=0.4", "unknown parameter of --offload 'weights'"),
         ("", "unknown word of --offload ''; allowed: activations=..."),
     ],

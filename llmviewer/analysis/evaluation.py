@@ -53,7 +53,7 @@ class Evaluation:
     Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
     and the same point inside a sweep give the same bits.
     served: times that the engine adds to kernels, by name [s].
-    copying: layers whose copies overlap with kernels; bounds: the same layers on the data sheet's roofline.
+    copying: layers whose copies overlap with kernels.
     stages: all pipeline stages, this one included; empty without a pipeline.
     """
 
@@ -61,7 +61,6 @@ class Evaluation:
     rows: tuple[TimedOperator, ...]
     served: tuple[tuple[str, Count], ...] = ()
     copying: tuple[LayerWithCopies, ...] = ()
-    bounds: tuple[LayerWithCopies, ...] = ()
     stages: tuple[Evaluation, ...] = ()
 
     def sum(self, quantity: Callable[[TimedOperator], Count]) -> Count:
@@ -88,6 +87,15 @@ class Evaluation:
         for seconds in times[1:]:
             slowest = np.maximum(slowest, seconds)
         return total(times), slowest, times[-1]
+
+    @cached_property
+    def bounds(self) -> tuple[LayerWithCopies, ...]:
+        """The layers of `copying` on the data sheet's roofline, computed when they are first read."""
+        if not self.copying:
+            return ()
+        from llmviewer.timing import overlap  # only offloading needs it
+
+        return overlap.layers_with_copies((row.block, row.operator, row.ideal) for row in self.rows)
 
     @cached_property
     def ideal_time_s(self) -> Count:
@@ -154,8 +162,7 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
         if present(added):
             added = added / np.maximum(seconds(tuple(Kind)), np.finfo(np.float64).tiny)
         timed = overlap.layers_with_copies(((row.block, row.operator, row.timing) for row in rows), added)
-        bounds = overlap.layers_with_copies((row.block, row.operator, row.ideal) for row in rows)
-        kernels = replace(kernels, copying=timed, bounds=bounds)
+        kernels = replace(kernels, copying=timed)
     return replace(kernels, served=terms) if terms else kernels
 
 

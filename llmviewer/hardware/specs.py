@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.file_cache import CacheOfFiles
@@ -39,7 +41,9 @@ RATE_DTYPES = ("fp64", *WIDER)
 NETWORK_FOLDER = "hardware_specs/networks"
 #: Folder of hosts and disks, and the allowed keys of their files.
 HOST_FOLDER = "hardware_specs/hosts"
-HOST_KEYS = ("memory_bandwidth_gb_per_s", "memory_capacity_gib", "cpu", "name", "sheet")
+#: Rates of a CPU without a chip file: of its vector units, and of its matrix units if it has any.
+CPU_KEYS = ("cpu_fp32_tflops", "cpu_amx_bf16_tflops")
+HOST_KEYS = ("memory_bandwidth_gb_per_s", "memory_capacity_gib", "cpu", *CPU_KEYS, "name", "sheet")
 DISK_KEYS = ("disk_read_gb_per_s", "disk_write_gb_per_s", "name", "sheet")
 #: Chips by name or path.
 _CHIPS: CacheOfFiles[Chip] = CacheOfFiles()
@@ -82,18 +86,37 @@ def network_names() -> list[str]:
 def host(name: str) -> tuple[Host, Figure]:
     """The host called `name` (stem in hardware_specs/hosts/, or path of a YAML file), and its bandwidth.
 
-    The field `cpu` of the file names the chip whose rates the CPU has.
+    The field `cpu` of the file names the chip whose rates the CPU has; a CPU without a chip file has the rates of
+    `cpu_fp32_tflops`, its vector units, and of `cpu_amx_bf16_tflops`, its matrix units.
     """
     spec = _host_file("host", name, host_names)
     data.check_keys(spec, HOST_KEYS, HOST_KEYS[:1], name)
     figure = _figure(spec[HOST_KEYS[0]], 1e9, f"{name}: {HOST_KEYS[0]}")
-    cpu, size = _text(spec, "cpu", name), spec.get(HOST_KEYS[1])
+    size = spec.get(HOST_KEYS[1])
     return Host(
         name=name,
         bandwidth_bytes_per_s=figure.value,
-        cpu=load(cpu) if cpu else None,
+        cpu=_cpu(spec, name),
         memory_bytes=None if size is None else _figure(size, 2.0**30, f"{name}: {HOST_KEYS[1]}").value,
     ), figure
+
+
+def _cpu(spec: Mapping[str, Any], name: str) -> Chip | None:
+    """The CPU of a host: a chip file, or the rates in the file of the host; None if unknown."""
+    chip = _text(spec, "cpu", name)
+    if chip or CPU_KEYS[0] not in spec:
+        return load(chip) if chip else None
+    vector, *matrix = (_figure(spec[key], 1e12, f"{name}: {key}").value for key in CPU_KEYS if key in spec)
+    return Chip(
+        name=name,
+        title=name,
+        maker="",
+        generation="",
+        matrix_flops_per_s={"bf16": matrix[0]} if matrix else {"fp32": vector},
+        vector_flops_per_s={"fp32": vector},
+        memory_bytes=np.inf,
+        bandwidth_bytes_per_s=_figure(spec[HOST_KEYS[0]], 1e9, name).value,
+    )
 
 
 def disk(name: str) -> tuple[Disk, dict[str, Figure]]:

@@ -103,8 +103,8 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
 
 
 def _host(chip: Chip, host: Host, compute: str) -> HostRates:
-    """One device's even share of its host; the link is not shared, as every device has its own."""
-    link, share = chip.host_link_rate, 1.0 / host.devices
+    """One device's even share of its host with all sockets; the link is not shared, as every device has its own."""
+    link, share = chip.host_link_rate, host.sockets / host.devices
     if link is None and host.disk is None:
         raise UserError(f"{chip.name} publishes no link to a host; add `pcie` to the links in its YAML file")
     flops = host.cpu.matrix_rate(compute) * share if host.cpu and compute else None
@@ -114,6 +114,6 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
         link_bytes_per_s=None if link is None else link * host.link_share,
         flops_per_s=flops,
         vector_flops_per_s=None if vector is None else vector * share,
-        disk_read_bytes_per_s=host.disk.read_bytes_per_s * share if host.disk else None,
-        disk_write_bytes_per_s=host.disk.write_bytes_per_s * share if host.disk else None,
+        disk_read_bytes_per_s=host.disk.read_bytes_per_s / host.devices if host.disk else None,
+        disk_write_bytes_per_s=host.disk.write_bytes_per_s / host.devices if host.disk else None,
     )

@@ -11,6 +11,7 @@ from llmviewer.hardware.chip import Host
 from llmviewer.hardware.figures import Figure
 from llmviewer.hardware.specs import disk, host
 from llmviewer.techniques.offload.flash import Flash
+from llmviewer.techniques.offload.instructions import without_amx
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, with_host, with_offload
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
@@ -24,7 +25,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overlap": tuple(way.value for way in Overlap),
     "to": ("host", "disk"),
     "pinned": ("on", "off"),
+    "instructions": ("amx", "avx512"),
+    "sockets": ("1", "2"),
 }
+#: Parameters of the host, which every preset takes.
+OF_HOST = ("host", "disk", "instructions", "sockets")
 #: Presets, named by the first word -> their parameters, which the rest of the text overrides.
 PRESETS: dict[str, dict[str, str]] = {
     "zero-inference": {"weights": "1"},
@@ -67,13 +72,16 @@ def _parse(text: str) -> dict[str, str]:
     preset = first.strip() if "=" not in first else ""
     if "=" not in first and preset not in PRESETS:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
-    known = (*TENSORS, *CHOICES, "host", "disk") if preset != "flexgen" else ("host", "disk")
-    known = ("host", "disk", *NEURONS) if preset == "flash" else known
+    known = OF_HOST if preset == "flexgen" else (*TENSORS, *CHOICES, *OF_HOST[:2])
+    known = (*OF_HOST[:2], *NEURONS) if preset == "flash" else known
     own = parse_parameters(WHERE, rest if preset else text, known)
     for name, allowed in CHOICES.items():
         if name in own and own[name] not in allowed:
             raise unknown(f"{WHERE} {name}", own[name], allowed)
-    return {**PRESETS.get(preset, {}), **own, "preset": preset}
+    usual = PRESETS.get(preset, {})
+    if own.get("to") == "disk" and preset == "experts":
+        usual = {**usual, "compute": "device"}  # the host does not compute with experts on its disk
+    return {**usual, **own, "preset": preset}
 
 
 def _plan(preset: str, given: Mapping[str, str]) -> Offload:
@@ -104,6 +112,9 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
 def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
     """The host, with its disk if one is used, and their data-sheet figures."""
     found, figure = host(given.get("host", DEFAULT_HOST))
+    found = replace(found, sockets=int(given.get("sockets", "1")))
+    if given.get("instructions") == "avx512":
+        found = replace(found, cpu=without_amx(found))
     figures = {"host.bandwidth_bytes_per_s": figure}
     if given.get("to") == "disk" or "disk" in given:
         attached, rates = disk(given.get("disk", DEFAULT_DISK))
@@ -126,10 +137,15 @@ TECHNIQUE = Technique(
         "are; off: a layer waits for its copies",
         "to": "host or disk",
         "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
+        "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them; avx512: with its vector units, "
+        "in fp32, as KTransformers before 0.3",
+        "sockets": "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates, "
+        "the capacity of one",
         "host": f"name of a host; default {DEFAULT_HOST}",
         "disk": f"name of a disk; default {DEFAULT_DISK}",
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
-        "experts": "the host stores the routed experts and computes with them (KTransformers)",
+        "experts": "the host stores the routed experts and computes with them (KTransformers); with to=disk the "
+        "experts that tokens select are read from its disk (EdgeMoE)",
         "flexgen": "the fastest shares for the request and what the host computes, by linear programs (FlexGen)",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
         "per token (LLM in a flash)",
@@ -138,7 +154,7 @@ TECHNIQUE = Technique(
     "sum with overlap=off; on the host max(bytes / memory bandwidth, FLOP / CPU rate) in series; memory keeps the rest "
     "and two buffers of a layer's stream",
     source="FlexGen arXiv 2303.06865; ZeRO-Inference arXiv 2207.00032; llama.cpp --n-gpu-layers; KTransformers "
-    "https://github.com/kvcache-ai/ktransformers; LLM in a flash arXiv 2312.11514",
+    "https://github.com/kvcache-ai/ktransformers; EdgeMoE arXiv 2308.14352; LLM in a flash arXiv 2312.11514",
     example="llmviewer analyze llama-3.1-70b --hardware rtx-4090 --offload weights=1,to=disk "
     "--speculative draft=llama-3.2-1b,tokens=4,acceptance=0.8",
     make=_make,
