@@ -156,3 +156,14 @@ def _llama() -> str:
     from llmviewer.core import data
 
     return json.dumps(data.read_yaml(data.folder("model_configs") / "llama-2-7b.yaml")["config"])
+
+
+def test_an_error_leaves_no_progress_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bar that began before the error is removed, so that the error is the only line."""
+    from llmviewer.cli.progress import progress
+
+    monkeypatch.setattr("time.monotonic", iter([0.0, *[2.0] * 1000]).__next__)
+    with pytest.raises(ValueError, match="wrong"), progress(3) as advance:
+        advance(1)
+        raise ValueError("wrong")
+    assert "━" not in capsys.readouterr().err

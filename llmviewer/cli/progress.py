@@ -26,6 +26,10 @@ def progress(total: int) -> Iterator[Callable[[int], None]]:
 
     try:
         yield advance
+    except BaseException:
+        if bar is not None:
+            bar.live.transient = True  # the line of an error stands alone
+        raise
     finally:
         if bar is not None:
             bar.stop()
