@@ -41,6 +41,22 @@ def test_groqs_reported_speed_is_within_the_bounds() -> None:
     assert 300 < one_after_another < per_user < one_after_another * found["parallelism"]["tensor"]
 
 
+def test_a_floor_plan_is_between_the_bound_and_the_published_speed() -> None:
+    """722 ns a message, and 409,600 bytes of weights in 40 cycles of 900 MHz, 9.2 TB/s into the matrix units.
+
+    160 all-reduces of 16,384 bytes among 32 chips, each one message of every chip to all others, and 26 sends.
+    """
+    plain = on_chips("llama-2-70b", "groq-lpu")["metrics"]
+    found = on_chips("llama-2-70b", "groq-lpu", spatial="on,hop_ns=722,load_gb_per_s=9216")
+    loaded = 137.95e9 / 32 / 9.216e12
+    collectives = 160 * (722e-9 + 31 * 16_384 / 240e9)
+    sends = 26 * (722e-9 + 16_384 / 240e9)
+    assert found["metrics"]["tpot_s"] == pytest.approx(loaded + collectives + sends, rel=0.08)  # and attention
+    per_user = found["metrics"]["output_tokens_per_s_per_user"]
+    assert 300 < per_user < plain["output_tokens_per_s_per_user"] / 10
+    assert any(name.startswith("floor_plan") for name in found["passes"])
+
+
 @pytest.mark.parametrize("model", ["llama-2-7b", "jamba-v0.1"])
 def test_one_stage_fewer_does_not_hold_the_weights(model: str) -> None:
     sizes = on_chips(model, "groq-lpu")["parallelism"]

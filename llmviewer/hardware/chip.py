@@ -84,6 +84,8 @@ class Chip:
     """One device.  Rates are dense data-sheet peaks; figures may be arrays of `points` hypothetical chips.
 
     None means unknown: the maker does not publish the figure.  power_limit_w: board power that an operator set, if any.
+    hop_s, load_bytes_per_s: latency of a message between chips, and rate at which the operands that matrix units hold
+    enter them, of machines whose programs are scheduled in advance (--spatial).
     basis: the real chip of a hypothetical one; kernels reach the share of the new figures that they reach of its own.
     """
 
@@ -120,6 +122,8 @@ class Chip:
     special_ops_per_s: Count | None = field(default=None, metadata=figure("special functions", "op/s"))
     tdp_w: Count | None = field(default=None, metadata=figure("board power", "W", "tdp_w"))
     power_limit_w: float | None = None
+    hop_s: float = 0.0
+    load_bytes_per_s: float = np.inf
     basis: Chip | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     default_link: str = ""

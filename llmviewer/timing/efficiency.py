@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
+import numpy as np
+
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator
@@ -94,12 +96,20 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
         matrix_flops_per_s=chip.matrix_rate(compute) if compute else 1.0,
         vector_flops_per_s=chip.vector_rate(),
         special_ops_per_s=chip.special_ops_per_s,
-        memory_bytes_per_s=chip.bandwidth_bytes_per_s,
+        memory_bytes_per_s=_loading(chip) if compute else chip.bandwidth_bytes_per_s,
+        hop_s=chip.hop_s,
         l2_bytes_per_s=chip.l2_bandwidth_bytes_per_s,
         link_bytes_per_s=chip.link_rate,
         network_bytes_per_s=chip.network_rate,
         host=None if chip.host is None else _host(chip, chip.host, compute),
     )
+
+
+def _loading(chip: Chip) -> Count:
+    """Rate at which matrix units receive operands from memory [byte/s]."""
+    if chip.load_bytes_per_s == np.inf:
+        return chip.bandwidth_bytes_per_s
+    return np.minimum(chip.bandwidth_bytes_per_s, chip.load_bytes_per_s)
 
 
 def _host(chip: Chip, host: Host, compute: str) -> HostRates:
