@@ -53,7 +53,7 @@ def test_a_floor_plan_is_between_the_bound_and_the_published_speed() -> None:
     sends = 26 * (722e-9 + 16_384 / 240e9)
     assert found["metrics"]["tpot_s"] == pytest.approx(loaded + collectives + sends, rel=0.08)  # and attention
     per_user = found["metrics"]["output_tokens_per_s_per_user"]
-    assert 300 < per_user < plain["output_tokens_per_s_per_user"] / 10
+    assert 300 < per_user < plain["output_tokens_per_s_per_user"] / 8
     assert any(name.startswith("floor_plan") for name in found["passes"])
 
 
