@@ -141,7 +141,7 @@ class Search:
 
 
 def _undominated(points: Array) -> Array:
-    """Which rows no other row equals or undercuts in every column, but for rounding.  points: (rows, figures)."""
-    ahead = (points[None] <= points[:, None] * (1.0 + 1e-6)).all(axis=2)
-    ahead &= (points[None] < points[:, None] * (1.0 - 1e-6)).any(axis=2)
-    return np.asarray(~ahead.any(axis=1))
+    """True for rows that no other row equals or undercuts in every column, but for rounding.  points: (rows, figures)."""
+    below = np.all(points[None] <= points[:, None] * (1.0 + 1e-6), axis=2)
+    less = np.any(points[None] < points[:, None] * (1.0 - 1e-6), axis=2)
+    return np.asarray(~np.any(below & less, axis=1))
