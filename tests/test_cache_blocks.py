@@ -7,6 +7,7 @@ import llmviewer as lv
 from llmviewer.analysis.cache_blocks import CacheBlocks
 from llmviewer.analysis.engine_limits import blocks_of_engine
 from llmviewer.api.configuration import configuration
+from tests.certificate.our_counts import published_config
 
 H100 = "h100-sxm"
 
@@ -59,11 +60,34 @@ def test_concurrency_is_blocks_over_blocks_of_the_longest_context() -> None:
     assert memory["kv_cache_tokens"] == whole // 2 * 16
 
 
-def test_recurrent_state_has_no_layout() -> None:
-    one = configuration("qwen3-next-80b-a3b", H100, engine="vllm")
-    assert blocks_of_engine(one.model, one.system) is None
-    assert lv.analyze("qwen3-next-80b-a3b", H100, engine="vllm").memory["kv_cache_tokens"] is None
-
-
 def test_kernels_without_an_engine_report_no_tokens() -> None:
     assert lv.analyze("llama-3.1-8b", H100).memory["kv_cache_tokens"] is None
+
+
+def test_blocks_of_a_hybrid_hold_a_recurrent_state() -> None:
+    """Qwen3-Next: a state of 524,288 + 32,768 numbers in 16 bit, a key and value of 2 heads of 256 numbers.
+
+    2 x 557,056 bytes are those of 544 tokens of 2,048 bytes, in steps of 16; 36 recurrent layers make three groups
+    of 12, which take a block each, beside the one of 12 layers with keys.
+    """
+    found = blocks_of("qwen3-next-80b-a3b")
+    assert (found.tokens, found.layers, found.groups, found.state_groups) == (544, 12, {np.inf: 1}, 3)
+    assert found.block_bytes == 12 * 544 * 2048 >= 12 * 2 * 557_056
+    assert found.blocks_of(1000.0, 8192.0) == 2 + 3
+    assert found.capacity_tokens(100 * found.block_bytes) == 25 * 544
+
+
+def test_the_block_size_is_the_one_that_vllm_prints() -> None:
+    """672 tokens for Nemotron Nano 9B v2: https://github.com/vllm-project/vllm/issues/24280.
+
+    128 x 80 x 128 numbers of state and 12,288 channels of convolution, in 16 bit; 8 heads of 128 keys and values.
+    """
+    fields = {**published_config("nemotron-h-8b"), "mamba_num_heads": 128, "mamba_head_dim": 80, "head_dim": 128}
+    one = configuration(fields, H100, engine="vllm")
+    found = blocks_of_engine(one.model, one.system)
+    assert found is not None and found.tokens == 672
+
+
+def test_recurrent_models_have_no_blocks() -> None:
+    one = configuration("mamba-2.8b", H100, engine="vllm")
+    assert blocks_of_engine(one.model, one.system) is None

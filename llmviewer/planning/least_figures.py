@@ -141,7 +141,10 @@ class Search:
 
 
 def _undominated(points: Array) -> Array:
-    """True for rows that no other row equals or undercuts in every column, but for rounding.  points: (rows, figures)."""
+    """True for rows that no other row undercuts in a column without exceeding it in another.  points: (rows, figures).
+
+    Differences by rounding are none.
+    """
     below = np.all(points[None] <= points[:, None] * (1.0 + 1e-6), axis=2)
     less = np.any(points[None] < points[:, None] * (1.0 - 1e-6), axis=2)
     return np.asarray(~np.any(below & less, axis=1))
