@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
-from llmviewer.core.errors import unknown
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Access, Block, Operator, Pass, Place
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
@@ -15,7 +16,9 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, block_rows, flash
 from llmviewer.techniques.kernels.cascade import cascade, has_common_keys
 from llmviewer.techniques.kernels.flash_decoding import flash_decoding
+from llmviewer.techniques.kernels.flash_first import flash_first
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.timing.efficiency import ideal
 
 
 def flash_attention(chip: Chip) -> Pass:
@@ -124,8 +127,16 @@ def _read_counts(group: Group, shape: AttentionShape, chip: Chip, per_key: Count
     return reads - device, device - 1.0
 
 
+#: The kernel of the first paper.
+FIRST = "flash-1"
 #: Number of splits in `flash-decoding=8`.
 _SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
+
+
+def _on_the_data_sheet(system: System) -> System:
+    if system.efficiency is not ideal:
+        raise UserError(f"--attention {FIRST}: engines run later kernels, which are those measured; --efficiency ideal")
+    return system
 
 
 def _make(text: str) -> Change:
@@ -133,8 +144,11 @@ def _make(text: str) -> Change:
     flash_kernel = add_pass("flash_attention", flash_attention)
     if text == "flash":
         return flash_kernel
+    if text == FIRST:
+        first = add_pass(FIRST, flash_first)
+        return lambda system: first(_on_the_data_sheet(flash_kernel(system)))
     if name != "flash-decoding":
-        raise unknown("attention", text, ("flash", "eager", "flash-decoding", "flash-decoding=SPLITS"))
+        raise unknown("attention", text, ("flash", FIRST, "eager", "flash-decoding", "flash-decoding=SPLITS"))
     count = parse_numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
     split = add_pass(text, lambda chip: flash_decoding(chip, count))
     return lambda system: split(flash_kernel(system))
@@ -144,7 +158,14 @@ TECHNIQUE = Technique(
     name="attention",
     kind="attention",
     summary="Keeps the scores on the chip and computes only pairs that the mask allows; the default.",
+    parameters={
+        "flash": "FlashAttention-2 and later: K and V are read again by row blocks, from the L2 where they fit",
+        "flash-1": "the first FlashAttention: Q, O and statistics move once per block of keys (data-sheet times only)",
+        "flash-decoding": "keys are split over idle units, flash-decoding=8 over as many",
+        "eager": "three kernels that move the scores",
+    },
     formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O; "
+    "flash-1 adds blocks x (3 n d + 4 n) per head, blocks = keys x 4 d / on-chip numbers; "
     "flash-decoding writes and reads splits (d_v + 2) fp32 per query head besides",
     source="FlashAttention arXiv 2205.14135, FlashAttention-2 arXiv 2307.08691, "
     "Flash-Decoding https://crfm.stanford.edu/2023/10/12/flashdecoding.html",
