@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from llmviewer import models
+from llmviewer.analysis.memory import weights_bytes
+from llmviewer.analysis.pipeline import stages_of
+from llmviewer.api.configuration import configuration
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Operator, Role, check
@@ -367,3 +370,20 @@ def test_a_weight_only_checkpoint_changes_only_weight_bytes() -> None:
     for (_, a), (_, b) in zip(plain.graph(step), low.graph(step), strict=True):
         for role in (Role.ACTIVATION, Role.CACHE):
             assert a.read_bytes(role) == b.read_bytes(role) and a.write_bytes(role) == b.write_bytes(role), a.name
+
+
+@pytest.mark.parametrize("kept", [r"re:.*layers\.[0-3]\..*", r"re:.*layers\.(7|31)\..*"])
+def test_pipeline_stages_store_the_layers_of_their_numbers(kept: str) -> None:
+    """Layers that stay in 16 bit are counted in the stage that has them: both stages store one device's weights."""
+    groups = {"group_0": group(["Linear"], GROUP)}
+    found = stored_as("llama-2-7b", quant_method="compressed-tensors", config_groups=groups, ignore=["lm_head", kept])
+    blocks = [block for block in layers(found) if block.is_layer]
+    assert sorted(number for block in blocks for number in block.numbers) == list(range(32))
+    plain, odd = sorted(blocks, key=lambda block: -block.repeats)
+    assert set(odd.numbers) == ({0, 1, 2, 3} if "0-3" in kept else {7, 31})
+    assert (bits(plain, "q_proj"), bits(odd, "q_proj")) == (4.125, 16)
+    system = configuration(found, "a100", pipeline_parallel_size=2).system
+    stages = stages_of(found.graph(STEP), system)
+    assert sum(weights_bytes(stage) for stage in stages) == stored_bytes(found)
+    in_16_bit = [sum(block.repeats for block in stage.blocks if block.name == odd.name) for stage in stages]
+    assert in_16_bit == ([4, 0] if "0-3" in kept else [1, 1])

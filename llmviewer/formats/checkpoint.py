@@ -13,15 +13,17 @@ from llmviewer.formats.linear import Format, in_dtype, with_formats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """`repeats` layers of a block with equal formats.  formats: operator name -> format of the linear layer.
+    """`repeats` layers of a block with equal formats.
 
-    weights: tensor name -> stored format of other weights (norms, biases, embedding).  Operators and tensors that are
-    not named keep the model's dtype.
+    formats: operator name -> format of the linear layer.  weights: tensor name -> stored format of other weights
+    (norms, biases, embedding).  Operators and tensors that are not named keep the model's dtype.  numbers: of these
+    layers in the model; empty for blocks that are no layers.
     """
 
     repeats: int
     formats: Mapping[str, Format]
     weights: Mapping[str, Dtype] = field(default_factory=dict)
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class Checkpoint:
         variants = self.variants.get(block.name, (Variant(repeats=block.repeats, formats={}),))
         for at, variant in enumerate(variants, 1):
             name = block.name if at == 1 else f"{block.name}_{at}"
-            yield replace(_in_variant(cached, variant), name=name, repeats=variant.repeats)
+            numbers = variant.numbers or block.numbers
+            yield replace(_in_variant(cached, variant), name=name, repeats=variant.repeats, numbers=numbers)
 
 
 def _in_variant(block: Block, variant: Variant) -> Block:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -74,20 +73,22 @@ def dtype_of(tensor: StoredTensor) -> Dtype:
 def _variants(block: Block, layers: tuple[int, ...] | None, tensors: Mapping[str, StoredTensor]) -> tuple[Variant, ...]:
     """The distinct combinations of formats among a block's layers, the most common first; layers: None outside."""
     names = tuple(block.weights())
-    kinds = Counter(
-        tuple(dtype_of(found) if (found := tensors.get(_stored_name(name, layer))) else None for name in names)
-        for layer in (layers if layers is not None else (None,))
-    )
-    return tuple(_variant(block, count, dict(zip(names, dtypes, strict=True))) for dtypes, count in kinds.most_common())
+    alike: dict[tuple[Dtype | None, ...], list[int | None]] = {}
+    for layer in layers if layers is not None else (None,):
+        stored = (tensors.get(_stored_name(name, layer)) for name in names)
+        alike.setdefault(tuple(dtype_of(found) if found else None for found in stored), []).append(layer)
+    ordered = sorted(alike.items(), key=lambda one: -len(one[1]))
+    return tuple(_variant(block, own, dict(zip(names, dtypes, strict=True))) for dtypes, own in ordered)
 
 
-def _variant(block: Block, repeats: int, dtypes: Mapping[str, Dtype | None]) -> Variant:
+def _variant(block: Block, layers: Sequence[int | None], dtypes: Mapping[str, Dtype | None]) -> Variant:
     matrices = {
         operator.name: weight_access(operator).tensor.name for operator in block.operators if is_linear(operator)
     }
     formats = {name: _format(dtypes[matrix]) for name, matrix in matrices.items()}
     others = {n: dtype for n, dtype in dtypes.items() if dtype is not None and n not in matrices.values()}
-    return Variant(repeats=repeats, formats=formats, weights=others)
+    numbers = tuple(layer for layer in layers if layer is not None)
+    return Variant(repeats=len(layers), formats=formats, weights=others, numbers=numbers)
 
 
 def _format(stored: Dtype | None) -> Format:

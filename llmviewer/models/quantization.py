@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -180,9 +179,13 @@ def _linear_names(block: Block) -> list[str]:
 def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Variant, ...]:
     """The distinct combinations of formats among a block's layers, the most common first."""
     operators = _linear_names(block)
-    looked_up = numbers if rules.distinguishes_layers else numbers[:1]
-    counts = Counter(tuple(rules.format(operator, number) for operator in operators) for number in looked_up)
+    alike: dict[tuple[Format, ...], list[int]] = {}
+    first = tuple(rules.format(operator, numbers[0]) for operator in operators)
+    for number in numbers:
+        named = rules.distinguishes_layers
+        formats = tuple(rules.format(operator, number) for operator in operators) if named else first
+        alike.setdefault(formats, []).append(number)
     return tuple(
-        Variant(repeats=count * len(numbers) // len(looked_up), formats=dict(zip(operators, formats, strict=True)))
-        for formats, count in counts.most_common()
+        Variant(repeats=len(own), formats=dict(zip(operators, formats, strict=True)), numbers=tuple(own))
+        for formats, own in sorted(alike.items(), key=lambda one: -len(one[1]))
     )

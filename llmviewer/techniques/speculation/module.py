@@ -124,5 +124,5 @@ def _last(variants: Sequence[Variant], layers: int) -> Iterator[Variant]:
     """Format variants of the last `layers` layers, from the last."""
     for variant in reversed(variants):
         if layers:
-            yield replace(variant, repeats=min(variant.repeats, layers))
+            yield replace(variant, repeats=min(variant.repeats, layers), numbers=())
             layers -= min(variant.repeats, layers)
