@@ -13,7 +13,7 @@ from llmviewer.core.ir import Graph, Operator, check
 from llmviewer.core.workload import Group, Step, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.flash_attention import flash_attention
-from llmviewer.techniques.kernels.flash_decoding import flash_decoding
+from llmviewer.techniques.kernels.flash_decoding import UNIFIED, flash_decoding
 from llmviewer.techniques.kernels.fuse import fuse, parse_rules
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
@@ -53,6 +53,14 @@ def test_one_sequence_of_llama_2_7b_is_split_over_idle_units() -> None:
     assert attention.traffic_bytes - plain.traffic_bytes == partials - 4096 * 2
     assert combine.vector_flops == 3 * 32 * (2 * 128 + 4) + 4096
     assert combine.special_ops == 3 * 32
+
+
+def test_a_unified_maximum_leaves_sums_alone() -> None:
+    """FlashDecoding++: 3 splits x 32 heads with 128 sums and one sum of exponentials, added without a product."""
+    made = flash_decoding(A100, None, UNIFIED)(flash_attention(A100)(load("llama-2-7b").graph(decode(1.0, 4095.0))))
+    combine = operator_named(made, "attention_combine")
+    assert combine.traffic_bytes == 3 * 32 * 129 * 4 + 4096 * 2
+    assert (combine.vector_flops, combine.special_ops) == (3 * 32 * (128 + 1) + 4096, 0.0)
 
 
 def test_a_short_context_is_split_into_blocks_of_128_keys() -> None:

@@ -15,7 +15,7 @@ from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, block_rows, flash
 from llmviewer.techniques.kernels.cascade import cascade, has_common_keys
-from llmviewer.techniques.kernels.flash_decoding import flash_decoding
+from llmviewer.techniques.kernels.flash_decoding import RESCALED, UNIFIED, flash_decoding
 from llmviewer.techniques.kernels.flash_first import flash_first
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 from llmviewer.timing.efficiency import ideal
@@ -129,6 +129,8 @@ def _read_counts(group: Group, shape: AttentionShape, chip: Chip, per_key: Count
 
 #: The kernel of the first paper.
 FIRST = "flash-1"
+#: Kernels that split keys -> how they merge partial results.
+MERGES = {"flash-decoding": RESCALED, "flash-decoding++": UNIFIED}
 #: Number of splits in `flash-decoding=8`.
 _SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
 
@@ -147,10 +149,10 @@ def _make(text: str) -> Change:
     if text == FIRST:
         first = add_pass(FIRST, flash_first)
         return lambda system: first(_on_the_data_sheet(flash_kernel(system)))
-    if name != "flash-decoding":
-        raise unknown("attention", text, ("flash", FIRST, "eager", "flash-decoding", "flash-decoding=SPLITS"))
-    count = parse_numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
-    split = add_pass(text, lambda chip: flash_decoding(chip, count))
+    if name not in MERGES:
+        raise unknown("attention", text, ("flash", FIRST, "eager", *MERGES, *(f"{one}=SPLITS" for one in MERGES)))
+    count = parse_numbers(f"--attention {name}", splits, (_SPLITS,))["splits"] if equals else None
+    split = add_pass(text, lambda chip: flash_decoding(chip, count, MERGES[name]))
     return lambda system: split(flash_kernel(system))
 
 
@@ -162,6 +164,7 @@ TECHNIQUE = Technique(
         "flash": "FlashAttention-2 and later: K and V are read again by row blocks, from the L2 where they fit",
         "flash-1": "the first FlashAttention: Q, O and statistics move once per block of keys (data-sheet times only)",
         "flash-decoding": "keys are split over idle units, flash-decoding=8 over as many",
+        "flash-decoding++": "the same with one maximum chosen in advance, so that partial results are added unscaled",
         "eager": "three kernels that move the scores",
     },
     formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O; "

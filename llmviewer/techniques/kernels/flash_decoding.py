@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,13 +23,31 @@ ENOUGH_BUSY_UNITS = 0.8
 MAX_SPLITS = 128.0
 #: Numbers of a partial result in addition to its d_v sums: a maximum and a sum of exponentials, all fp32.
 PARTIAL_STATISTICS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """How partial results are merged.
+
+    statistics: numbers of each in addition to its d_v sums.  value_flops: per sum.  scale_flops, exponentials: per
+    partial result.
+    """
+
+    statistics: float
+    value_flops: float
+    scale_flops: float
+    exponentials: float
+
+
 #: Name of the kernel over the keys that all sequences have in common.
 PREFIX_KERNEL = "attention_prefix"
-#: FLOP per partial result: difference of maxima, exponential, product and sum of the exponentials.
-SCALE_FLOPS = 4.0
+#: To the maximum of all: a product and a sum per value; of maxima a difference, its exponential, a product and a sum.
+RESCALED = Merge(statistics=PARTIAL_STATISTICS, value_flops=2.0, scale_flops=4.0, exponentials=1.0)
+#: With one maximum chosen in advance (FlashDecoding++, arXiv 2311.01282, section 3): sums alone.
+UNIFIED = Merge(statistics=1.0, value_flops=1.0, scale_flops=1.0, exponentials=0.0)
 
 
-def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
+def flash_decoding(chip: Chip, splits: float | None = None, merge: Merge = RESCALED) -> Pass:
     """Split the keys of the flash kernel; the partial results go through device memory.
 
     Additional traffic: splits x (d_v + 2) x 4 bytes per query head and token, written and read.  Additional work:
@@ -52,13 +70,15 @@ def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
             raise UserError("--attention flash-decoding: the kernels of --prefix-cache cascade split by themselves")
         operators: list[Operator] = []
         for operator in block.operators:
-            operators += _split(operator, chip, splits) if operator.role is OperatorRole.ATTENTION else (operator,)
+            operators += (
+                _split(operator, chip, splits, merge) if operator.role is OperatorRole.ATTENTION else (operator,)
+            )
         return replace(block, operators=tuple(operators))
 
     return lambda graph: graph.map_blocks(change)
 
 
-def _split(operator: Operator, chip: Chip, requested: float | None) -> tuple[Operator, ...]:
+def _split(operator: Operator, chip: Chip, requested: float | None, merge: Merge) -> tuple[Operator, ...]:
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     splits = [split_count(group, shape, chip, requested) for group in shape.groups]
@@ -69,18 +89,20 @@ def _split(operator: Operator, chip: Chip, requested: float | None) -> tuple[Ope
     partial_results = total(counts) * shape.heads
     partials = Tensor(
         name="attention_partials",
-        elements=partial_results * (shape.v_dim + PARTIAL_STATISTICS),
+        elements=partial_results * (shape.v_dim + merge.statistics),
         dtype=DTYPES["fp32"],
     )
     (out, *others) = operator.writes
     unsplit = Access(out.tensor, np.where(is_split, 0.0, out.elements))
     return (
         replace(operator, writes=(unsplit, *others, whole(partials))),
-        combine(operator, partials, partial_results, np.asarray(is_split, dtype=np.float64)),
+        combine(operator, partials, partial_results, np.asarray(is_split, dtype=np.float64), merge),
     )
 
 
-def combine(attention: Operator, partials: Tensor, partial_results: Count, where: Count) -> Operator:
+def combine(
+    attention: Operator, partials: Tensor, partial_results: Count, where: Count, merge: Merge = RESCALED
+) -> Operator:
     """The kernel that scales partial results to one maximum, adds them and divides by the sum of exponentials."""
     out, shape = attention.output, attention.shape
     assert isinstance(shape, AttentionShape)
@@ -91,8 +113,8 @@ def combine(attention: Operator, partials: Tensor, partial_results: Count, where
         reads=(whole(partials),),
         writes=(Access(out, out.elements * where),),
         output_shape=attention.output_shape,
-        vector_flops=partial_results * (2.0 * shape.v_dim + SCALE_FLOPS) + out.elements * where,
-        special_ops=partial_results * 1.0,
+        vector_flops=partial_results * (merge.value_flops * shape.v_dim + merge.scale_flops) + out.elements * where,
+        special_ops=partial_results * merge.exponentials,
         where=where,
     )
 
