@@ -29,7 +29,7 @@ import llmviewer as lv
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization is nan; allowed"),
         (
             {"attention": "flsh"},
-            "allowed: eager, flash, flash-decoding, .*did you mean 'flash'",
+            "allowed: eager, flash, flash-1, flash-decoding, .*did you mean 'flash'",
         ),
         ({"dtype": "int8"}, "unknown dtype 'int8'; allowed: auto, bf16, fp16, fp32"),
         ({"dtype": "fp61"}, "unknown dtype 'fp61'; .*did you mean 'fp16'"),
