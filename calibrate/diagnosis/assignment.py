@@ -49,9 +49,9 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
     first and last pass may then be recorded in part, and a few passes at a time are aligned.
     """
     found: list[Assigned] = []
-    start = 0
+    start, kinds = 0, [kind_of(kernel.name) for kernel in kernels]
     while True:
-        end = len(kernels) if most == 1.0 else _few_passes(kernels, slots, start)
+        end = len(kernels) if most == 1.0 else _few_passes(kinds, slots, start)
         part = _assigned(kernels[start:end], slots, most)
         last = int(np.argmax(part.passes == part.passes.max())) if end < len(kernels) else 0
         found.append(_until(part, last or end - start))
@@ -60,11 +60,11 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
             return _joined(found)
 
 
-def _few_passes(kernels: Sequence[Kernel], slots: Sequence[Slot], start: int) -> int:
+def _few_passes(kinds: Sequence[str], slots: Sequence[Slot], start: int) -> int:
     """End of the kernels from a start on that are of a few passes, by how often they mix tokens."""
     mixing, count = _mixing(slots)
-    runs = _mixed([kind_of(kernel.name) for kernel in kernels[start:]], mixing)
-    return start + runs[FEW * count] if count and len(runs) > FEW * count else len(kernels)
+    runs = _mixed(kinds[start:], mixing)
+    return start + runs[FEW * count] if count and len(runs) > FEW * count else len(kinds)
 
 
 def _until(part: Assigned, end: int) -> Assigned:
@@ -87,15 +87,16 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
 
 def _assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], most: float) -> Assigned:
     turns = turns_of(kernels)
-    kinds = [kind_of(kernels[turn].name) for turn in turns]
+    ordered = [kernels[turn] for turn in turns]
+    kinds = [kind_of(kernel.name) for kernel in ordered]
     ends = 1.0 if most == 1.0 else 0.0
     tried = [(align(kinds, chosen, ends=ends), chosen) for chosen in _candidates(kinds, slots, most)]
     found, chosen = max(tried, key=lambda one: one[0].score)
     places = found.places
     _mend(places, kinds, chosen)
     _sort_experts(places, kinds, chosen)
-    _join_fills(places, [kernels[turn] for turn in turns], kinds)
-    _fill_gaps(places, [kernels[turn] for turn in turns], kinds, chosen)
+    _join_fills(places, ordered, kinds)
+    _fill_gaps(places, ordered, kinds, chosen)
     whole = {place for place, kind in zip(places.tolist(), kinds, strict=True) if _runs(kind, place, chosen)}
     whole |= {int(place) for place, kind in zip(places, kinds, strict=True) if not kind and place != NONE}
     operators, beside = [""] * len(turns), np.zeros(len(turns), dtype=bool)

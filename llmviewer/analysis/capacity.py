@@ -179,7 +179,7 @@ def extra_memory_of_draft(draft: Draft, own: Memory, graph: Graph) -> Memory:
     cache = float(draft.caches)
     return replace(
         own,
-        weights_bytes=0.0 if draft.shared is None else memory.weights_bytes(graph, draft.shared),
+        weights_bytes=memory.weights_bytes(graph, draft.shared),
         kv_cache_bytes=own.kv_cache_bytes * cache,
         kv_cache_used_bytes=own.kv_cache_used_bytes * cache,
     )

@@ -104,11 +104,13 @@ class Memory:
         return np.where(self.host_bytes <= self.host_capacity_bytes, 1.0, 0.0)
 
 
-def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Place.DEVICE) -> float:
+def weights_bytes(graph: Graph, shared: Collection[str] | None = (), place: Place = Place.DEVICE) -> float:
     """Bytes of the weights stored at `place`, scales included, a tied table once.
 
-    shared: names of weights that another model already stores.
+    shared: names of weights that another model already stores; None: all of them.
     """
+    if shared is None:
+        return 0.0
     stored = (
         (tensor, times)
         for tensor, times in graph.stored_weights()

@@ -98,17 +98,19 @@ def fullest(stages: Sequence[Graph], system: System) -> int:
 
 
 def _weights_of_draft(one: Drafter) -> float:
-    shared = one.draft.shared
-    if shared is None:
-        return 0.0
-    return weights_bytes(one.system.prepared(one.draft.model.graph(decode(1.0, 0.0))), shared)
+    return weights_bytes(_graph(one.draft.model, one.system), one.draft.shared)
+
+
+def _graph(model: Model, system: System) -> Graph:
+    """A decode step, of which only the stored weights matter."""
+    return system.prepared(model.graph(decode(1.0, 0.0)))
 
 
 def stores_drafts(model: Model, system: System) -> bool:
     """Whether the device whose memory is shown stores the draft models, as those of the last pipeline stage do."""
     if system.parallelism.pipeline == 1:
         return True
-    stages = stages_of(system.prepared(model.graph(decode(1.0, 0.0))), system)
+    stages = stages_of(_graph(model, system), system)
     return fullest(stages, system) == len(stages) - 1
 
 
@@ -119,7 +121,7 @@ def on_last_stage(generation: Generation, model: Model, system: System) -> Gener
     copy of an embedding that only the first stage stores.
     Source: https://github.com/vllm-project/vllm, vllm/v1/worker/gpu_model_runner.py, vllm/v1/spec_decode/eagle.py
     """
-    last = stages_of(system.prepared(model.graph(decode(1.0, 0.0))), system)[-1]
+    last = stages_of(_graph(model, system), system)[-1]
     here = {tensor.name for tensor, _ in last.stored_weights()}
     drafts = tuple(
         draft if draft.shared is None else replace(draft, shared=tuple(name for name in draft.shared if name in here))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.core.counts import Count
-from llmviewer.core.ir import Graph, Pass
+from llmviewer.core.ir import Graph, Pass, as_built
 from llmviewer.core.recording import Programs
 from llmviewer.core.running import ran
 from llmviewer.core.workload import Request
@@ -170,6 +170,10 @@ class System:
         """The system while it prefills prompts, with the draft models that do so too, and no rounds yet."""
         drafters = tuple(replace(one, system=one.system.prefilling()) for one in self.drafters)
         return replace(self, generation=AUTOREGRESSIVE, drafters=drafters)
+
+    def listing(self, name: str) -> System:
+        """The system with one more technique in its list, which changes no operator."""
+        return replace(self, passes=(*self.passes, AppliedTechnique(name=name, make=lambda _: as_built)))
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all graph passes."""

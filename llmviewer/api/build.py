@@ -19,7 +19,6 @@ from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels
-from llmviewer.techniques.layer_settings import AT
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
@@ -129,7 +128,7 @@ def check_layers(model: Model, options: Options) -> None:
     """Raise UserError if an option names a layer that the model does not have."""
     count = sum(layer.repeats for layer in model.all_layers)
     for name, text in options.techniques.items():
-        if AT in text and name in BY_LAYER:
+        if name in BY_LAYER:
             layer_settings.check_layers(f"--{name.replace('_', '-')}", text, count)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Block, Graph, Operator, Role
 from llmviewer.formats.cache import with_cache
 from llmviewer.formats.linear import Format, in_dtype, with_formats
+
+Layer = TypeVar("Layer")
+Formats = TypeVar("Formats", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,14 @@ class Variant:
     formats: Mapping[str, Format]
     weights: Mapping[str, Dtype] = field(default_factory=dict)
     numbers: tuple[int, ...] = ()
+
+
+def alike(layers: Iterable[Layer], formats: Callable[[Layer], Formats]) -> list[tuple[Formats, list[Layer]]]:
+    """The distinct formats of layers and the layers that have each, the most common first."""
+    found: dict[Formats, list[Layer]] = {}
+    for layer in layers:
+        found.setdefault(formats(layer), []).append(layer)
+    return sorted(found.items(), key=lambda one: -len(one[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

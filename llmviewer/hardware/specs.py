@@ -96,12 +96,12 @@ def host(name: str) -> tuple[Host, Figure]:
     return Host(
         name=name,
         bandwidth_bytes_per_s=figure.value,
-        cpu=_cpu(spec, name),
+        cpu=_cpu(spec, name, figure.value),
         memory_bytes=None if size is None else _figure(size, 2.0**30, f"{name}: {HOST_KEYS[1]}").value,
     ), figure
 
 
-def _cpu(spec: Mapping[str, Any], name: str) -> Chip | None:
+def _cpu(spec: Mapping[str, Any], name: str, bandwidth: float) -> Chip | None:
     """The CPU of a host: a chip file, or the rates in the file of the host; None if unknown."""
     chip = _text(spec, "cpu", name)
     if chip or CPU_KEYS[0] not in spec:
@@ -115,7 +115,7 @@ def _cpu(spec: Mapping[str, Any], name: str) -> Chip | None:
         matrix_flops_per_s={"bf16": matrix[0]} if matrix else {"fp32": vector},
         vector_flops_per_s={"fp32": vector},
         memory_bytes=np.inf,
-        bandwidth_bytes_per_s=_figure(spec[HOST_KEYS[0]], 1e9, name).value,
+        bandwidth_bytes_per_s=bandwidth,
     )
 
 

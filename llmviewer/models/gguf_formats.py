@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llmviewer.core.dtypes import DTYPES, Dtype
 from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
-from llmviewer.formats.checkpoint import Checkpoint, Variant
+from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
 from llmviewer.formats.linear import Format, is_linear, weight_access
 from llmviewer.models.model import Model
 
@@ -73,12 +73,13 @@ def dtype_of(tensor: StoredTensor) -> Dtype:
 def _variants(block: Block, layers: tuple[int, ...] | None, tensors: Mapping[str, StoredTensor]) -> tuple[Variant, ...]:
     """The distinct combinations of formats among a block's layers, the most common first; layers: None outside."""
     names = tuple(block.weights())
-    alike: dict[tuple[Dtype | None, ...], list[int | None]] = {}
-    for layer in layers if layers is not None else (None,):
+
+    def dtypes_of(layer: int | None) -> tuple[Dtype | None, ...]:
         stored = (tensors.get(_stored_name(name, layer)) for name in names)
-        alike.setdefault(tuple(dtype_of(found) if found else None for found in stored), []).append(layer)
-    ordered = sorted(alike.items(), key=lambda one: -len(one[1]))
-    return tuple(_variant(block, own, dict(zip(names, dtypes, strict=True))) for dtypes, own in ordered)
+        return tuple(dtype_of(found) if found else None for found in stored)
+
+    found = alike(layers if layers is not None else (None,), dtypes_of)
+    return tuple(_variant(block, own, dict(zip(names, dtypes, strict=True))) for dtypes, own in found)
 
 
 def _variant(block: Block, layers: Sequence[int | None], dtypes: Mapping[str, Dtype | None]) -> Variant:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
-from llmviewer.formats.checkpoint import Checkpoint, Variant
+from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
 from llmviewer.formats.linear import Format, is_linear
 from llmviewer.models import quantization_floats as floats
 from llmviewer.models import quantization_weights as weights
@@ -179,13 +179,12 @@ def _linear_names(block: Block) -> list[str]:
 def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Variant, ...]:
     """The distinct combinations of formats among a block's layers, the most common first."""
     operators = _linear_names(block)
-    alike: dict[tuple[Format, ...], list[int]] = {}
-    first = tuple(rules.format(operator, numbers[0]) for operator in operators)
-    for number in numbers:
-        named = rules.distinguishes_layers
-        formats = tuple(rules.format(operator, number) for operator in operators) if named else first
-        alike.setdefault(formats, []).append(number)
+
+    def formats_of(number: int) -> tuple[Format, ...]:
+        return tuple(rules.format(operator, number) for operator in operators)
+
+    found = alike(numbers, formats_of) if rules.distinguishes_layers else [(formats_of(numbers[0]), [*numbers])]
     return tuple(
         Variant(repeats=len(own), formats=dict(zip(operators, formats, strict=True)), numbers=tuple(own))
-        for formats, own in sorted(alike.items(), key=lambda one: -len(one[1]))
+        for formats, own in found
     )

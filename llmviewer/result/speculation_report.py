@@ -63,14 +63,14 @@ def drafted_tokens(analysis: Analysis) -> Count:
 
 
 def tokens_per_round(analysis: Analysis) -> Count:
-    """Expected output tokens per round, by point; for branches and blocks the mean over all passes
-    after prefill."""
+    """Expected output tokens per round, by point; for branches and blocks the mean over all passes after prefill."""
     generation, plan = analysis.system.generation, analysis.schedule
     if not generation.counts_passes:
         return generation.tokens
-    first = 0.0 if generation.denoising is None else 1.0  # a token that no other pass decides
-    passes = plan.decode_sum(1.0) + first * (generation.denoising is not None and generation.denoising.whole)
-    return np.asarray((generation.tokens * plan.tokens + first) / np.maximum(passes, 1.0))
+    passes, tokens = plan.decode_sum(1.0), generation.tokens * plan.tokens
+    if generation.denoising is not None:  # its passes decide the first token, too, and may begin with prefill
+        passes, tokens = passes + float(generation.denoising.whole), tokens + 1.0
+    return np.asarray(tokens / np.maximum(passes, 1.0))
 
 
 def _plain_decoding(system: System) -> System:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.arguments import parse_size
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.core.ir import Pass, as_built
+from llmviewer.core.ir import Pass
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Generation, GenerationScheme
@@ -83,28 +83,28 @@ def change_kv_cache(name: str, **fields: float | bool) -> Change:
 
     def change(system: System) -> System:
         cache = replace(system.kv_cache, **fields)  # type: ignore[arg-type]
-        return replace(
-            system, kv_cache=cache, passes=(*system.passes, AppliedTechnique(name=name, make=lambda _: as_built))
-        )
+        return replace(system, kv_cache=cache).listing(name)
 
     return change
 
 
 def change_generation(
-    name: str, make: Callable[[Model], Generation], candidates: Sequence[GenerationScheme] = ()
+    name: str,
+    make: Callable[[Model], Generation],
+    candidates: Sequence[GenerationScheme] = (),
+    alone: str = "",
 ) -> Change:
     """A change of how tokens are generated, listed under `name`.
 
-    candidates: alternatives to `make`, of which every point uses the fastest; empty for none.
+    candidates: alternatives to `make`, of which every point uses the fastest; empty for none.  alone: as in
+    GenerationScheme.
     """
 
     def change(system: System) -> System:
         if system.scheme is not None:
             raise UserError(f"{name} and {system.scheme.name} both change how tokens are generated; remove one")
-        scheme = GenerationScheme(name=name, make=make, candidates=tuple(candidates))
-        return replace(
-            system, scheme=scheme, passes=(*system.passes, AppliedTechnique(name=name, make=lambda _: as_built))
-        )
+        scheme = GenerationScheme(name=name, make=make, candidates=tuple(candidates), alone=alone)
+        return replace(system, scheme=scheme).listing(name)
 
     return change
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CAPACITY, REQUESTS = "capacity", "max_concurrent_requests"
 
 
-def frame(results: curves.Results, name: str) -> pd.DataFrame:
+def frame(results: curves.Results) -> pd.DataFrame:
     """Returns the rows of all chips with the requests that fit at once; the figure's column is `set.NAME` [SI]."""
     fitting = [one.memory[REQUESTS] for _, one in curves.each(results)]
     return curves.frame(results).assign(**{REQUESTS: fitting}).drop(columns="set")
@@ -24,7 +24,7 @@ def frame(results: curves.Results, name: str) -> pd.DataFrame:
 
 def picture(results: curves.Results, style: Style, over: str) -> Figure:
     """Plots configurations over a figure of their chips.  over: its name."""
-    return draw(frame(results, over), style, over)
+    return draw(frame(results), style, over)
 
 
 def draw(rows: pd.DataFrame, style: Style, over: str) -> Figure:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from llmviewer.analysis.system import AppliedTechnique, System
+from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import as_built
 from llmviewer.serving.branches import Branches
-from llmviewer.serving.generation import AUTOREGRESSIVE, Generation, GenerationScheme
-from llmviewer.techniques.technique import Change
+from llmviewer.serving.generation import AUTOREGRESSIVE, Generation
+from llmviewer.techniques.technique import Change, change_generation
 
 
 def with_branches(title: str, branches: Branches, facts: Mapping[str, float | str]) -> Change:
@@ -26,13 +25,10 @@ def with_branches(title: str, branches: Branches, facts: Mapping[str, float | st
 
     def change(system: System) -> System:
         _check(title, branches, system)
-        if system.scheme is None:
-            alone = "branches prefill prompts of their own while others decode" if branches.prefilled else ""
-            scheme = GenerationScheme(name=title, make=lambda _: branched(AUTOREGRESSIVE), alone=alone)
-        else:
-            scheme = system.scheme.changed(title, branched)
-        listed = AppliedTechnique(name=title, make=lambda _: as_built)
-        return replace(system, scheme=scheme, passes=(*system.passes, listed))
+        if system.scheme is not None:
+            return replace(system, scheme=system.scheme.changed(title, branched)).listing(title)
+        alone = "branches prefill prompts of their own while others decode" if branches.prefilled else ""
+        return change_generation(title, lambda _: branched(AUTOREGRESSIVE), alone=alone)(system)
 
     return change
 

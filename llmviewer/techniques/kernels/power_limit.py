@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
-from llmviewer.techniques.technique import Change, Technique, add_pass
+from llmviewer.techniques.technique import Change, Technique
 
 #: Least part of the board power that a driver accepts as a limit: 100 of an A100's 400 W, 200 of an H100's 700 W.
 LEAST_SHARE = 0.25
@@ -32,8 +31,7 @@ def _make(text: str) -> Change:
     if found is None:
         raise UserError(f"--power-limit is {quoted(text)}; allowed: watts such as 400W or 400")
     watts = float(found[1]) * UNITS[found[2]]
-    listed = add_pass(f"power_limit({watts:g} W)", lambda _: as_built)
-    return lambda system: listed(replace(system, chip=limited(system.chip, watts)))
+    return lambda system: replace(system, chip=limited(system.chip, watts)).listing(f"power_limit({watts:g} W)")
 
 
 TECHNIQUE = Technique(

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.core.ir import as_built
 from llmviewer.hardware.hypothetical import TIMES, settings, with_figures
-from llmviewer.techniques.technique import Change, Technique, add_pass
+from llmviewer.techniques.technique import Change, Technique
 from llmviewer.timing.calibrated import Calibrated
 
 
@@ -17,13 +16,12 @@ def _make(text: str) -> Change:
     if ";" in text:
         raise UserError(f"--set is {quoted(text)}; several values are for sweep, compare, crossover and plot")
     changes = settings(text)
-    listed = add_pass(f"set({text})", lambda _: as_built)
     figures = tuple(one for one in changes if one.name not in TIMES)
     times = {one.name: one.factor for one in changes if one.name in TIMES}
 
     def change(system: System) -> System:
         changed = replace(system, chip=with_figures(system.chip, figures))
-        return listed(with_times(changed, times) if times else changed)
+        return (with_times(changed, times) if times else changed).listing(f"set({text})")
 
     return change
 

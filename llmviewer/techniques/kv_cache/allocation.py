@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.analysis.system import AppliedTechnique, System
-from llmviewer.core.ir import as_built
 from llmviewer.techniques.technique import Change, Parameter, Technique, change_kv_cache, parse_numbers
 
 _PAGE = Parameter(name="tokens", low=1, high=65536, whole=True)
@@ -51,12 +49,7 @@ def _budget(text: str) -> Change:
     This replaces vLLM's rule (--gpu-memory-utilization), which limits all tensors to a fraction of the whole capacity.
     """
     fraction = parse_numbers("--kv-cache-free-gpu-memory-fraction", text, (_FRACTION,))["fraction"]
-    applied = AppliedTechnique(name=f"kv_budget({fraction:g} of free)", make=lambda _: as_built)
-
-    def change(system: System) -> System:
-        return replace(system, cache_fraction=fraction, passes=(*system.passes, applied))
-
-    return change
+    return lambda system: replace(system, cache_fraction=fraction).listing(f"kv_budget({fraction:g} of free)")
 
 
 PAGES = Technique(

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from llmviewer.analysis import placement
 from llmviewer.analysis.placement import Shares
-from llmviewer.analysis.system import AppliedTechnique, System
-from llmviewer.core.ir import as_built
+from llmviewer.analysis.system import System
 from llmviewer.core.workload import Request, prefill
 from llmviewer.hardware.chip import Host
 from llmviewer.hardware.figures import Figure
@@ -35,8 +34,7 @@ def flexgen(host: Host, figures: Mapping[str, Figure]) -> Change:
 
     def change(system: System) -> System:
         hosted = with_host(system, host, figures)
-        passes = (*system.passes, AppliedTechnique(name=NAME, make=lambda _: as_built))
-        return replace(hosted, passes=passes, copies_beside=True, policy=_policy)
+        return replace(hosted, copies_beside=True, policy=_policy).listing(NAME)
 
     return change
 

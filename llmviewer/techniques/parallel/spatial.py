@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.analysis.system import AppliedTechnique, System
+from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import as_built
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_numbers
 
 _SIZES = (
@@ -39,8 +38,7 @@ def _with_floor_plan(system: System, hop_ns: float, load_gb_per_s: float) -> Sys
     if not given:
         return system
     chip = replace(system.chip, hop_s=hop_ns * 1e-9, load_bytes_per_s=load_gb_per_s * 1e9 or np.inf)
-    applied = AppliedTechnique(name=f"floor_plan({', '.join(given)})", make=lambda _: as_built)
-    return replace(system, chip=chip, passes=(*system.passes, applied))
+    return replace(system, chip=chip).listing(f"floor_plan({', '.join(given)})")
 
 
 TECHNIQUE = Technique(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
@@ -11,7 +10,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
 from llmviewer.models.model import Model
 from llmviewer.serving.denoising import Cached, Denoising
-from llmviewer.serving.generation import Generation, GenerationScheme
+from llmviewer.serving.generation import Generation
 from llmviewer.techniques.speculation.draft_options import scheme_name
 from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
@@ -38,15 +37,13 @@ def denoising_change(title: str, denoising: Denoising, facts: Mapping[str, float
             )
         return Generation(denoising=denoising, facts=facts)
 
-    generate = change_generation(title, make)
+    generate = change_generation(title, make, alone=ALONE)
 
     def change(system: System) -> System:
         cache = system.kv_cache
         if cache.hit_rate or cache.kept < 1.0:
             raise UserError(f"{title}: every token depends on later ones; remove --prefix-cache and --kv-evict")
-        changed = generate(system)
-        scheme = GenerationScheme(name=title, make=make, alone=ALONE)
-        return replace(changed, scheme=scheme)
+        return generate(system)
 
     return change
 
