@@ -78,6 +78,21 @@ def test_a_speculator_is_trained_on_its_frozen_model() -> None:
     assert heads.step.forward_s > float(alone.ttft_s) > 3 * heads.step.backward_s
 
 
+def test_the_head_of_eagle_by_hand() -> None:
+    """For Llama-2-7b without the vocabulary that it shares: 2 h h of the first matrix, and a layer."""
+    found = train("llama-2-7b", "h100", speculative="eagle,tokens=5,acceptance=0.7")
+    assert found.step.trained == pytest.approx(2 * 4096**2 + 4 * 4096**2 + 3 * 4096 * 11_008, rel=1e-3)
+
+
+@pytest.mark.parametrize(("method", "name"), [("eagle", "EAGLE"), ("eagle3", "EAGLE-3")])
+def test_a_head_is_trained_once_whatever_the_number_of_draft_tokens(method: str, name: str) -> None:
+    five, one = (
+        train("llama-2-7b", "h100", speculative=f"{method},tokens={tokens},acceptance=0.7") for tokens in (5, 1)
+    )
+    assert five.trained == name
+    assert five.step == one.step
+
+
 def test_adapters_of_every_published_preset_train() -> None:
     """QA-LoRA, LoftQ, LQ-LoRA and PEQA differ in the format of the frozen weights alone."""
     names = ("qlora", "loftq", "lq-lora", "qa-lora", "peqa")
@@ -113,6 +128,8 @@ def test_paged_state_is_on_the_host() -> None:
         ("--batching continuous", "batching policies"),
         ("--offload weights=1", "--offload"),
         ("--speculative ngram", "speculation without a draft model"),
+        ("--speculative pass,tokens=4,acceptance=0.7", "speculation without a draft model or heads"),
+        ("--speculative self,attention=0.5,mlp=0.5,tokens=4,acceptance=0.7", "speculation without a draft model"),
         ("--batch-size 0", "batch_size"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer.analysis import memory
 from llmviewer.analysis.evaluation import TimedOperator, evaluate
-from llmviewer.analysis.system import System
+from llmviewer.analysis.system import Drafter, System
 from llmviewer.core.ir import Block, Graph, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
@@ -89,10 +89,14 @@ def training_step(model: Model, system: System, sizes: tuple[float, float], reci
     if not system.drafters:
         return _part(model, system, sizes, recipe)
     found = _part(model, replace(system, drafters=()), sizes, replace(recipe, trained=Trained.NOTHING))
-    for one in system.drafters:
-        heads = _part(one.draft.model, one.system, sizes, recipe, one.draft.shared or ())
-        found = found.beside(heads)
+    for one in trained_drafters(system):
+        found = found.beside(_part(one.draft.model, one.system, sizes, recipe, one.draft.shared or ()))
     return found
+
+
+def trained_drafters(system: System) -> list[Drafter]:
+    """The draft models with weights of their own; the others are further passes of one of these or of the target."""
+    return [one for one in system.drafters if one.draft.shared is not None]
 
 
 def _part(

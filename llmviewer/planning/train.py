@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.system import System
-from llmviewer.analysis.training import Recipe, Trained, TrainingStep, training_step
+from llmviewer.analysis.training import Recipe, Trained, TrainingStep, trained_drafters, training_step
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core import arguments
@@ -135,7 +135,7 @@ def _recipe(system: System, optimizer: str, recompute: float) -> tuple[Recipe, s
     adapters = any(one.name.startswith("lora") for one in system.passes)
     trained, what = (Trained.ADAPTERS, "adapters of --lora") if adapters else (Trained.ALL, "all weights")
     if system.drafters:
-        trained, what = Trained.ALL, ", ".join(one.draft.name for one in system.drafters)
+        trained, what = Trained.ALL, ", ".join(one.draft.name for one in trained_drafters(system))
     return Recipe(
         trained=trained, state_bytes=states, on_host=float(optimizer.startswith(PAGED)), recompute=recompute
     ), what
@@ -149,7 +149,7 @@ def _check(system: System) -> None:
         (parallelism.data > 1, "data parallelism, which adds an exchange of gradients; allowed: one replica"),
         (system.batching is not STATIC, "batching policies; allowed: --batch-size"),
         (system.generation.counts_passes, "branches, diffusion and non-autoregressive decoding"),
-        (system.scheme is not None and not system.drafters, "speculation without a draft model or heads"),
+        (system.scheme is not None and not trained_drafters(system), "speculation without a draft model or heads"),
         (system.copies_beside or system.policy is not None, "--offload; allowed: an optimizer on the host (paged-...)"),
         (system.spatial, "--spatial"),
     )
