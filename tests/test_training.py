@@ -78,6 +78,15 @@ def test_a_speculator_is_trained_on_its_frozen_model() -> None:
     assert heads.step.forward_s > float(alone.ttft_s) > 3 * heads.step.backward_s
 
 
+def test_heads_run_on_every_token_of_the_batch() -> None:
+    """Medusa's four heads, h h and h v each: forward and twice that backward, beside the model's forward pass."""
+    step = train("llama-2-7b", "h100", speculative="medusa", recompute=0.0).step
+    prompt = lv.analyze("llama-2-7b", "h100", input_len=512).to_dict()["stages"]["prefill"]["matmul_flops"]
+    other_logits = 2 * 511 * 4096 * 32_000  # of a prompt only the last has one
+    heads = step.matmul_flops - prompt - other_logits
+    assert heads == pytest.approx(6 * 512 * 4 * (4096**2 + 4096 * 32_000), rel=1e-6)
+
+
 def test_the_head_of_eagle_by_hand() -> None:
     """For Llama-2-7b without the vocabulary that it shares: 2 h h of the first matrix, and a layer."""
     found = train("llama-2-7b", "h100", speculative="eagle,tokens=5,acceptance=0.7")

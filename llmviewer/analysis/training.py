@@ -15,6 +15,7 @@ from llmviewer.core.ir import Block, Graph, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
 from llmviewer.models.model import Model
+from llmviewer.serving.generation import Draft
 
 #: Part of the name of an adapter's weights.
 ADAPTER = "_lora_"
@@ -90,7 +91,7 @@ def training_step(model: Model, system: System, sizes: tuple[float, float], reci
         return _part(model, system, sizes, recipe)
     found = _part(model, replace(system, drafters=()), sizes, replace(recipe, trained=Trained.NOTHING))
     for one in trained_drafters(system):
-        found = found.beside(_part(one.draft.model, one.system, sizes, recipe, one.draft.shared or ()))
+        found = found.beside(_part(one.draft.model, one.system, sizes, recipe, one.draft))
     return found
 
 
@@ -100,10 +101,16 @@ def trained_drafters(system: System) -> list[Drafter]:
 
 
 def _part(
-    model: Model, system: System, sizes: tuple[float, float], recipe: Recipe, shared: Collection[str] = ()
+    model: Model, system: System, sizes: tuple[float, float], recipe: Recipe, draft: Draft | None = None
 ) -> TrainingStep:
-    """The step of one model.  shared: names of its weights that another model stores; they are frozen."""
-    layers, ends = (evaluate(model, system, _step(sizes, logits)) for logits in (1.0, sizes[1]))
+    """The step of one model.
+
+    draft: what the model is if it drafts for another one, whose weights that it shares are frozen.  Heads without a
+    cache run on states of the other model, one per logit; layers of all others run as in prefill.
+    """
+    shared: Collection[str] = () if draft is None else draft.shared or ()
+    inner = 1.0 if draft is None or draft.caches else sizes[1]
+    layers, ends = (evaluate(model, system, _step(sizes, logits)) for logits in (inner, sizes[1]))
     rows = [row for one, inner in ((layers, True), (ends, False)) for row in one.rows if row.block.is_layer is inner]
     trained = _trained(layers.graph, recipe.trained, shared)
     count = sum(trained.values())
