@@ -95,6 +95,8 @@ def _one_line_reasons(text: str) -> Iterator[None]:
     except ValueError as error:
         raise _reason(error) from error
     except yaml.MarkedYAMLError as error:
+        if error.problem and "nesting depth" in error.problem:  # the own limit of newer releases of libyaml
+            raise _too_deep() from error
         at = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ValueError(at + ", ".join(filter(None, (error.context, error.problem)))) from error
     except yaml.YAMLError as error:
