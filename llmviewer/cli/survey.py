@@ -17,12 +17,11 @@ from llmviewer.cli import process
 from llmviewer.cli.folder import atomic_folder, target_folder
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable, unknown
 from llmviewer.hardware import specs
-from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
     from llmviewer.reports.survey.ask import SurveyQuery
-    from llmviewer.reports.survey.claims import Judged
+    from llmviewer.reports.survey.claims import Answer, Judged
     from llmviewer.reports.survey.document import SurveySection
 
 #: Files that the command writes; a folder that contains only these may be replaced.
@@ -43,7 +42,7 @@ def command(
         raise unknown("theme", theme, THEMES)
     folder = target_folder(output, lambda path: path.is_file() and SURVEY_FILES.fullmatch(path.name) is not None)
     process.silence_matplotlib()
-    sections, results = [], dict[Any, Result]()
+    sections, results = [], dict[Any, Any]()
     with atomic_folder(folder) as temporary:
         for name in FIGURES:
             _progress(name.replace("_", " "))
@@ -60,11 +59,11 @@ def command(
     return 0
 
 
-def text_judged(sections: Sequence[SurveySection], results: dict[SurveyQuery, Result]) -> list[Judged]:
+def text_judged(sections: Sequence[SurveySection], results: dict[SurveyQuery, Any]) -> list[Judged]:
     """The claims of the survey's text, judged.  results: cache of earlier queries, extended in place."""
     from llmviewer.reports.survey.claims import judge, text_claims
 
-    outcomes: dict[SurveyQuery, Result | UserError] = {**results}
+    outcomes: dict[SurveyQuery, Answer | UserError] = {**results}
     for query in (query for claim in text_claims() for query in claim.queries):
         if query not in outcomes:
             try:
@@ -75,7 +74,7 @@ def text_judged(sections: Sequence[SurveySection], results: dict[SurveyQuery, Re
     return [judge(claim, outcomes, figures) for claim in text_claims()]
 
 
-def section(name: str, results: dict[SurveyQuery, Result]) -> SurveySection:
+def section(name: str, results: dict[SurveyQuery, Any]) -> SurveySection:
     """A figure with its data.  results: cache of earlier queries, extended in place."""
     from llmviewer.reports.survey import load
     from llmviewer.reports.survey.document import SurveySection
@@ -90,13 +89,18 @@ def section(name: str, results: dict[SurveyQuery, Result]) -> SurveySection:
     return SurveySection(name=name.replace("_", "-"), figure=figure, frames=frames, compared=comparison)
 
 
-def run_query(query: SurveyQuery) -> Result:
-    """The result of `analyze` for a query."""
+def run_query(query: SurveyQuery) -> Answer:
+    """The answer of `analyze` or `train` to a query."""
+    from llmviewer.planning.train import train
+
     chip: Any = query.hardware
     if query.bandwidths:
         chip = specs.load(query.hardware)
         chip = replace(chip, bandwidth_bytes_per_s=np.array(query.bandwidths) * chip.bandwidth_bytes_per_s)
     sizes: Any = {name: list(getattr(query, name)) for name in ("batch_size", "input_len", "output_len")}
+    if query.command == "train":
+        (batch,), (length,) = query.batch_size, query.input_len
+        return train(query.model, chip, batch_size=batch, input_len=length, **dict[str, Any](query.options))
     return api.analyze(query.model, chip, **sizes, **dict[str, Any](query.options))
 
 

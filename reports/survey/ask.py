@@ -1,4 +1,4 @@
-"""A query of `analyze` that a figure of the survey needs."""
+"""A query that a figure or a claim of the survey needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyQuery:
-    """A query of `analyze`.  Sizes have one value, or one per point.
+    """A query of `analyze` or `train`.  Sizes have one value, or one per point.
 
     options: pairs of option and value.  bandwidths: of hypothetical chips, as multiples of the chip's, one per point.
     """
@@ -20,6 +20,7 @@ class SurveyQuery:
     output_len: tuple[int, ...] = (1,)
     options: tuple[tuple[str, Any], ...] = ()
     bandwidths: tuple[float, ...] = ()
+    command: str = "analyze"
 
     def with_options(self, **options: str) -> SurveyQuery:
         """Returns the query with these options; the default is eager attention, as in the survey."""

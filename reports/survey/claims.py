@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.result.result import Result
 
-#: Query -> its result, or the error that says why the configuration is refused.
-Outcomes: TypeAlias = Mapping[SurveyQuery, "Result | UserError"]
+
+class Answer(Protocol):
+    """What `analyze` or `train` returns."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+
+
+#: Query -> its answer, or the error that says why the configuration is refused.
+Outcomes: TypeAlias = Mapping[SurveyQuery, Answer | UserError]
 #: Relative tolerances: of counts, bits and memory; of speedups and shares that a paper gives in round numbers.
 EXACT, ROUND = 0.05, 0.25
 SIZES = ("batch_size", "input_len", "output_len")
@@ -91,7 +98,7 @@ class TextClaim:
         changed = query({**self.run, **self.change})
         return (changed,) if self.measure == "value" else (query(self.run), changed)
 
-    def ours(self, results: Sequence[Result]) -> float:
+    def ours(self, results: Sequence[Answer]) -> float:
         """Our number.  results: of `queries`."""
         values = [total(result.to_dict(), self.of) / _divisor(result, self.over) for result in results]
         if self.measure == "speedup":
@@ -100,15 +107,15 @@ class TextClaim:
 
 
 def query(keywords: Mapping[str, Any]) -> SurveyQuery:
-    """The query with these keywords of `analyze`."""
+    """The query with these keywords of `analyze`, or of the command that is among them."""
+    named = {name: keywords[name] for name in ("model", "hardware", "command") if name in keywords}
     sizes: dict[str, Any] = {"output_len": (128,)}  # the default of `analyze`, which figures do not have
     sizes |= {name: (int(keywords[name]),) for name in SIZES if name in keywords}
-    options = {name: value for name, value in keywords.items() if name not in (*SIZES, "model", "hardware")}
-    chosen = tuple(options.items())
-    return SurveyQuery(model=keywords["model"], hardware=keywords["hardware"], options=chosen, **sizes)
+    options = tuple((name, value) for name, value in keywords.items() if name not in (*SIZES, *named))
+    return SurveyQuery(options=options, **named, **sizes)
 
 
-def _divisor(result: Result, paths: Sequence[str]) -> float:
+def _divisor(result: Answer, paths: Sequence[str]) -> float:
     return total(result.to_dict(), paths) if paths else 1.0
 
 
@@ -150,7 +157,7 @@ def judge(claim: TextClaim, outcomes: Outcomes, figures: Mapping[tuple[str, str]
     refused = next((outcome for outcome in found if isinstance(outcome, UserError)), None)
     if refused is not None:
         return Judged(claim=claim, ours=None, finding=Finding.OPEN, because=f"refused: {refused}")
-    ours = claim.ours([outcome for outcome in found if isinstance(outcome, Result)]) if found else None
+    ours = claim.ours([outcome for outcome in found if not isinstance(outcome, UserError)]) if found else None
     if claim.cannot or ours is None:
         return Judged(claim=claim, ours=ours, finding=Finding.OPEN, because=claim.cannot)
     held = RULES[claim.rule].holds(ours, *claim.limits)

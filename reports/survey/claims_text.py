@@ -100,7 +100,7 @@ def command(query: SurveyQuery) -> str:
     """The command line of a query."""
     sizes = {name: getattr(query, name)[0] for name in SIZES}
     default = {"batch_size": 1, "input_len": 1024, "output_len": 128}
-    words = ["llmviewer", "analyze", query.model, "--hardware", query.hardware]
+    words = ["llmviewer", query.command, query.model, "--hardware", query.hardware]
     given: Mapping[str, object] = {**{n: v for n, v in sizes.items() if v != default[n]}, **dict(query.options)}
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
