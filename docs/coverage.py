@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from llmviewer.cli.survey import section, text_judged
+from llmviewer.reports.survey import FIGURES
+from llmviewer.reports.survey.claims import Finding, Judged
+from llmviewer.reports.survey.claims_text import value_text
 
 HERE = Path(__file__).resolve().parent
 HEAD = """# Coverage of the survey
@@ -16,7 +23,8 @@ optimization](https://developer.nvidia.com/blog/mastering-llm-techniques-inferen
 [speculative decoding](https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/), and a talk on SpecInfer name:
 the option or preset that answers for it, or why there is none, and a command that shows it. The tests run all of them.
 What a method does to the quality of answers is not judged here; a method that changes only values of weights has the
-counts of its number format.
+counts of its number format. The last column has the numbers that the survey states about a method, each with ours;
+[the survey's page](survey.md#the-text-claim-by-claim) has their commands and rules.
 """
 
 
@@ -31,15 +39,42 @@ def names(row: list[Any]) -> list[str]:
     return [name.strip() for name in str(row[0]).split(" / ")]
 
 
+@cache
+def judged() -> list[Judged]:
+    """The claims of the survey's text, judged."""
+    results: dict[Any, Any] = {}
+    return text_judged([section(name, results) for name in FIGURES], results)
+
+
+def claims(row: list[Any]) -> list[Judged]:
+    """The judged numbers about the methods and systems of a row; their subjects may leave out the authors."""
+    listed = [name.casefold() for name in names(row)]
+    numbers = [one for one in judged() if one.finding is not Finding.OPEN and re.search(r"\d", one.claim.quoted)]
+    return [one for one in numbers if any(_about(name, one.claim.subject.casefold()) for name in listed)]
+
+
+def _about(name: str, subject: str) -> bool:
+    return name == subject or name.startswith(f"{subject} (")
+
+
 def page() -> str:
     """The Markdown of the page."""
     parts = [HEAD]
     for one in sections():
-        rows = [f"| {', '.join(names(row))} | {row[1]} | {_command(row[2])} |" for row in one["rows"]]
+        rows = [
+            f"| {', '.join(names(row))} | {row[1]} | {_command(row[2])} | {'; '.join(map(_numbers, claims(row)))} |"
+            for row in one["rows"]
+        ]
         where = one["where"][:1].upper() + one["where"][1:]
-        head = f"## {one['title']}\n\n{where}.\n\n| named | answer | command |\n|---|---|---|"
+        head = f"## {one['title']}\n\n{where}.\n\n| named | answer | command | survey and ours |\n|---|---|---|---|"
         parts.append("\n".join([head, *rows]) + "\n")
     return "\n".join(parts)
+
+
+def _numbers(one: Judged) -> str:
+    """The number of a claim beside ours."""
+    ours = one.claim.figure.replace("_", " ") if one.claim.figure else f"ours {value_text(one)}"
+    return f"{one.claim.quoted}, {ours}" + (" (does not hold)" if one.finding is Finding.FAILS else "")
 
 
 def _command(words: str) -> str:
