@@ -34,13 +34,18 @@ def _fit(found: Verdict, answer: dict[str, Any]) -> str:
             return f"{stored}; nothing is cached"
         concurrent = fmt.whole(memory["max_concurrent_requests"])
         return f"{stored}; room for {concurrent} requests of this length at once"
-    remedies = " or ".join(change.option for change in found.remedies)
+    remedies = " or ".join(map(_remedy, found.remedies))
     missing = shortage(memory).removeprefix("does not fit: ").partition(";")[0]
     return (
         f"{missing}; it fits with {remedies}"
         if remedies
         else f"{missing}; no single change that was tried makes it fit"
     )
+
+
+def _remedy(change: Change) -> str:
+    """A change in words; a pipeline does not say how many devices it needs."""
+    return f"{change.option} ({fmt.whole(change.devices)} devices)" if "spatial" in change.words else change.option
 
 
 def _speed(answer: dict[str, Any]) -> str:

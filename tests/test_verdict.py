@@ -78,6 +78,16 @@ def test_a_model_that_does_not_fit_says_so_on_the_first_line(printed):
     assert re.match(r"DOES NOT FIT +1\d\d GiB needed, budget 72 GiB; it fits with -tp 2 or --quantization", first)
 
 
+def test_a_model_too_large_for_every_tensor_group_fits_a_pipeline(printed):
+    """810 GB of 16-bit weights on cards of 24 GB: 16 of them hold 384 GB."""
+    first = printed("llama-3.1-405b", "--hardware", "rtx-4090", status=1)[0]
+    devices = re.search(r"it fits with --spatial on \((\d+) devices\)$", first)
+    chosen = lv.analyze("llama-3.1-405b", "rtx-4090", spatial="on")
+    assert devices and int(devices[1]) == chosen.analysis.system.parallelism.devices > 810 / 24 and chosen.fits
+    advice = lv.advise("llama-3.1-405b", "rtx-4090")
+    assert any(change.option == "--spatial on" for change in advice.more_devices)
+
+
 def test_ideal_times_are_called_bounds(printed):
     lines = printed("llama-2-7b", "--hardware", "h100", "--efficiency", "ideal")
     assert "at most " in lines[1] and "interval" not in lines[1]

@@ -18,6 +18,8 @@ NUMBER_FORMATS: Mapping[str, Mapping[str, str]] = {
 }
 #: Sizes of a tensor group, tried as multiples of the requested one.
 MULTIPLES = (2, 4, 8, 16)
+#: As many devices as the model needs, in stages of tensor groups; tried where no tensor group is large enough.
+PIPELINE = ("spatial", "on")
 
 
 def number_formats(configuration: Configuration) -> list[list[tuple[str, str]]]:
@@ -44,8 +46,8 @@ def verdict(configuration: Configuration, workload: Request, result: Result) -> 
 
 
 def _remedies(configuration: Configuration, workload: Request, result: Result) -> Iterator[Change]:
-    """The least tensor group, the first number format and the largest batch that fit."""
-    sizes = [tensor_group(configuration, factor) for factor in MULTIPLES]
+    """The least tensor group or pipeline, the first number format and the largest batch that fit."""
+    sizes = [*(tensor_group(configuration, factor) for factor in MULTIPLES), PIPELINE]
     for options in (sizes, *number_formats(configuration)):
         yield from islice((change for change in _changes(configuration, workload, options) if change.result.fits), 1)
     largest = result.memory["max_batch_size"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.api.configuration import Configuration
-from llmviewer.api.verdict import MULTIPLES, number_formats, tensor_group
+from llmviewer.api.verdict import MULTIPLES, PIPELINE, number_formats, tensor_group
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result
@@ -40,6 +40,8 @@ def choices(configuration: Configuration, result: Result) -> Iterator[Choice]:
     if not result.fits or not _is_default(configuration, "offload"):
         yield from (("offload", share) for share in SHARES)
     yield from _tensor_groups(configuration)
+    if float(result.memory["total_bytes"]) > MULTIPLES[-1] * float(result.memory["budget_bytes"]):
+        yield PIPELINE
 
 
 def larger_batches(workload: Request, result: Result) -> Iterator[Choice]:
