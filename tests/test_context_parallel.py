@@ -159,3 +159,19 @@ def test_the_exchange_of_the_other_stage_takes_no_time(efficiency: str) -> None:
         stage = result.stage(name)
         made = sum(operator["time_s"] * operator["layers"] for operator in stage["operators"])
         assert made == pytest.approx(stage["time_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "cached", [{"kv_evict": "0.2"}, {"prefix_cache": "0.5,cascade"}, {"prefix_cache": "0.5,shared"}], ids=str
+)
+def test_products_of_a_prompt_are_split_whatever_the_cache_keeps(cached: dict[str, str]) -> None:
+    """Four devices: a quarter of 1,024 tokens, or of the half that is not in the cache, x 2 x 4096 x 4096 FLOP."""
+    found = answer("llama-3.1-8b", "h100", batch_size=4, context_parallel_size=4, **cached)
+    tokens = 4 * 1024 / 4 if "kv_evict" in cached else 4 * 512 / 4
+    (q_proj,) = [one for one in found["stages"]["prefill"]["operators"] if one["name"] == "q_proj"]
+    assert q_proj["flops"] == tokens * 2 * 4096 * 4096
+
+
+def test_eviction_alone_makes_no_kernel_for_common_prefixes() -> None:
+    found = answer("llama-3.1-8b", "h100", kv_evict="0.2", attention="flash-decoding=4")
+    assert not [one for one in found["stages"]["decode"]["operators"] if "prefix" in one["name"]]

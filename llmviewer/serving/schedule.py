@@ -206,11 +206,11 @@ def _adapted(plan: Schedule, cache: KvCache, generation: Generation, found: Coun
         plan = _shaped(plan, generation.shape)
     if cache.kept == 1.0 and not cache.cascade:
         return plan
-    common = (found * np.ones(plan.points))[plan.point_of_pass.astype(int)] if cache.cascade else 0.0
-    groups = (
-        replace(one, kept=cache.kept, common_tokens=np.minimum(common, one.cached_tokens)) for one in plan.step.groups
-    )
-    return replace(plan, step=Step(tuple(groups)))
+    groups = tuple(replace(one, kept=cache.kept) for one in plan.step.groups)
+    if cache.cascade:
+        common = (found * np.ones(plan.points))[plan.point_of_pass.astype(int)]
+        groups = tuple(replace(one, common_tokens=np.minimum(common, one.cached_tokens)) for one in groups)
+    return replace(plan, step=Step(groups))
 
 
 def _denoised(denoising: Denoising, request: tuple[Array, ...], prefill: tuple[tuple[Array, ...], Array]) -> Schedule:

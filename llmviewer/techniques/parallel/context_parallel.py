@@ -16,6 +16,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.kernels.flash_decoding import PREFIX_KERNEL
 from llmviewer.techniques.parallel.devices import parse_devices, with_parallelism
 from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 from llmviewer.techniques.technique import Change, Technique
@@ -41,7 +42,8 @@ def context_parallel(devices: int, near: float, *, through_host: bool = False) -
                 raise UserError(
                     f"--context-parallel-size: '{operator.name}' of {block.name} processes its tokens one after another"
                 )
-        shapes = [op.shape for _, op in graph if isinstance(op.shape, AttentionShape)]
+        of_all = [op.shape for _, op in graph if op.name != PREFIX_KERNEL]  # a cascade's prefix is one sequence
+        shapes = [shape for shape in of_all if isinstance(shape, AttentionShape)]
         if not shapes:
             return graph
         share = _tokens_share(shapes[0].groups, devices)

@@ -22,6 +22,8 @@ from llmviewer.timing.kernels.power import reachable_share, sustained_share
 UNCONVERTED = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
 #: Compute time after which the power limit has lowered the clock [s].
 THROTTLING_S = 1e-3
+#: Least compute time, so that a product without rows has a rate [s].
+NO_TIME = 1e-30
 #: Bytes of an operand of a class: only the 4-bit class packs two elements into one.
 OPERAND_BYTES = {**dict.fromkeys(UNCONVERTED, 2.0), "fp4": 0.5}
 #: Rows from which block-scaled products use another kernel, and the block (n, k) that must divide their matrix (vLLM:
@@ -72,7 +74,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         launch = _host_launch(shape, constants)
         fixed = np.maximum(fixed + launch / TIMED_RUNS, launch - np.maximum(compute_s, memory_s))
     return Rates(
-        matrix_flops_per_s=flops / compute_s,
+        matrix_flops_per_s=flops / np.maximum(compute_s, NO_TIME),
         vector_flops_per_s=sheet.vector_flops_per_s if _weight_only(operator) else None,
         special_ops_per_s=None,
         memory_bytes_per_s=bandwidth,
