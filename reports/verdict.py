@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from llmviewer.reports import bottleneck
@@ -57,7 +58,7 @@ def _speed(answer: dict[str, Any]) -> str:
     if metrics["tpot_s"] is None:
         return f"{first}{' at least' if ideal else ''}; no decode steps"
     seconds = [metrics["tpot_s"], *(reversed(known["tpot_s"]["80"]) if known else ())]
-    rate, *ends = (fmt.per_second(1.0 / one) for one in seconds)
+    rate, *ends = (fmt.per_second(1.0 / one if one else inf) for one in seconds)
     interval = f" (80 % interval {' to '.join(ends)})" if ends else ""
     whole = f", {fmt.per_second(batch / metrics['tpot_s'])} for the batch" if batch > 1 else ""
     bound = "at most " if ideal else ""

@@ -122,6 +122,23 @@ def test_the_interval_widens_outside_the_measured_range() -> None:
     )
 
 
+def test_chunks_of_a_prompt_without_logits_do_not_widen_the_interval() -> None:
+    """Four chunks of 256 tokens run the same kernels as one; only the last has rows in lm_head."""
+    ends = [
+        np.divide(found["metrics"]["intervals"]["ttft_s"]["95"], found["metrics"]["ttft_s"])
+        for found in (answer("llama-3.1-8b", "m2-ultra", max_num_batched_tokens=size) for size in (256, 1024))
+    ]
+    assert ends[0] == pytest.approx(ends[1], rel=0.2)
+
+
+@pytest.mark.parametrize("chip", ["groq-lpu", "m2-ultra", "epyc-9654"])
+def test_an_engine_s_own_kernels_have_the_relative_interval_of_those_they_replace(chip: str) -> None:
+    """The fits of another maker are off by up to 3 times at 80 %, whatever kernel llama.cpp runs."""
+    found = answer("llama-3.1-8b", chip, engine="llama.cpp")
+    low, high = found["stages"]["decode"]["time_interval_s"]["80"]
+    assert found["stages"]["decode"]["time_s"] / 3 < low and high < found["stages"]["decode"]["time_s"] * 3
+
+
 def test_an_unmeasured_kernel_is_marked_assumed() -> None:
     found = answer("mamba-2.8b", "h100") if "mamba-2.8b" in models.names() else answer("qwen3-next-80b-a3b", "h100")
     assumed = [key for key, kernel in found["efficiency"]["kernels"].items() if kernel["basis"] == "assumed"]

@@ -143,3 +143,16 @@ def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(text:
     with pytest.raises(UserError, match=message) as caught:
         analyze("llama-2-7b", "a100", lora=text).to_dict()
     assert "\n" not in str(caught.value)
+
+
+def test_a_recurrent_model_that_exits_early_reads_the_adapters_of_its_sequences() -> None:
+    """Three sequences of eight adapters: 8 (1 - (7/8)^3) distinct ones, each 16 (768 + 3072) weights for in_proj."""
+    found = answer("mamba-130m", "a100", batch_size=3, early_exit="mean=0.6,kv=recompute", lora="rank=16,adapters=8")
+    (a,) = [one for one in found["stages"]["decode"]["operators"] if one["name"] == "in_proj_lora_a"]
+    assert a["weight_read_bytes"] == pytest.approx(8 * (1 - (7 / 8) ** 3) * 16 * 768 * 2 * _share(found))
+
+
+def _share(found: dict[str, Any]) -> float:
+    """Share of the layers that run in an average step."""
+    (plain,) = [one for one in found["stages"]["decode"]["operators"] if one["name"] == "in_proj"]
+    return float(plain["weight_read_bytes"]) / (2 * 1536 * 768 * 2)

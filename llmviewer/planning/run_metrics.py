@@ -46,9 +46,9 @@ class RunMetric:
             return {}
         middle = float(getattr(result, self.time))
         found = {level: (low / middle, high / middle) for level, (low, high) in known.items()}
-        return (
-            found if self.less_is_better else {level: (1.0 / high, 1.0 / low) for level, (low, high) in found.items()}
-        )
+        if self.less_is_better:
+            return found
+        return {level: (1.0 / high, 1.0 / low if low else np.inf) for level, (low, high) in found.items()}
 
     def interval(self, result: Result) -> list[float] | None:
         """Bounds of the 80 % interval of the value; None where it is not known."""

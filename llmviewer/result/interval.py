@@ -13,7 +13,7 @@ import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Array, Count, total
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
 from llmviewer.timing.calibrated import Calibrated
@@ -88,8 +88,14 @@ def sum_bounds(
         deviations[fit] = deviations.get(fit, 0.0) + deviation
     by_fit = np.array(list(deviations.values()))  # fits, bounds, points
     spread = np.sqrt((by_fit**2).sum(axis=0)) if calibration.fitted else np.abs(by_fit).sum(axis=0)
-    bounds: Array = np.maximum(time_s + SIGNS * spread, 0.0)
+    bounds: Array = np.maximum(time_s + SIGNS * spread * _kernels_share(evaluation, pick), 0.0)
     return bounds
+
+
+def _kernels_share(evaluation: Evaluation, pick: Pick) -> Array:
+    """Time of kernels over that of the rows: less than 1.0 if faster kernels of the engine replace some of them."""
+    saved = pick(total(np.minimum(seconds, 0.0) for _, seconds in evaluation.served))
+    return 1.0 + saved / pick(evaluation.sum(lambda row: row.timing.time_s))
 
 
 def _on_slower_side(evaluation: Evaluation, row: TimedOperator, pick: Pick) -> Array:

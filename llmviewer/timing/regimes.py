@@ -29,6 +29,6 @@ def interval_factor(fitted: Mapping[str, tuple[float, float]], quantities: Mappi
         if name not in fitted:
             continue
         low, high = fitted[name]
-        number = np.maximum(value, 1e-9)
+        number = np.where(np.asarray(value) > 0.0, np.maximum(value, 1e-9), high)  # a pass without this work is exact
         excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
     return np.asarray(1.0 + 0.5 * excess)

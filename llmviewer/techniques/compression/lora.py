@@ -62,9 +62,8 @@ def _sequences(graph: Graph) -> Count:
     for _, operator in graph:
         if isinstance(operator.shape, AttentionShape):
             return total(group.batch_size for group in operator.shape.groups)
-    head = graph.blocks[-1].operators[-1].shape
-    assert isinstance(head, GemmShape)
-    return head.m
+    products = (op.shape for op in graph.blocks[-1].operators if isinstance(op.shape, GemmShape))
+    return next(products).m
 
 
 def _with_adapters(block: Block, targets: frozenset[str], adapters: Adapters, active: Count) -> Block:
