@@ -6,8 +6,8 @@ from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import as_built
 from llmviewer.techniques.layer_settings import by_layer, layer_settings
-from llmviewer.techniques.quantization.grammar import parse_cache_dtype
-from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
+from llmviewer.techniques.quantization.grammar import parse_cache_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, change_kv_cache, parse_numbers
 
 _HIT_RATE = Parameter(name="hit_rate", high=1.0)
@@ -18,12 +18,13 @@ SHARED, CASCADE = "shared", "cascade"
 
 def _dtype(text: str) -> Change:
     settings = layer_settings("--kv-cache-dtype", text)
-    formats = [parse_cache_dtype(one.text) for one in settings]
-    if not any(formats):
+    schemes = [parse_cache_scheme(one.text) for one in settings]
+    if all(one.cache is None for one in schemes):
         return lambda system: system
-    passes = [as_built if one is None else quantize(QuantizationScheme(name="cache", cache=one)) for one in formats]
+    passes = [as_built if one.cache is None else quantize(one) for one in schemes]
     change = by_layer("--kv-cache-dtype", settings, passes)
-    name = text if len(settings) > 1 or formats[0] is None else formats[0].name
+    alone = schemes[0].cache if len(settings) == 1 and schemes[0].values is None else None
+    name = text if alone is None else alone.name
     return add_pass(f"quantize({name} cache)", lambda _: change)
 
 
@@ -82,11 +83,12 @@ DTYPE = Technique(
     kind="compression",
     summary="Stores keys, values and latents in fewer bits; attention computes in 16 bits.",
     parameters={
-        "FORMAT": "auto, fp8, int8, kv4 ...",
-        "FORMAT@LAYERS": "after a +: another format for these layers, counted from 0: kv4+fp8@0-1/30-31 (KVTuner)",
+        "FORMAT": "auto, fp8, int8, kv4 ..., or bits of keys and of values: k8v4",
+        "FORMAT@LAYERS": "after a +: another format for these layers, counted from 0: k4v2+kv8@0-1/30-31 (KVTuner)",
     },
     formula="integers n + 32/head_dim bits per element, fp8 8 bits; wins over kv# of --quantization",
-    source="KIVI arXiv 2402.02750; vLLM --kv-cache-dtype, https://docs.vllm.ai/en/latest/features/quantization/",
+    source="KIVI arXiv 2402.02750; KVTuner arXiv 2502.04420; vLLM --kv-cache-dtype, "
+    "https://docs.vllm.ai/en/latest/features/quantization/",
     example="llmviewer analyze llama-2-7b --hardware h100 --input-len 3072 --kv-cache-dtype fp8",
     make=_dtype,
 )

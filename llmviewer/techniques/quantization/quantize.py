@@ -18,14 +18,16 @@ class QuantizationScheme:
     """Number formats by role; None keeps the format of the checkpoint, 16 bits are the model's own 16-bit dtype.
 
     name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
-    the width of a head.  embedding, head: stored formats of the table of tokens and of lm_head (one tied table: the
-    head's).  kept: names of linear layers that keep the checkpoint's format.
+    the width of a head.  values: format of the cached values, where it is not that of the keys.  embedding, head:
+    stored formats of the table of tokens and of lm_head (one tied table: the head's).  kept: names of linear layers
+    that keep the checkpoint's format.
     """
 
     name: str
     weights: Dtype | None = None
     activations: Dtype | None = None
     cache: Dtype | None = None
+    values: Dtype | None = None
     embedding: Dtype | None = None
     head: Dtype | None = None
     kept: tuple[str, ...] = ()
@@ -48,7 +50,7 @@ def quantize(scheme: QuantizationScheme) -> Pass:
     def change(block: Block) -> Block:
         if formats != Format() and block.is_layer:  # embeddings and head keep their dtype
             block = with_formats(block, lambda op: Format() if op.name in scheme.kept else formats)
-        return block if scheme.cache is None else with_cache(block, scheme.cache)
+        return block if scheme.cache is None else with_cache(block, scheme.cache, scheme.values)
 
     def changed(graph: Graph) -> Graph:
         layers = graph.map_blocks(change)
