@@ -27,7 +27,7 @@ from llmviewer.timing.engine import Engine
 #: Techniques that an engine chooses unless the caller does -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
 #: Options with settings by layer.
-BY_LAYER = ("quantization", "kv_cache_dtype", "matformer")
+BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
 #: Options of a tensor group that a draft model with a group of its own does not inherit.
 TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 

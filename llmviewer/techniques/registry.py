@@ -91,7 +91,11 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         separator=";",
     ),
     "kv_evict": TechniqueOption(
-        "kv_cache.contents:EVICTION", SharedBy.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
+        "kv_cache.eviction",
+        SharedBy.ENGINE,
+        "Cached tokens that eviction keeps: 0.2 of them, tokens=2048, tokens=1024+tokens=4096@0-7, pyramid=2048.",
+        "1",
+        "1",
     ),
     "kv_cache_free_gpu_memory_fraction": TechniqueOption(
         "kv_cache.allocation:BUDGET", SharedBy.ENGINE, "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9."

@@ -1,4 +1,4 @@
-"""Contents of the KV cache: number format, cached prefixes, token eviction."""
+"""Contents of the KV cache: number format, cached prefixes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, change_kv_cache, parse_numbers
 
 _HIT_RATE = Parameter(name="hit_rate", high=1.0)
-_KEPT = Parameter(name="kept", low=1e-6, high=1.0)
 #: Last word of --prefix-cache: the prefix is the same for the whole batch, and with CASCADE read once for it.
 SHARED, CASCADE = "shared", "cascade"
 
@@ -55,29 +54,6 @@ def _prefix(text: str) -> Change:
     return change
 
 
-def _evict(text: str) -> Change:
-    """Keep max(floor(kept C), 1) of C tokens in every layer after a forward pass; the next pass attends to those and to
-    its own new tokens.
-
-    A whole prompt is therefore attended in full; a decode step or a later chunk of a prompt attends to the kept tokens.
-    A windowed layer keeps as many, at most its window; a chunked layer (Llama 4) keeps that share of the current
-    chunk.  Not counted: the selection of tokens, and the one layer that stores its whole prompt during eviction.
-    """
-    kept = parse_numbers("--kv-evict", text, (_KEPT,))["kept"]
-    if kept == 1.0:
-        return lambda system: system
-    evicted = change_kv_cache(f"evict(keep {kept:g})", kept=kept)
-
-    def change(system: System) -> System:
-        if system.kv_cache.shared:
-            raise UserError(
-                "--kv-evict: sequences evict different tokens and cannot share a prefix (--prefix-cache shared)"
-            )
-        return evicted(system)
-
-    return change
-
-
 DTYPE = Technique(
     name="kv_cache_dtype",
     kind="compression",
@@ -108,13 +84,4 @@ PREFIX = Technique(
     "arXiv 2312.07104; cascade: https://flashinfer.ai/2024/02/02/cascade-inference.html, Hydragen arXiv 2402.05099",
     example="llmviewer analyze llama-2-7b --hardware a100 --input-len 2048 --prefix-cache 0.5",
     make=_prefix,
-)
-EVICTION = Technique(
-    name="kv_evict",
-    kind="kv cache",
-    summary="Stores, and attends to, only a share of the tokens seen so far (token eviction).",
-    formula="max(floor(kept C), 1) of C cached tokens, attended and resident; new tokens of a pass all",
-    source="H2O arXiv 2306.14048; StreamingLLM arXiv 2309.17453",
-    example="llmviewer analyze llama-2-7b --hardware a100 --input-len 4096 --batch-size 8 --kv-evict 0.2",
-    make=_evict,
 )
