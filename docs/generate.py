@@ -102,14 +102,14 @@ and the others in 4. The same grammar gives `--kv-cache-dtype k4v2+kv8@0-1` (KVT
 `--kv-evict tokens=1024+tokens=4096@0-7`. Operators may have them too, in all layers or in a range, and win over their
 layer: `w4a16+w8a16@down_proj/0-3.q_proj`.
 
-A budget chooses the formats (LQ-LoRA, arXiv 2311.12023, section 3.2): `budget=2.75:w2a16/w3a16/w4a16:errors.yaml` gives
-every matrix of the linear layers one of the three, so that they have 2.75 stored bits per weight or fewer, scales
-included, and the sum of the file's errors is the least possible, exactly. The file (YAML or JSON) has the error of every
-format for each layer (`0: {w2a16: 3.1, w3a16: 0.8, w4a16: 0.2}`) or each matrix (`0.q_proj`, or the name of its module):
-its keys say which of the two have a format of their own. Errors need the weights, which llmviewer does not read. Without
-a file a format of b bits has the error 2^(-2 b) per weight, the least possible on normally distributed weights; all
-layers then count alike, and the result is a mix of the formats around the budget, the largest in the first layers. The
-formats that were chosen stand among the passes of the result, and can be given as they stand there.
+A budget chooses the formats (LQ-LoRA, arXiv 2311.12023, section 3.2): `budget=2.75:w2a16/w3a16/w4a16:errors.yaml`
+gives every matrix of the linear layers one of the three, so that they have 2.75 stored bits per weight or fewer, scales
+included, and the sum of the file's errors is the least possible, exactly. The file (YAML, JSON) has the error of every
+format for each layer (`0: {w2a16: 3.1, w3a16: 0.8, w4a16: 0.2}`) or for each matrix (`0.q_proj`, or the name of its
+module): its keys say which of the two have a format of their own. Errors need the weights, which llmviewer does not
+read. Without a file a format of b bits has the error 2^(-2 b) per weight, the least possible on normally distributed
+weights; all layers then count alike, and the result is a mix of the formats around the budget, the largest in the first
+layers. The formats that were chosen stand among the passes of the result, and can be given as they stand there.
 
 Bits are stored bits per element, including scales, zero points and outliers.
 

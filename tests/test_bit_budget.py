@@ -201,7 +201,7 @@ def test_a_wrong_budget_is_one_line(text: str, message: str) -> None:
 
 
 def test_an_encoder_decoder_has_no_budget() -> None:
-    with pytest.raises(UserError, match="t5-v1.1-base is an encoder-decoder"):
+    with pytest.raises(UserError, match=r"t5-v1\.1-base is an encoder-decoder"):
         weights_bytes("budget=3:w2a16/w4a16", "t5-v1.1-base")
 
 

@@ -50,11 +50,11 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     "quantization": TechniqueOption(
         "quantization.quantization",
         SharedBy.WEIGHTS,
-        "w4a16, w8a8-fp8, awq ...: none keeps the checkpoint's formats.",
+        "w4a16, w8a8-fp8, awq, budget=3:w2a16/w4a16 ...: none keeps the checkpoint's formats.",
         aliases=("-q",),
     ),
     "kv_cache_dtype": TechniqueOption(
-        "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4 ...", "auto", "auto"
+        "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4, k8v4 ...", "auto", "auto"
     ),
     # sparse weights depend on their stored format; removing channels, heads and layers commutes with it
     "matformer": TechniqueOption(
@@ -93,7 +93,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     "kv_evict": TechniqueOption(
         "kv_cache.eviction",
         SharedBy.ENGINE,
-        "Cached tokens that eviction keeps: 0.2 of them, tokens=2048, tokens=1024+tokens=4096@0-7, pyramid=2048.",
+        "Cached tokens that eviction keeps: 0.2 of them, tokens=2048, pyramid=2048.",
         "1",
         "1",
     ),
