@@ -39,6 +39,29 @@ def test_a_cache_of_two_formats() -> None:
     assert found["model"]["kv_cache_bytes_per_token"] == per_token
 
 
+#: KVTuner's setting for Llama-3.1-8B of 3.25 bit on average, keys and values apart (arXiv 2502.04420):
+#: https://github.com/KexuanZhang/KVTuner, calibration_presets/Meta-Llama-3.1-8B-Instruct_kivi_KVTuner4_1.yaml
+KVTUNER = "k4v2+k2v2@0/4/25/27+k4v4@1-3/7/29/31+k8v4@13/17"
+
+
+def test_keys_and_values_have_bits_of_their_own() -> None:
+    """One of the 8 heads of 128 elements: keys 8 + 32/128 bit, values 4 + 32/128 bit."""
+    found = analyzed("llama-3.1-8b", kv_cache_dtype="k8v4")["model"]["kv_cache_bytes_per_token"]
+    assert found == 32 * 8 * 128 * (8.25 + 4.25) / 8
+    assert (
+        analyzed("llama-3.1-8b", kv_cache_dtype="k4v4")["memory"]
+        == analyzed("llama-3.1-8b", kv_cache_dtype="kv4")["memory"]
+    )
+
+
+def test_kvtuner_stores_the_bits_that_its_paper_states() -> None:
+    """Keys: 4 layers of 2 bit, 2 of 8, 26 of 4; values: 8 of 4 bit, 24 of 2: 208 bit over 64 tensors, 3.25 each."""
+    keys, values = 4 * 2 + 2 * 8 + 26 * 4, 8 * 4 + 24 * 2
+    assert (keys + values) / 64 == 3.25
+    found = analyzed("llama-3.1-8b", kv_cache_dtype=KVTUNER)
+    assert found["model"]["kv_cache_bytes_per_token"] == 8 * 128 * (keys + values + 64 * 32 / 128) / 8
+
+
 def test_mix_n_match_has_a_width_for_every_range() -> None:
     """Feed-forward parts of 3 x 4,096 x 11,008 weights: whole in 8 layers, half in 24."""
     found = analyzed(matformer="0.5+1@0-7")
@@ -110,6 +133,8 @@ def test_explained_numbers_add_up(name: str) -> None:
         ({"quantization": "w4a16+w8a16@3-1"}, "allowed: SETTING@LAYERS"),
         ({"quantization": "w4a16+w8a16@0-5+w8a8@5"}, "layer 5 has two settings"),
         ({"quantization": "w4a16+w9a16@5"}, "asks for 9 bits"),
+        ({"kv_cache_dtype": "k9v4"}, "KV cache dtype 'k9v4' asks for 9 bits"),
+        ({"kv_cache_dtype": "k8"}, "or bits of keys and of values, as in k8v4"),
         ({"kv_cache_dtype": "auto+fp8@99"}, "--kv-cache-dtype: there is no layer 99"),
         ({"matformer": "1+2@0"}, "--matformer"),
     ],
@@ -117,6 +142,11 @@ def test_explained_numbers_add_up(name: str) -> None:
 def test_wrong_settings_are_one_line(options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         lv.analyze("llama-2-7b", "a100", **options)
+
+
+def test_a_latent_has_one_format() -> None:
+    with pytest.raises(UserError, match="keys and values are one cached tensor"):
+        analyzed("deepseek-v2-lite", kv_cache_dtype="k8v4")
 
 
 def test_ranges_are_sets_of_layers() -> None:

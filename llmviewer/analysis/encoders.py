@@ -27,7 +27,7 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
         (np.any(np.asarray(request.output_len) > 1), "output length above 1; allowed: --output-len 1"),
         (system.batching is not STATIC, "continuous batching; allowed: a static batch"),
         (bool(system.drafters) or system.generation is not AUTOREGRESSIVE, "speculation or branches; allowed: none"),
-        (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
+        (system.kv_cache.hit_rate > 0.0 or system.kv_cache.evicts, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
         (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
         (any(one.name.startswith("early_exit") for one in system.passes), "early exit; allowed: --skip-layers"),
@@ -56,7 +56,7 @@ def _check_encoder_decoder(model: Model, system: System, token_budget: float) ->
     wrong = (
         (system.batching is not STATIC, "batching other than static; allowed: --batching static"),
         (system.generation.branches is not None, "branches; allowed: none"),
-        (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
+        (system.kv_cache.hit_rate > 0.0 or system.kv_cache.evicts, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "a token budget, which cuts prompts; allowed: whole inputs"),
         (own.pipeline > 1 or own.context > 1, "pipeline or context parallelism; allowed: tensor and data parallelism"),
         (own.sequence or system.spatial, "sequence parallelism and spatial systems; allowed: tensor parallelism"),

@@ -13,6 +13,7 @@ from llmviewer.analysis.system import Drafter, System
 from llmviewer.core import arguments, files
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.workload import decode
+from llmviewer.formats.linear import is_linear
 from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
@@ -27,7 +28,7 @@ from llmviewer.timing.engine import Engine
 #: Techniques that an engine chooses unless the caller does -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
 #: Options with settings by layer.
-BY_LAYER = ("quantization", "kv_cache_dtype", "matformer")
+BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
 #: Options of a tensor group that a draft model with a group of its own does not inherit.
 TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
@@ -125,11 +126,34 @@ def system(chip: Chip, options: Options) -> System:
 
 
 def check_layers(model: Model, options: Options) -> None:
-    """Raise UserError if an option names a layer that the model does not have."""
+    """Raise UserError if an option names a layer or an operator that the model does not have."""
     count = sum(layer.repeats for layer in model.all_layers)
+
+    def operators() -> set[str]:
+        blocks = model.graph(decode(1.0, 0.0)).blocks
+        return {op.name for block in blocks if block.is_layer for op in block.operators if is_linear(op)}
+
     for name, text in options.techniques.items():
         if name in BY_LAYER:
-            layer_settings.check_layers(f"--{name.replace('_', '-')}", text, count)
+            layer_settings.check_layers(f"--{name.replace('_', '-')}", text, count, operators)
+
+
+def with_allocation(model: Model, options: Options) -> Options:
+    """The options with the formats of the model's matrices in place of a budget of bits."""
+    text = options.techniques.get("quantization", "")
+    if not text.startswith(layer_settings.BUDGET):
+        return options
+    from llmviewer.techniques.quantization.budget import allocated  # only budgets need it
+
+    return replace(options, techniques={**options.techniques, "quantization": allocated(model, text)})
+
+
+def allocation_notes(options: Options) -> tuple[str, ...]:
+    """Warning that a budget of bits without measured errors does not tell layers apart."""
+    text = options.techniques.get("quantization", "")
+    if not text.startswith(layer_settings.BUDGET) or text.count(":") > 1:
+        return ()
+    return (f"--quantization {text}: without a file of errors all layers count alike; the first have the most bits",)
 
 
 def _any_chunks(built: System, options: Options) -> bool:

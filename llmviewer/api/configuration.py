@@ -91,7 +91,7 @@ class Configuration:
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
             notes = (*notes, beyond)
-        return (*notes, *_slow_link(self.system))
+        return (*notes, *build.allocation_notes(self.options), *_slow_link(self.system))
 
     def answer(self, workload: Request) -> Result:
         """The Result of a request with its warnings."""
@@ -155,17 +155,18 @@ def _built(model: object, hardware: object, options: Mapping[str, object]) -> Co
 
 def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
     """The configuration of a loaded model and chip."""
-    build.check_layers(model, options)
-    system = build.system(chip, options)
+    chosen = build.with_allocation(model, options)
+    build.check_layers(model, chosen)
+    system = build.system(chip, chosen)
     if system.spatial:
-        system = build.spatial_system(model, system, options)
+        system = build.spatial_system(model, system, chosen)
     texts = {name: options.techniques.get(name, option.default) for name, option in TECHNIQUES.items()}
     found = Configuration(model=model, chip=chip, system=system, options=options, techniques=texts)
-    return found if system.scheme is None else _generating(found)
+    return found if system.scheme is None else _generating(found, chosen)
 
 
-def _generating(one: Configuration) -> Configuration:
-    """The configuration with its generation scheme."""
+def _generating(one: Configuration, options: Options) -> Configuration:
+    """The configuration with its generation scheme.  options: its own, with the formats of a budget of bits."""
     model, scheme, parallelism = one.model, one.system.scheme, one.system.parallelism
     assert scheme is not None
     candidates = tuple(_made(candidate, one) for candidate in scheme.candidates)
@@ -174,7 +175,7 @@ def _generating(one: Configuration) -> Configuration:
         raise UserError(
             f"{scheme.name}: --spatial sizes its chips for one model and has no place for drafts; remove one"
         )
-    drafters = tuple(build.drafter_of(draft, model, one.chip, one.options) for draft in generation.drafts)
+    drafters = tuple(build.drafter_of(draft, model, one.chip, options) for draft in generation.drafts)
     if parallelism.microbatches > 1:
         drafters = tuple(replace(drafter, system=_in_microbatches(drafter.system, one.system)) for drafter in drafters)
     system = replace(one.system, drafters=drafters).generating(generation)

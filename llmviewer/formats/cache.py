@@ -16,13 +16,16 @@ from llmviewer.ops.attention import AttentionShape
 CACHES = ("k_cache", "v_cache", "latent_cache", "index_cache")
 
 
-def with_cache(block: Block, wanted: Dtype) -> Block:
-    """The block with keys, values and latents stored in `wanted`.
+def with_cache(block: Block, wanted: Dtype, values: Dtype | None = None) -> Block:
+    """The block with keys, values and latents stored in `wanted`, or the values in `values`.
 
     Plain integers below 16 bit have a 16-bit scale and zero point per head and token; a latent is one head.
-    16 bits mean the model's own 16-bit dtype.
+    16 bits mean the model's own 16-bit dtype.  Raises UserError for formats that differ where one tensor is both.
     """
-    dtypes = {name: _stored(block, name, wanted) for name in _cached(block)}
+    names = _cached(block)
+    if values is not None and values != wanted and names and "v_cache" not in names:
+        raise UserError("keys and values are one cached tensor in this model; allowed: one format for both, as in kv8")
+    dtypes = {name: _stored(block, name, values if values and name == "v_cache" else wanted) for name in names}
     if not dtypes:
         return block
 

@@ -16,15 +16,17 @@ class KvCache:
     """KV-cache policy; by default without pages, reservations, prefix hits and eviction.
 
     block_size: tokens of a page; a sequence occupies whole pages.  reserve: tokens reserved for every sequence when it
-    starts, inf: the model's maximum context.  kept: fraction of the cached tokens that eviction leaves.  hit_rate:
-    fraction of every prompt found in the cache.  shared: the prefix is stored once for the whole batch.  cascade: it
-    is also read once, by a kernel of its own.  growth: factor between the sizes of reservations, 1 for any size.
-    fragmented: share of the cache's memory between reservations that no further one fits into.
+    starts, inf: the model's maximum context.  kept: fraction of the cached tokens that eviction leaves.  limited:
+    layers keep at most a number of tokens each, by a graph pass.  hit_rate: fraction of every prompt found in the
+    cache.  shared: the prefix is stored once for the whole batch.  cascade: it is also read once, by a kernel of its
+    own.  growth: factor between the sizes of reservations, 1 for any size.  fragmented: share of the cache's memory
+    between reservations that no further one fits into.
     """
 
     block_size: float = 1.0
     reserve: float = 0.0
     kept: float = 1.0
+    limited: bool = False
     hit_rate: float = 0.0
     shared: bool = False
     cascade: bool = False
@@ -40,6 +42,11 @@ class KvCache:
     def reserves(self) -> bool:
         """Whether sequences have contiguous reservations."""
         return self.reserve > 0.0 or self.growth > 1.0
+
+    @property
+    def evicts(self) -> bool:
+        """Whether tokens leave the cache."""
+        return self.kept < 1.0 or self.limited
 
     def prefix_hit(self, prompt: Count) -> Count:
         """Prompt tokens that need no prefill: whole pages of hit_rate, never the last token (it needs logits)."""

@@ -1,28 +1,40 @@
-"""Settings of one option for some of the layers, such as `w4a16+w8a16@0-1/30-31`: first for all, then for ranges."""
+"""Settings of one option for some of the layers, such as `w4a16+w8a16@0-1/30-31`: first for all, then for ranges.
+
+An option of matrices also takes operators, in all layers or in a range: `w2a16+w3a16@down_proj/0-3.q_proj`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from llmviewer.analysis.pipeline import layer_numbers
-from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.ir import Block, Graph, Pass
 from llmviewer.core.kinds import TIED
 
-#: Between settings, between a setting and its layers, and between ranges of layers.
-AND, AT, OR = "+", "@", "/"
-_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
+#: Between settings, between a setting and its layers, between ranges of layers, and before an operator of a range.
+AND, AT, OR, OF = "+", "@", "/", "."
+#: Beginning of a setting in place of which the formats of a model's layers are computed.
+BUDGET = "budget="
+#: Layer number of an operator that is named for all layers.
+EVERY = -1
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?(?:\.([a-z]\w*))?", re.ASCII)
+_OPERATOR = re.compile(r"[a-z]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSetting:
-    """A setting and the layers that have it, counted from 0; no layers: all that no other setting names."""
+    """A setting and the layers that have it, counted from 0; no layers: all that no other setting names.
+
+    matrices: layer (EVERY for all) and operator that have it whatever the layer's setting is.
+    """
 
     text: str
     layers: frozenset[int] = frozenset()
     ranges: str = ""
+    matrices: frozenset[tuple[int, str]] = frozenset()
 
 
 def layer_settings(where: str, text: str) -> tuple[LayerSetting, ...]:
@@ -34,45 +46,79 @@ def layer_settings(where: str, text: str) -> tuple[LayerSetting, ...]:
     if AT in first:
         raise UserError(f"{where}: {quoted(first)} names layers; first comes a setting for the others, as in A+B@0-1")
     found = [LayerSetting(text=first)]
-    taken: set[int] = set()
+    taken: set[tuple[int, str]] = set()
     for part in others:
         own, _, ranges = part.partition(AT)
-        layers = _numbers(where, part, ranges)
-        if twice := layers & taken:
-            raise UserError(f"{where}: layer {min(twice)} has two settings in {quoted(text)}")
-        taken |= layers
-        found.append(LayerSetting(text=own.strip(), layers=layers, ranges=ranges.strip()))
+        named = _named(where, part, ranges)
+        if twice := _named_twice(named, taken):
+            raise UserError(f"{where}: {twice} has two settings in {quoted(text)}")
+        taken |= named
+        layers = frozenset(layer for layer, operator in named if not operator)
+        matrices = frozenset(one for one in named if one[1])
+        found.append(LayerSetting(text=own.strip(), layers=layers, ranges=ranges.strip(), matrices=matrices))
     return tuple(found)
 
 
-def _numbers(where: str, part: str, ranges: str) -> frozenset[int]:
-    """Layers of ranges such as 0-1/30."""
-    found: set[int] = set()
+def _named(where: str, part: str, ranges: str) -> set[tuple[int, str]]:
+    """Layers and operators of ranges such as 0-1/30/down_proj/4-7.q_proj; a whole layer has the operator ""."""
+    found: set[tuple[int, str]] = set()
     for one in ranges.split(OR):
+        if _OPERATOR.fullmatch(one.strip()):
+            found.add((EVERY, one.strip()))
+            continue
         match = _RANGE.fullmatch(one.strip())
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
             raise UserError(
                 f"{where} is {quoted(part)}; allowed: SETTING@LAYERS with ranges of layers such as 0-1/30-31"
             )
-        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return frozenset(found)
+        found |= {(layer, match[3] or "") for layer in range(int(match[1]), int(match[2] or match[1]) + 1)}
+    return found
 
 
-def check_layers(where: str, text: str, count: int) -> None:
-    """Raise UserError if a text names a layer that a model of `count` layers does not have."""
+def _named_twice(named: set[tuple[int, str]], taken: set[tuple[int, str]]) -> str:
+    """A layer or an operator that is in both sets, or in one of them for all layers; empty if there is none."""
+    everywhere = {operator for layer, operator in taken if layer == EVERY}
+    anywhere = {operator for _, operator in taken if operator}
+    both = {one for one in named if one in taken or one[1] in everywhere or (one[0] == EVERY and one[1] in anywhere)}
+    if not both:
+        return ""
+    layer, operator = min(both)
+    return f"layer {layer}" if not operator else operator if layer == EVERY else f"{operator} of layer {layer}"
+
+
+def ranges_of(numbers: Iterable[int]) -> list[str]:
+    """The numbers as ranges: [0, 1, 2, 5] are 0-2 and 5."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, one)) for one in found]
+
+
+def check_layers(where: str, text: str, count: int, operators: Callable[[], Collection[str]]) -> None:
+    """Raise UserError if a text names a layer that a model of `count` layers, or an operator that it, does not have."""
     if AT not in text:
         return
-    highest = max(layer for one in layer_settings(where, text) for layer in one.layers)
+    settings = layer_settings(where, text)
+    named = [one for setting in settings for one in setting.matrices]
+    highest = max((*(layer for one in settings for layer in one.layers), *(layer for layer, _ in named)))
     if highest >= count:
         raise UserError(f"{where}: there is no layer {highest}; the model has layers 0 to {count - 1}")
+    for name in sorted({name for _, name in named}):
+        if name not in (known := operators()):
+            raise unknown("operator", name, known, where=where)
 
 
 def by_layer(where: str, settings: Sequence[LayerSetting], passes: Sequence[Pass]) -> Pass:
     """The pass that changes the layers of every setting by its own pass, and the rest of the graph by the first one.
 
     Layers of one kind with different settings become blocks of their own, which show an operator once per setting.
-    Raises UserError for layers that share weights.
+    Raises UserError for layers that share weights, and for settings of operators.
     """
+    if any(one.matrices for one in settings):
+        raise UserError(f"{where}: operators cannot have settings of their own; allowed: ranges of layers")
     if len(passes) == 1:
         return passes[0]
 

@@ -50,11 +50,11 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     "quantization": TechniqueOption(
         "quantization.quantization",
         SharedBy.WEIGHTS,
-        "w4a16, w8a8-fp8, awq ...: none keeps the checkpoint's formats.",
+        "w4a16, w8a8-fp8, awq, budget=3:w2a16/w4a16 ...: none keeps the checkpoint's formats.",
         aliases=("-q",),
     ),
     "kv_cache_dtype": TechniqueOption(
-        "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4 ...", "auto", "auto"
+        "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4, k8v4 ...", "auto", "auto"
     ),
     # sparse weights depend on their stored format; removing channels, heads and layers commutes with it
     "matformer": TechniqueOption(
@@ -91,7 +91,11 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         separator=";",
     ),
     "kv_evict": TechniqueOption(
-        "kv_cache.contents:EVICTION", SharedBy.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
+        "kv_cache.eviction",
+        SharedBy.ENGINE,
+        "Cached tokens that eviction keeps: 0.2 of them, tokens=2048, pyramid=2048.",
+        "1",
+        "1",
     ),
     "kv_cache_free_gpu_memory_fraction": TechniqueOption(
         "kv_cache.allocation:BUDGET", SharedBy.ENGINE, "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9."

@@ -37,7 +37,7 @@ def _check(title: str, branches: Branches, system: System) -> None:
     cache = system.kv_cache
     if branches.shared and cache.reserves:
         raise UserError(f"{title}: branches cannot share a prefix in contiguously reserved KV cache (--kv-reserve)")
-    if branches.shared and cache.kept < 1.0:
+    if branches.shared and cache.evicts:
         raise UserError(f"{title}: branches evict different tokens and cannot share a prefix (--kv-evict)")
     if not branches.shared and cache.hit_rate:
         raise UserError(f"{title}: branches also hit the --prefix-cache; add shared=on")

@@ -1,4 +1,4 @@
-"""Contents of the KV cache: number format, cached prefixes, token eviction."""
+"""Contents of the KV cache: number format, cached prefixes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import as_built
 from llmviewer.techniques.layer_settings import by_layer, layer_settings
-from llmviewer.techniques.quantization.grammar import parse_cache_dtype
-from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
+from llmviewer.techniques.quantization.grammar import parse_cache_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, change_kv_cache, parse_numbers
 
 _HIT_RATE = Parameter(name="hit_rate", high=1.0)
-_KEPT = Parameter(name="kept", low=1e-6, high=1.0)
 #: Last word of --prefix-cache: the prefix is the same for the whole batch, and with CASCADE read once for it.
 SHARED, CASCADE = "shared", "cascade"
 
 
 def _dtype(text: str) -> Change:
     settings = layer_settings("--kv-cache-dtype", text)
-    formats = [parse_cache_dtype(one.text) for one in settings]
-    if not any(formats):
+    schemes = [parse_cache_scheme(one.text) for one in settings]
+    if all(one.cache is None for one in schemes):
         return lambda system: system
-    passes = [as_built if one is None else quantize(QuantizationScheme(name="cache", cache=one)) for one in formats]
+    passes = [as_built if one.cache is None else quantize(one) for one in schemes]
     change = by_layer("--kv-cache-dtype", settings, passes)
-    name = text if len(settings) > 1 or formats[0] is None else formats[0].name
+    alone = schemes[0].cache if len(settings) == 1 and schemes[0].values is None else None
+    name = text if alone is None else alone.name
     return add_pass(f"quantize({name} cache)", lambda _: change)
 
 
@@ -54,39 +54,17 @@ def _prefix(text: str) -> Change:
     return change
 
 
-def _evict(text: str) -> Change:
-    """Keep max(floor(kept C), 1) of C tokens in every layer after a forward pass; the next pass attends to those and to
-    its own new tokens.
-
-    A whole prompt is therefore attended in full; a decode step or a later chunk of a prompt attends to the kept tokens.
-    A windowed layer keeps as many, at most its window; a chunked layer (Llama 4) keeps that share of the current
-    chunk.  Not counted: the selection of tokens, and the one layer that stores its whole prompt during eviction.
-    """
-    kept = parse_numbers("--kv-evict", text, (_KEPT,))["kept"]
-    if kept == 1.0:
-        return lambda system: system
-    evicted = change_kv_cache(f"evict(keep {kept:g})", kept=kept)
-
-    def change(system: System) -> System:
-        if system.kv_cache.shared:
-            raise UserError(
-                "--kv-evict: sequences evict different tokens and cannot share a prefix (--prefix-cache shared)"
-            )
-        return evicted(system)
-
-    return change
-
-
 DTYPE = Technique(
     name="kv_cache_dtype",
     kind="compression",
     summary="Stores keys, values and latents in fewer bits; attention computes in 16 bits.",
     parameters={
-        "FORMAT": "auto, fp8, int8, kv4 ...",
-        "FORMAT@LAYERS": "after a +: another format for these layers, counted from 0: kv4+fp8@0-1/30-31 (KVTuner)",
+        "FORMAT": "auto, fp8, int8, kv4 ..., or bits of keys and of values: k8v4",
+        "FORMAT@LAYERS": "after a +: another format for these layers, counted from 0: k4v2+kv8@0-1/30-31 (KVTuner)",
     },
     formula="integers n + 32/head_dim bits per element, fp8 8 bits; wins over kv# of --quantization",
-    source="KIVI arXiv 2402.02750; vLLM --kv-cache-dtype, https://docs.vllm.ai/en/latest/features/quantization/",
+    source="KIVI arXiv 2402.02750; KVTuner arXiv 2502.04420; vLLM --kv-cache-dtype, "
+    "https://docs.vllm.ai/en/latest/features/quantization/",
     example="llmviewer analyze llama-2-7b --hardware h100 --input-len 3072 --kv-cache-dtype fp8",
     make=_dtype,
 )
@@ -106,13 +84,4 @@ PREFIX = Technique(
     "arXiv 2312.07104; cascade: https://flashinfer.ai/2024/02/02/cascade-inference.html, Hydragen arXiv 2402.05099",
     example="llmviewer analyze llama-2-7b --hardware a100 --input-len 2048 --prefix-cache 0.5",
     make=_prefix,
-)
-EVICTION = Technique(
-    name="kv_evict",
-    kind="kv cache",
-    summary="Stores, and attends to, only a share of the tokens seen so far (token eviction).",
-    formula="max(floor(kept C), 1) of C cached tokens, attended and resident; new tokens of a pass all",
-    source="H2O arXiv 2306.14048; StreamingLLM arXiv 2309.17453",
-    example="llmviewer analyze llama-2-7b --hardware a100 --input-len 4096 --batch-size 8 --kv-evict 0.2",
-    make=_evict,
 )

@@ -27,6 +27,7 @@ CACHE_DTYPES: dict[str, Dtype | None] = {
     "kv16": SIXTEEN,
 } | {f"kv{bits}": plain_int(bits) for bits in BITS[1:]}
 
+_KEYS_AND_VALUES = re.compile(r"k(\d{1,3})v(\d{1,3})", re.ASCII)
 _GRAMMAR = re.compile(r"w(\d{1,3})a(\d{1,3})(?:kv(\d{1,3}))?((?:-[a-z0-9]+)*)", re.ASCII)
 #: Schemes suggested for a misspelled name, in addition to the presets.
 _EXAMPLES = ("w4a16", "w8a16", "w8a8", "w8a8-fp8", "w4a8", "w4a8-fp8", "w4a4", "w8a8kv8", "w4a16kv8", "w8a8kv4")
@@ -68,8 +69,17 @@ def parse_cache_dtype(text: str) -> Dtype | None:
     """Parse a value of --kv-cache-dtype; None for `auto`, which keeps the dtype of the checkpoint."""
     name = text.strip().lower()
     if name not in CACHE_DTYPES:
-        raise unknown("KV cache dtype", text, CACHE_DTYPES)
+        raise unknown("KV cache dtype", text, CACHE_DTYPES, hint="or bits of keys and of values, as in k8v4")
     return CACHE_DTYPES[name]
+
+
+def parse_cache_scheme(text: str) -> QuantizationScheme:
+    """Parse a setting of --kv-cache-dtype: a name of `parse_cache_dtype`, or bits of keys and of values (k8v4)."""
+    pair = _KEYS_AND_VALUES.fullmatch(text.strip().lower())
+    if pair is None:
+        return QuantizationScheme(name="cache", cache=parse_cache_dtype(text))
+    keys, values = (parse_cache_dtype(f"kv{_bits(bits, text, 'KV cache dtype')}") for bits in pair.groups())
+    return QuantizationScheme(name="cache", cache=keys, values=values)
 
 
 def with_cache_dtype(scheme: QuantizationScheme, text: str) -> QuantizationScheme:
@@ -78,10 +88,10 @@ def with_cache_dtype(scheme: QuantizationScheme, text: str) -> QuantizationSchem
     return scheme if cache is None else replace(scheme, cache=cache)
 
 
-def _bits(number: str | None, text: str) -> int | None:
+def _bits(number: str | None, text: str, noun: str = "quantization") -> int | None:
     bits = None if number is None else int(number)
     if bits is not None and bits not in BITS:
-        raise UserError(f"quantization {quoted(text)} asks for {bits} bits; allowed: {', '.join(map(str, BITS))}")
+        raise UserError(f"{noun} {quoted(text)} asks for {bits} bits; allowed: {', '.join(map(str, BITS))}")
     return bits
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Access, Block, Graph, Pass
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
 from llmviewer.formats.cache import with_cache
 from llmviewer.formats.linear import Format, in_dtype, with_formats
 
@@ -18,20 +19,22 @@ class QuantizationScheme:
     """Number formats by role; None keeps the format of the checkpoint, 16 bits are the model's own 16-bit dtype.
 
     name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
-    the width of a head.  embedding, head: stored formats of the table of tokens and of lm_head (one tied table: the
-    head's).  kept: names of linear layers that keep the checkpoint's format.
+    the width of a head.  values: format of the cached values, where it is not that of the keys.  embedding, head:
+    stored formats of the table of tokens and of lm_head (one tied table: the head's).  kept: names of linear layers
+    that keep the checkpoint's format.
     """
 
     name: str
     weights: Dtype | None = None
     activations: Dtype | None = None
     cache: Dtype | None = None
+    values: Dtype | None = None
     embedding: Dtype | None = None
     head: Dtype | None = None
     kept: tuple[str, ...] = ()
 
 
-def quantize(scheme: QuantizationScheme) -> Pass:
+def quantize(scheme: QuantizationScheme, own: Mapping[str, QuantizationScheme] | None = None) -> Pass:
     """Change the number formats of the linear layers and the KV cache to those of `scheme`.
 
     Weights: matrices of linear layers, including routed and shared experts; not the router, the gate of a shared
@@ -41,14 +44,19 @@ def quantize(scheme: QuantizationScheme) -> Pass:
     both operands if they share one, else in that of the wider one.  Cache: keys, values, latents; attention computes
     in 16 bits.
 
+    own: schemes of linear layers, by operator, that do not have the one of the others.
+
     Must run before passes that read stored bytes (flash_attention) or merge operators (fuse).
     """
-    formats = Format(weights=scheme.weights, activations=scheme.activations)
+
+    def format_of(operator: Operator) -> Format:
+        one = (own or {}).get(operator.name, scheme)
+        return Format() if operator.name in one.kept else Format(weights=one.weights, activations=one.activations)
 
     def change(block: Block) -> Block:
-        if formats != Format() and block.is_layer:  # embeddings and head keep their dtype
-            block = with_formats(block, lambda op: Format() if op.name in scheme.kept else formats)
-        return block if scheme.cache is None else with_cache(block, scheme.cache)
+        if block.is_layer and (own or scheme.weights or scheme.activations):  # embeddings and head keep their dtype
+            block = with_formats(block, format_of)
+        return block if scheme.cache is None else with_cache(block, scheme.cache, scheme.values)
 
     def changed(graph: Graph) -> Graph:
         layers = graph.map_blocks(change)

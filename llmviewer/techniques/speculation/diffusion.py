@@ -41,7 +41,7 @@ def denoising_change(title: str, denoising: Denoising, facts: Mapping[str, float
 
     def change(system: System) -> System:
         cache = system.kv_cache
-        if cache.hit_rate or cache.kept < 1.0:
+        if cache.hit_rate or cache.evicts:
             raise UserError(f"{title}: every token depends on later ones; remove --prefix-cache and --kv-evict")
         return generate(system)
 
