@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmviewer import analyze
 from llmviewer.core.errors import UserError
 from llmviewer.techniques.quantization.grammar import (
     BITS,
     CACHE_DTYPES,
     parse_cache_dtype,
     parse_scheme,
-    with_cache_dtype,
 )
 from llmviewer.techniques.quantization.presets import PRESETS
 
@@ -113,7 +113,6 @@ def test_vllm_names_of_cache_formats_are_accepted() -> None:
 
 
 def test_the_option_for_the_cache_wins_over_the_scheme() -> None:
-    scheme = parse_scheme("w8a8kv4")
-    assert with_cache_dtype(scheme, "auto") == scheme
-    changed = with_cache_dtype(scheme, "fp8").cache
-    assert changed is not None and changed.name == "fp8"
+    """A byte per element: 2 x 32 layers x 4096 per token, for 1,151 tokens."""
+    own, other = (analyze("llama-2-7b", "h100", quantization="w8a8kv4", kv_cache_dtype=one) for one in ("auto", "fp8"))
+    assert other.memory["kv_cache_bytes"] == 2 * 32 * 4096 * 1151 > own.memory["kv_cache_bytes"]

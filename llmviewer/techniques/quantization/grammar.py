@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -80,12 +79,6 @@ def parse_cache_scheme(text: str) -> QuantizationScheme:
         return QuantizationScheme(name="cache", cache=parse_cache_dtype(text))
     keys, values = (parse_cache_dtype(f"kv{_bits(bits, text, 'KV cache dtype')}") for bits in pair.groups())
     return QuantizationScheme(name="cache", cache=keys, values=values)
-
-
-def with_cache_dtype(scheme: QuantizationScheme, text: str) -> QuantizationScheme:
-    """The scheme with the dtype of --kv-cache-dtype, which overrides kv# unless it is `auto`."""
-    cache = parse_cache_dtype(text)
-    return scheme if cache is None else replace(scheme, cache=cache)
 
 
 def _bits(number: str | None, text: str, noun: str = "quantization") -> int | None:
