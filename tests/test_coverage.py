@@ -71,7 +71,7 @@ def test_every_option_of_a_technique_is_shown_or_none_that_is_named() -> None:
     spellings = {name: (f"--{name.replace('_', '-')}", *one.aliases) for name, one in TECHNIQUES.items()}
     shown = {name for name, texts in spellings.items() if any(f"{text} " in commands for text in texts)}
     assert set(TECHNIQUES) - shown == {
-        "power_limit", "prefix_cache", "kv_cache_free_gpu_memory_fraction", "link", "network",
+        "power_limit", "prefix_cache", "kv_cache_free_gpu_memory_fraction",
         "context_parallel_size",
     }  # fmt: skip
 

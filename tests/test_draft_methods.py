@@ -256,16 +256,17 @@ def test_verification_reads_more_experts_than_one_token() -> None:
     assert speedup("mixtral-8x7b", "a100", text, tensor_parallel_size=2) < 1.6
 
 
-def test_the_speedup_on_mixtral_lies_between_captured_and_eager_pytorch() -> None:
-    """1.50 was measured with PyTorch, whose launches hide a part of the experts' reads: ours are 1.21 where launches
-    are captured and 2.51 where every kernel of a token is launched by itself, tree or not."""
+@pytest.mark.parametrize(("hardware", "stages"), [("a100-80gb-sxm", 2), ("a100-40gb-sxm", 3), ("a100-40gb-pcie", 4)])
+def test_eagle_on_mixtral_gains_what_the_paper_measured(hardware: str, stages: int) -> None:
+    """1.50 in arXiv 2401.15077, table 3, by Transformers 4 with the layers on one GPU after another (device_map="auto"
+    in eagle/evaluation/gen_ea_answer_mix.py): a token waits for launches of two experts, a tree of 26 tokens for those
+    of eight, or for their weights' reads by one GPU.  Ours are 1.44, 1.48 and 1.52; the GPUs are not published."""
     text = "eagle,tokens=5,topk=8,nodes=25,acceptance=eagle-mixtral-8x7b"
-    sizes: dict[str, Any] = {"efficiency": "calibrated", "tensor_parallel_size": 2, "input_len": 128, "output_len": 128}
-    found = [
-        analyze("mixtral-8x7b", "a100", engine=engine, speculative=text, **sizes).to_dict()["generation"]["speedup"]
-        for engine in ("torch", "torch-eager")
-    ]
-    assert 1.1 < found[0] < 1.50 < found[1] < 2.7
+    sizes: dict[str, Any] = {"pipeline_parallel_size": stages, "input_len": 128, "output_len": 128}
+    found = analyze(
+        "mixtral-8x7b", hardware, engine="torch-eager==4.36", efficiency="calibrated", speculative=text, **sizes
+    )
+    assert found.to_dict()["generation"]["speedup"] == pytest.approx(1.50, rel=0.06)
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -73,6 +73,23 @@ def test_slow_kernel_launches_of_the_host_are_the_bound() -> None:
     assert not terms(replace(slow, graph_tokens=512.0), kernels_s=1e-3)
 
 
+def test_experts_that_run_one_by_one_are_launched_one_by_one() -> None:
+    """Gate, up, activation and down of Mixtral's 32 layers: two experts of a token, one further than one."""
+    found = api.configuration("mixtral-8x7b", "h100-sxm", efficiency="calibrated", engine="torch")
+    graph = found.system.prepared(found.model.graph(decode(1.0, 100.0)))
+    kernels = sum(block.repeats * len(block.operators) for block in graph.blocks)
+    preset = Engine(name="x", constants={"eager": 10.0, "expert": 20.0}, graph_tokens=0.0)
+    seconds = dict(preset.terms(graph, decode(1.0, 100.0), H100, lambda kinds: 0.0))
+    assert seconds == pytest.approx({"host": kernels * 10e-6 + 32 * 4 * (2 - 1) * 20e-6})
+
+
+def test_the_loop_over_experts_ends_with_transformers_5() -> None:
+    presets = {
+        text: engine.load(text).on(H100).constants for text in ("torch-eager==4.51", "torch-eager", "torch-eager==5.3")
+    }
+    assert [constants.get("expert", 0.0) for constants in presets.values()] == [57.1, 0.0, 0.0]
+
+
 def test_engine_kernels_are_scaled_by_their_factor() -> None:
     found = terms(Engine(name="x", factors={"gemm": 1.5}), kernels_s=2e-3)
     assert found == pytest.approx({"own gemm kernels": 1e-3})

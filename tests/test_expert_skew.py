@@ -24,6 +24,7 @@ from llmviewer.techniques.sparsity.expert_skew import (
     busiest_rank_share,
     distinct_experts,
     expert_skew,
+    run_exponent,
     selection_probabilities,
 )
 
@@ -163,27 +164,75 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
         assert sweep.stage("decode", at) == single.stage("decode")
 
 
-def test_four_draft_tokens_use_two_and_a_half_times_the_experts_of_one() -> None:
-    """128 experts, 8 chosen: 2.5 times with popularity i^-0.7, as Cohere measured; unrelated tokens use 3.2 times."""
-    graph = load("qwen3-30b-a3b").graph(verify(1.0, 100.0, 3.0))
-    related, unrelated = (experts(expert_skew(0.7, related=which)(graph))[0].shape for which in (True, False))
-    assert related.active / 8.0 == pytest.approx(2.5, rel=0.02)
-    assert unrelated.active / 8.0 == pytest.approx(3.23, rel=0.01)
+def test_the_share_of_neighbours_is_an_option_of_its_own() -> None:
+    """Four draft tokens of one sequence: sharing experts is faster, without skewed popularity too, and sweeps."""
+    run: dict[str, Any] = {"speculative": "draft=mistral-7b,tokens=3,acceptance=0.7", "tensor_parallel_size": 2}
+    times = {
+        text: analyze("mixtral-8x7b", "a100", output_len=4, expert_skew=text, **run).metrics()["tpot_s"]
+        for text in ("none", "repeat=0.25", "repeat=0.30", "repeat=0.6", "0.7", "alpha=0.7,repeat=0.6")
+    }
+    assert times["none"] == pytest.approx(times["repeat=0.25"], rel=1e-4)  # 2 of 8: chance
+    assert times["repeat=0.25"] > times["repeat=0.30"] > times["repeat=0.6"]
+    assert times["0.7"] > times["alpha=0.7,repeat=0.6"]
+    with pytest.raises(UserError, match=r"--expert-skew: repeat is '2'; allowed: a number from 0 to 1"):
+        analyze("mixtral-8x7b", "h200", expert_skew="repeat=2")
+
+
+def used(model: str, tokens: float, alpha: float, repeat: float, sequences: float = 1.0) -> float:
+    """Experts that the verification of `tokens` tokens per sequence uses, over those of one token."""
+    graph = load(model).graph(verify(sequences, 100.0, tokens - 1.0))
+    shape = experts(expert_skew(alpha, repeat)(graph))[0].shape
+    return float(shape.active) * tokens * sequences / float(shape.m)
+
+
+@pytest.mark.parametrize(
+    ("experts", "chosen", "repeat", "measured"),
+    [
+        (128, 8, 0.38, 2.5),  # Cohere: mixture-of-experts-models-get-more-from-speculative-decoding
+        (128, 8, 3.666 / 8, 18.93 / 8),  # Qwen3-30B-A3B, github.com/Li-changwu/MoE-SD, routing_overlap_analysis.json
+    ],
+)
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_the_experts_two_tokens_share_tell_how_many_four_use(
+    experts: int, chosen: int, repeat: float, measured: float, alpha: float
+) -> None:
+    """Measured: the share of two neighbours, and how many times the experts of one token four use; unrelated 3.6."""
+    exponent = run_exponent(alpha, repeat, experts, chosen)
+    popularity = selection_probabilities(alpha, experts, chosen)
+    assert distinct_experts(popularity, 2.0**exponent) == pytest.approx((2.0 - repeat) * chosen, rel=1e-4)
+    assert distinct_experts(popularity, 4.0**exponent) / chosen == pytest.approx(measured, rel=0.04)
+
+
+def test_draft_trees_of_mixtral_use_all_experts_however_their_routing_is_related() -> None:
+    """Neighbours share 0.30 of their experts (0.25 by chance): 2 and 8 tokens use 3.4 and 7.0, 26 use 7.9 of 8."""
+    assert used("mixtral-8x7b", 2.0, 0.0, 0.30) == pytest.approx(3.4 / 2.0, rel=1e-4)
+    assert used("mixtral-8x7b", 8.0, 0.0, 0.30) == pytest.approx(7.0 / 2.0, rel=0.01)
+    assert 7.9 / 2.0 < used("mixtral-8x7b", 26.0, 0.0, 0.30) < 4.0
+
+
+def test_a_share_below_that_of_popularity_alone_changes_nothing() -> None:
+    """Popularity i^-0.7 alone lets two tokens share sum p^2 / k = 0.165 of 8 of 128 experts."""
+    assert run_exponent(0.7, 0.16, 128, 8) == 1.0 > run_exponent(0.7, 0.17, 128, 8)
+    assert used("qwen3-30b-a3b", 4.0, 0.7, 0.16) == pytest.approx(used("qwen3-30b-a3b", 4.0, 0.7, 0.0), rel=1e-12)
+    assert used("qwen3-30b-a3b", 4.0, 0.7, 1.0) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_only_draft_tokens_of_one_sequence_are_related() -> None:
-    """Eight sequences of 4 draft tokens count 8 x 4^0.78; prompts and plain steps count all of their tokens."""
-    assert verify(8.0, 100.0, 3.0).unrelated_tokens == pytest.approx(8.0 * 4.0**0.78)
-    assert decode(7.0, 100.0).unrelated_tokens == 7.0
-    assert prefill(2.0, 33.0).unrelated_tokens == 66.0
-    assert mixed(decode(7.0, 100.0), prefill(2.0, 33.0)).unrelated_tokens == 73.0
+    """Eight sequences of 4 draft tokens are 8 runs of 4; prompts and plain steps are runs of one token."""
+    assert verify(8.0, 100.0, 3.0).groups[0].runs == (8.0, 4.0)
+    assert decode(7.0, 100.0).groups[0].runs == (7.0, 1.0)
+    assert prefill(2.0, 33.0).groups[0].runs == (66.0, 1.0)
+    step = mixed(verify(8.0, 100.0, 3.0), prefill(2.0, 33.0))
+    shape = experts(expert_skew(0.7, 0.38)(load("qwen3-30b-a3b").graph(step)))[0].shape
+    assert shape.unrelated == pytest.approx(8.0 * 4.0 ** run_exponent(0.7, 0.38, 128, 8) + 66.0)
 
 
 def test_a_device_of_an_expert_parallel_group_reads_the_experts_of_related_tokens() -> None:
-    """8 sequences of 4 draft tokens on 8 devices: every eighth expert, for 8 x 4^0.78 tokens instead of 32."""
+    """8 sequences of 4 draft tokens on 8 devices: every eighth expert, for 8 x 4^e tokens instead of 32."""
     graph = load("qwen3-30b-a3b").graph(verify(8.0, 100.0, 3.0))
-    related, unrelated = (experts(expert_skew(0.7, related=which)(graph))[0].shape for which in (True, False))
+    related, unrelated = (experts(expert_skew(0.7, repeat)(graph))[0].shape for repeat in (0.38, 0.0))
     own = busiest_rank_experts(related.popularity, 8)
     group = Sharding(tensor=8, expert=8)
-    assert busiest_active_experts(related, group) == pytest.approx(distinct_experts(own, 8.0 * 4.0**0.78))
+    counted = 8.0 * 4.0 ** run_exponent(0.7, 0.38, 128, 8)
+    assert busiest_active_experts(related, group) == pytest.approx(distinct_experts(own, counted))
     assert busiest_active_experts(unrelated, group) == pytest.approx(distinct_experts(own, 32.0))

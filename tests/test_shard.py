@@ -367,6 +367,21 @@ def test_with_latency_small_messages_are_one_shot_and_large_ones_use_the_ring() 
         assert number(collective_time(shape, rates)) == pytest.approx(expected)
 
 
+def test_groups_whose_devices_have_a_port_for_each_other_send_directly() -> None:
+    """Four groups of eight: an all-reduce takes two steps in a group and one between groups, an all-gather one of each;
+    one group needs no network, and ports are unknown where a link joins any number of devices."""
+    from llmviewer.ops.collective import CollectiveShape
+
+    def direct(pattern: Collective, devices: float, near: float) -> list[tuple[float, ...]]:
+        shape = CollectiveShape(pattern=pattern, devices=devices, size_bytes=1e6, near=near)
+        return [(way.steps, way.link, way.network) for way in shape.direct()]
+
+    assert direct(Collective.ALL_REDUCE, 32.0, 8.0) == [(3.0, 2 * 7 / 8, 3 / 8)]
+    assert direct(Collective.ALL_GATHER, 32.0, 8.0) == [(2.0, 7 / 8, 3 / 32)]
+    assert direct(Collective.ALL_REDUCE, 8.0, 8.0) == [(2.0, 2 * 7 / 8, 0.0)]
+    assert direct(Collective.ALL_REDUCE, 8.0, float("inf")) == direct(Collective.SEND, 2.0, 8.0) == []
+
+
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_aggregate_bandwidth_speeds_decode(devices: int) -> None:
     """Survey, section 6.1 and Fig. 20: n memories in parallel read the weights n times as fast."""

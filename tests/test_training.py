@@ -70,6 +70,19 @@ def test_frozen_weights_have_no_gradient() -> None:
     assert adapters.step.backward_s < 0.75 * full.step.backward_s  # beside products: norms, sums, adapters
 
 
+def test_a_draft_that_learns_online_is_trained_alone() -> None:
+    """Online speculative decoding (arXiv 2310.07177): verification has computed the distributions that the draft
+    learns, so a step is 6 FLOP per weight and token of the draft; Llama-2-7b's forward pass would be 2 per weight."""
+    alone = train("tinyllama-1.1b", "a100", batch_size=8, recompute=0.0).step
+    beside = train(
+        "llama-2-7b", "a100", batch_size=8, recompute=0.0, speculative="draft=tinyllama-1.1b,tokens=4,acceptance=0.7"
+    ).step
+    products = (1.1e9 - 32_000 * 2048) * 8 * 512
+    assert alone.matmul_flops == pytest.approx(6 * products, rel=0.03)  # and attention
+    assert alone.trained == beside.trained and alone.time_s < 0.5 * beside.time_s
+    assert beside.matmul_flops - alone.matmul_flops == pytest.approx(2 * 6.6e9 * 8 * 512, rel=0.03)
+
+
 def test_a_speculator_is_trained_on_its_frozen_model() -> None:
     """Medusa-1 (arXiv 2401.10774) trains the heads of Vicuna-7B on one A100: only they have gradients."""
     heads = train("llama-2-7b", "a100-80gb-pcie", batch_size=8, input_len=2048, speculative="medusa")
@@ -139,6 +152,7 @@ def test_paged_state_is_on_the_host() -> None:
         ("--speculative ngram", "speculation without a draft model"),
         ("--speculative pass,tokens=4,acceptance=0.7", "speculation without a draft model or heads"),
         ("--speculative self,attention=0.5,mlp=0.5,tokens=4,acceptance=0.7", "speculation without a draft model"),
+        ("--lora rank=8 --speculative medusa", "--lora beside --speculative: a step trains one of them; remove one"),
         ("--batch-size 0", "batch_size"),
     ],
 )

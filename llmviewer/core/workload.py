@@ -7,16 +7,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.core.counts import Count, total
+from llmviewer.core.counts import Count
 
 #: Fields of Group with one value per forward pass in a schedule.
 PASS_COLUMNS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions")
-
-#: n draft tokens of one sequence use as many distinct experts as n^0.78 tokens that choose without regard to each other
-#: (with the popularity i^-0.7 of presets): a second token shares 38 % of its experts with the one before it, and four
-#: need 2.5 times those of one (128 experts, 8 chosen):
-#: https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding
-SAME_SEQUENCE_EXPONENT = 0.78
 
 
 def whole_tokens(count: Count) -> Count:
@@ -88,10 +82,13 @@ class Group:
         return self.batch_size * np.where(self.logit_positions < self.new_tokens, 1.0, self.new_tokens)
 
     @property
-    def unrelated_tokens(self) -> Count:
-        """Tokens that would use as many experts if all chose without regard to each other: fewer in a verification."""
-        new = np.power(self.new_tokens, SAME_SEQUENCE_EXPONENT)
-        return self.batch_size * np.where(self.logit_positions < self.new_tokens, self.new_tokens, new)
+    def runs(self) -> tuple[Count, Count]:
+        """Runs of tokens whose choices of experts are related, and tokens of each: draft tokens that are verified.
+
+        All other tokens are runs of one, since those of a prompt use all experts anyway.
+        """
+        verifies = self.logit_positions >= self.new_tokens
+        return np.where(verifies, self.batch_size, self.tokens), np.where(verifies, self.new_tokens, 1.0)
 
     @property
     def remaining_tokens(self) -> Count:
@@ -186,11 +183,6 @@ class Step:
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "sequences", sequences)
-
-    @property
-    def unrelated_tokens(self) -> Count:
-        """Tokens that would use as many experts if all of the step chose without regard to each other."""
-        return total(group.unrelated_tokens for group in self.groups)
 
 
 def _step(batch_size: Count, new_tokens: Count, cached_tokens: Count, logit_positions: Count) -> Step:

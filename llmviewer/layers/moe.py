@@ -27,12 +27,12 @@ def distinct_experts(experts: float, chosen: float, tokens: Count) -> Count:
     return experts * (1.0 - np.power(1.0 - chosen / experts, tokens))
 
 
-def _related(operator: Operator, unrelated: Count) -> Operator:
-    """The operator with the tokens that choose its experts without regard to each other, if it is a grouped product."""
+def _in_runs(operator: Operator, runs: tuple[tuple[Count, Count], ...]) -> Operator:
+    """The operator with the runs of tokens whose choices of experts are related, if it is a grouped product."""
     shape = operator.shape
     if not isinstance(shape, GemmShape):
         return operator
-    return replace(operator, shape=replace(shape, unrelated=unrelated))
+    return replace(operator, shape=replace(shape, runs=runs))
 
 
 def weighted_sum(rows: Access, weights: Access, tokens: Count, width: Count, chosen: Count) -> Operator:
@@ -85,8 +85,8 @@ class Moe:
         if self.identities:  # the share of choices that fall on experts with weights
             rows, active = (count * (self.experts / (self.experts + self.identities)) for count in (rows, active))
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
-        unrelated = step.unrelated_tokens
-        routed = tuple(_related(operator, unrelated) for operator in expert.on_rows(rows, inner, active))
+        runs = tuple(group.runs for group in step.groups)
+        routed = tuple(_in_runs(operator, runs) for operator in expert.on_rows(rows, inner, active))
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
         out = self._latent_out(tokens, combine.output)
         operators = (*router, *into, *routed, combine, *out)

@@ -60,8 +60,7 @@ class CollectiveShape:
         Source: NCCL, https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; arXiv 1810.11112.
         """
         n = self.devices
-        m = max(1.0, float(np.ceil(n / self.near)))
-        g = n / m
+        g, m = self._groups()
         if self.pattern is Collective.SEND:
             return (CollectiveAlgorithm(name="send", steps=1.0, link=float(m == 1), network=float(m > 1)),)
         if self.pattern is Collective.ALL_TO_ALL:
@@ -77,6 +76,26 @@ class CollectiveShape:
         if m > 1:
             return ring, tree
         return ring, tree, CollectiveAlgorithm(name="one-shot", steps=1.0, link=n - 1.0)
+
+    def direct(self) -> tuple[CollectiveAlgorithm, ...]:
+        """Messages that are sent at once between any two devices of a group, and of one rank in any two groups.
+
+        An all-reduce has two steps in a group, and one between groups in which a device sends its 1/g to m - 1 others;
+        an all-gather or reduce-scatter has one of each.  Ports that lead to all others are known of `near` devices
+        only.  Source: two-shot all-reduce, https://github.com/vllm-project/vllm, csrc/custom_all_reduce.cuh; Groq's
+        nodes, https://openreview.net/forum?id=IZaXDwDtL1.
+        """
+        if self.near == np.inf or self.pattern in (Collective.SEND, Collective.ALL_TO_ALL):
+            return ()
+        (g, m), phases = self._groups(), 1.0 + (self.pattern is Collective.ALL_REDUCE)
+        between = (m - 1.0) / (g if phases > 1.0 else self.devices)
+        steps = phases * float(g > 1) + float(m > 1)
+        return (CollectiveAlgorithm(name="direct", steps=steps, link=phases * (g - 1.0) / g, network=between),)
+
+    def _groups(self) -> tuple[float, float]:
+        """Devices of a group that share a link, and groups."""
+        m = max(1.0, float(np.ceil(self.devices / self.near)))
+        return self.devices / m, m
 
 
 def collective(

@@ -22,8 +22,8 @@ class GemmShape:
     measured tables); in a graph the conversion is a separate operator.
     parts: products of one input that kernels of experts run as one (gate and up), of which this is one.
     routed: rows of all devices of an expert-parallel group, which each device sorts; None if all rows are its own.
-    unrelated: tokens that use as many experts if they choose without regard to each other (Step.unrelated_tokens); None
-    if all of the product's do.
+    runs: number of runs of tokens whose choices of experts are related, and tokens of each, by group (Group.runs).
+    unrelated: tokens that use as many experts if they choose without regard to each other; None if all of them do.
     """
 
     m: Count
@@ -35,6 +35,7 @@ class GemmShape:
     converts: float = 0.0
     parts: float = 1.0
     routed: Count | None = None
+    runs: tuple[tuple[Count, Count], ...] = ()
     unrelated: Count | None = None
 
 

@@ -130,9 +130,9 @@ def _recipe(system: System, optimizer: str, recompute: float) -> tuple[Recipe, s
     name = optimizer.removeprefix(PAGED).removesuffix(MASTER)
     if name not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS, hint=f"also {PAGED}... and ...{MASTER}")
-    _check(system)
-    states = OPTIMIZERS[name] + MASTER_BYTES * optimizer.endswith(MASTER)
     adapters = any(one.name.startswith("lora") for one in system.passes)
+    _check(system, adapters=adapters)
+    states = OPTIMIZERS[name] + MASTER_BYTES * optimizer.endswith(MASTER)
     trained, what = (Trained.ADAPTERS, "adapters of --lora") if adapters else (Trained.ALL, "all weights")
     if system.drafters:
         trained, what = Trained.ALL, ", ".join(one.draft.name for one in trained_drafters(system))
@@ -141,8 +141,8 @@ def _recipe(system: System, optimizer: str, recompute: float) -> tuple[Recipe, s
     ), what
 
 
-def _check(system: System) -> None:
-    """Raise UserError for techniques that a training step does not have."""
+def _check(system: System, *, adapters: bool) -> None:
+    """Raise UserError for techniques that a training step does not have.  adapters: whether --lora is given."""
     parallelism = system.parallelism
     wrong = (
         (parallelism.pipeline > 1 or parallelism.context > 1, "pipelines and context parallelism; allowed: -tp"),
@@ -150,6 +150,7 @@ def _check(system: System) -> None:
         (system.batching is not STATIC, "batching policies; allowed: --batch-size"),
         (system.generation.counts_passes, "branches, diffusion and non-autoregressive decoding"),
         (system.scheme is not None and not trained_drafters(system), "speculation without a draft model or heads"),
+        (system.scheme is not None and adapters, "--lora beside --speculative: a step trains one of them; remove one"),
         (system.copies_beside or system.policy is not None, "--offload; allowed: an optimizer on the host (paged-...)"),
         (system.spatial, "--spatial"),
     )

@@ -12,11 +12,11 @@ from llmviewer.analysis.engine_parts import REPORTED_SHARE, reported_bytes
 from llmviewer.core.ir import Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
-from llmviewer.core.workload import SAME_SEQUENCE_EXPONENT
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import SOURCE as SET
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
+from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT
 from llmviewer.timing.engine import ENGINE_ROUTING
 
 #: Source of the framework memory, which an engine takes in addition to tensors.
@@ -28,7 +28,7 @@ FRAMEWORK_NOTE = (
 HYPOTHETICAL_NOTE = "hypothetical chip: kernels reach the same share of the new figures as of the real ones"
 
 #: How draft tokens choose experts with the popularity of a preset.
-RELATED_NOTE = f"experts: n draft tokens of a sequence use those of n^{SAME_SEQUENCE_EXPONENT:g} unrelated tokens"
+RELATED_NOTE = f"experts: a draft token has {SERVED_REPEAT:.0%} of its experts in common with the one before it"
 
 
 def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,10 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),
     "expert_skew": TechniqueOption(
-        "sparsity.expert_skew", SharedBy.WEIGHTS, "Exponent of expert popularity i^-alpha; 0: uniform, none: engine's."
+        "sparsity.expert_skew",
+        SharedBy.WEIGHTS,
+        "Expert popularity i^-alpha: 0.7, or alpha=0.7,repeat=0.38; 0: uniform, none: engine's.",
+        separator=";",
     ),
     # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
     "lora": TechniqueOption(

@@ -33,9 +33,10 @@ CONSTANTS: dict[str, str] = {
     "sampling": "each row of logits that is sampled",
     "request": "each request under continuous batching, before its first token: HTTP, tokenization, first scheduling",
     "eager": "each kernel of a pass without a CUDA graph: host time to launch it, which overlaps with kernels",
+    "expert": "as eager, each kernel of every further distinct expert of a layer, if experts run one by one",
 }
 #: Constants that are not times of a pass.
-NOT_OF_PASSES = ("eager", "request")
+NOT_OF_PASSES = ("eager", "expert", "request")
 #: Groups of kernels whose time an engine's own kernels scale -> kinds of their operators.
 FACTORS: dict[str, tuple[Kind, ...]] = {
     "gemm": (Kind.GEMM,),
@@ -135,7 +136,7 @@ class Engine:
         """
         engine = self.of_generation(chip.generation).of_version()
         if self.memory_versions is None:
-            if self.version:
+            if self.version and not self.versions:
                 raise UserError(f"engine {self.name}: its versions are not told apart; leave out =={self.version}")
             return engine
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
@@ -175,7 +176,7 @@ class Engine:
                 name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES
             }
         if "eager" in self.constants:
-            host = self.constants["eager"] * 1e-6 * paid["launch"] * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
+            host = engine_work.launching_s(self.constants, paid) * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         for name, factor in self.factors.items():
             named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
@@ -233,8 +234,7 @@ def load(text: str) -> Engine:
         return KERNELS_ONLY
     if name not in names():
         raise unknown("engine", name, names())
-    preset = parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml"))
-    return replace(preset, version=version) if version else preset
+    return replace(parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml")), version=version)
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Graph, Operator, Place, Role
-from llmviewer.core.kinds import Kind
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape
 
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
@@ -34,6 +35,7 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
     )
     return {
         "launch": float(kernels),
+        "expert": _further_experts(graph),
         "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
         "step": 1.0,
         "group": 1.0 if exchanges else 0.0,
@@ -41,6 +43,23 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
         "sequence": step.sequences,
         "sampling": step.logits,
     }
+
+
+def _further_experts(graph: Graph) -> Count:
+    """Kernels of the distinct experts of all layers, beside those of one expert of each."""
+    found: list[Count] = []
+    for block in graph.blocks:
+        own = [one for one in block.operators if one.name.startswith(EXPERT_PREFIX)]
+        kernels = block.repeats * sum(one.role is not OperatorRole.EXPERT_COMBINE for one in own)
+        used = [one.shape.active for one in own if isinstance(one.shape, GemmShape)]
+        found += [kernels * np.maximum(used[0] - 1.0, 0.0)] if used else []
+    return total(found)
+
+
+def launching_s(constants: Mapping[str, float], paid: Mapping[str, Count]) -> Count:
+    """Time of the host to launch the kernels of a pass one by one [s]."""
+    seconds: Count = constants["eager"] * 1e-6 * paid["launch"]
+    return seconds + constants["expert"] * 1e-6 * paid["expert"] if "expert" in constants else seconds
 
 
 def heads_per_kv_head(graph: Graph) -> Count:

@@ -103,7 +103,8 @@ def collective_time(shape: CollectiveShape, rates: Rates) -> Count:
     if rates.algorithms is not None:
         return _time_of_kernels(rates.algorithms, shape.size_bytes, rates)
     fastest: Count = np.inf
-    for algorithm in shape.algorithms():
+    direct = shape.direct() if present(rates.hop_s) else ()
+    for algorithm in (*shape.algorithms(), *direct):
         seconds: Count = 0.0
         for share, rate in ((algorithm.link, rates.link_bytes_per_s), (algorithm.network, rates.network_bytes_per_s)):
             if share:

@@ -29,9 +29,9 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
 
 def _routing(alpha: float) -> AppliedTechnique:
     """Experts of unequal popularity, in models that have experts."""
-    from llmviewer.techniques.sparsity.expert_skew import expert_skew, has_routed_experts
+    from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT, expert_skew, has_routed_experts
 
-    skew = expert_skew(alpha, related=True)
+    skew = expert_skew(alpha, SERVED_REPEAT)
     return AppliedTechnique(
         name=ENGINE_ROUTING,
         make=lambda _: lambda graph: skew(graph) if has_routed_experts(graph) else graph,

@@ -49,7 +49,7 @@ TECHNIQUE = Technique(
         "tokens": "tokens whose cache the chips hold; default 4096 (on)",
         "microbatches": "batches that follow each other through the stages; default 1",
         "hop_ns": "latency of a message between chips [ns]; default 0. Groq: 722 "
-        "(https://doi.org/10.1145/3470496.3527405)",
+        "(https://doi.org/10.1145/3470496.3527405), later 300 (https://openreview.net/forum?id=IZaXDwDtL1)",
         "load_gb_per_s": "rate at which operands enter the matrix units of a chip; default that of its memory. Groq: "
         "9216, 409,600 weights of a byte in 40 cycles of 900 MHz (https://doi.org/10.1109/ISCA45697.2020.00023)",
     },
@@ -57,8 +57,9 @@ TECHNIQUE = Technique(
     "its memory; a token streams all weights, stage after stage: weights / (tensor x SRAM bandwidth) + collectives + "
     "sends. "
     "Llama-2-70b, 138 GB: one 80 TB/s chip after another 1.7 ms, 580 tokens/s per user; stages of 32 Groq LPUs side by "
-    "side, 864 in all, 12,000, or 1,000 with 722 ns a message and matrix units that load 9,216 GB/s. Groq reports over "
-    "300",
+    "side, 864 in all, 12,000, or 1,000 with 722 ns a message and matrix units that load 9,216 GB/s; 1,380 with 300 "
+    "ns and the ports of its nodes (--link node --network groq-quadfour). Groq reports over 300: what passes between "
+    "two operators is not published",
     source="Think Fast (Groq) https://doi.org/10.1109/ISCA45697.2020.00023; survey arXiv 2402.16363 section 6.1",
     example="llmviewer analyze llama-2-70b --hardware groq-lpu --max-num-batched-tokens 64 --spatial on",
     make=_make,
