@@ -136,7 +136,7 @@ def _cache_text(answer: dict[str, Any]) -> str:
         parts.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens{of_both}")
         parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} per token")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
-        parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond sliding windows")
+        parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond windows and limits")
     if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):
         parts.append("plus the caches of the draft models")
     if answer["generation"] is not None and "branches" in answer["generation"]:

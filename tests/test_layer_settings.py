@@ -144,6 +144,13 @@ def test_wrong_settings_are_one_line(options: dict[str, str], message: str) -> N
         lv.analyze("llama-2-7b", "a100", **options)
 
 
+def test_layers_that_were_split_can_be_split_again() -> None:
+    """Layer 0 of Ling mini is dense, so no layer of its kind is left outside the first range."""
+    found = analyzed("ling-mini-2.0", matformer="0.5+1@0-7", kv_evict="tokens=1024+tokens=300@0-3")
+    blocks = {one["block"]: one["layers"] for one in found["stages"]["decode"]["operators"] if one["name"] == "q_norm"}
+    assert sum(blocks.values()) == 20 and blocks["dense@0-7@0-3"] == 1 and blocks["moe@0-7@0-3"] == 3
+
+
 def test_a_latent_has_one_format() -> None:
     with pytest.raises(UserError, match="keys and values are one cached tensor"):
         analyzed("deepseek-v2-lite", kv_cache_dtype="k8v4")

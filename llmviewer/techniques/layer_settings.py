@@ -139,8 +139,12 @@ def by_layer(where: str, settings: Sequence[LayerSetting], passes: Sequence[Pass
 def _in_order(graph: Graph, parts: Sequence[Sequence[Block]]) -> list[Block]:
     """Blocks of all parts in the order of the graph; those of one kind by their first layer."""
     place = {block.name: at for at, block in enumerate(graph.blocks)}
-    listed = [block for part in parts for block in part]
-    return sorted(listed, key=lambda one: (place[one.name.partition(AT)[0]], min(one.numbers, default=0)))
+
+    def key(one: Block) -> tuple[int, int]:
+        of_graph = one.name if one.name in place else one.name.rpartition(AT)[0]  # split here, perhaps not first
+        return place[of_graph], min(one.numbers, default=0)
+
+    return sorted((block for part in parts for block in part), key=key)
 
 
 def _split(
