@@ -105,7 +105,7 @@ def _recorded_passing_s(
     """
     counts = [column for group in step.groups for column in _columns(group)]
     columns = [column for column in counts if isinstance(column, np.ndarray)]
-    if any(group.input_len is not None for group in step.groups):
+    if any(group.input_len is not None for group in step.groups) or system.over_answer is not None:
         return None
     if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts) or system.chip.points > 1:
         return None
