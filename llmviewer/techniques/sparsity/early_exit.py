@@ -79,6 +79,11 @@ class ExitingStep:
         fill = plan.fill if has_cache(graph) else Fill.NONE
         return cls(plan=plan, tokens=tokens, fill=fill, runs=runs, checked=exits.checked(depth))
 
+    @property
+    def head_is_checked(self) -> bool:
+        """Whether a check has computed the logits of a step that exits, so that only others need the head once more."""
+        return self.plan.confidence is Confidence.SOFTMAX and not self.plan.jump
+
     def change(self, graph: Graph, numbers: Sequence[Sequence[int]], exited: Count) -> Graph:
         """A graph of some of the layers with their work and that of its checks times the probability that it runs.
 
@@ -122,9 +127,16 @@ def early_exit(plan: EarlyExit, place: Count = np.nan) -> Pass:
     def change(graph: Graph) -> Graph:
         step = ExitingStep.of(plan, graph, place)
         numbers = layer_numbers([block for block in graph.blocks if block.is_layer])
-        return step.change(graph, numbers, 1.0 - step.runs[-1])
+        found = step.change(graph, numbers, 1.0 - step.runs[-1])
+        return with_head(found, step.runs[-1]) if step.head_is_checked else found
 
     return change
+
+
+def with_head(graph: Graph, probability: Count) -> Graph:
+    """The graph whose head runs with `probability`."""
+    head = partial(sometimes, probability=probability)
+    return graph.map_blocks(lambda block: map_operators(block, head) if block.name == "head" else block)
 
 
 def _check_fill(block: Block, fill: Fill) -> Block:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from llmviewer.analysis.system import PipelineExits
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph
-from llmviewer.techniques.scaling import map_operators, sometimes
-from llmviewer.techniques.sparsity.early_exit import EarlyExit, ExitingStep, Fill
+from llmviewer.techniques.sparsity.early_exit import EarlyExit, ExitingStep, Fill, with_head
 
 #: Blocks that the last stage has without early exit, and that others need for the exits after their layers.
 ENDS = ("head", "exit_check", "exit_jump")
@@ -36,18 +34,10 @@ def _stage(step: ExitingStep, stage: Graph, last: Graph) -> Graph:
     """A stage with the work of its layers, checks and head times the probability that they run."""
     numbers = [block.numbers for block in stage.blocks if block.is_layer]
     own = sorted(number for listed in numbers for number in listed)
-    after = own[-1] + 1
-    leaves = step.runs[own[0]] - (step.runs[after] if after < len(step.runs) else 0.0)
-    exited = leaves if after < len(step.runs) else step.runs[own[0]] - step.runs[-1]
-    if not set(own) & set(step.checked):
-        ends = [block for block in stage.blocks if block.name == "head"]
-    else:
-        ends = [block for block in last.blocks if block.name in ENDS]
-    rest = [block for block in stage.blocks if block.name not in ENDS]
-    ends = [
-        map_operators(block, partial(sometimes, probability=leaves)) if block.name == "head" else block
-        for block in ends
-    ]
-    sends = [block for block in rest if block.name == "send"]
-    blocks = (*(block for block in rest if block.name != "send"), *ends, *sends)
-    return step.change(replace(stage, blocks=blocks), numbers, exited)
+    ends = step.runs[-1] if stage is last else 0.0
+    exited = step.runs[own[0]] - (step.runs[-1] if stage is last else step.runs[own[-1] + 1])
+    if set(own) & set(step.checked):
+        before = [block for block in stage.blocks if block.name not in (*ENDS, "send")]
+        after = [block for block in stage.blocks if block.name == "send"]
+        stage = replace(stage, blocks=(*before, *(block for block in last.blocks if block.name in ENDS), *after))
+    return with_head(step.change(stage, numbers, exited), ends if step.head_is_checked else ends + exited)
