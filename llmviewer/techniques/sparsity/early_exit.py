@@ -53,7 +53,7 @@ class EarlyExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExitingStep:
-    """Where the step that a graph describes exits.
+    """Exits of the step that a graph describes.
 
     runs: probability that its deepest token runs each layer.  checked: layers after which the confidence is checked.
     """

@@ -26,7 +26,7 @@ POLICY_WIDTH = 32
 
 
 class Confidence(Enum):
-    """What decides whether a token exits (the first three: CALM, arXiv 2207.07061, section 3.5)."""
+    """Measure or network that decides whether a token exits (the first three: CALM, arXiv 2207.07061, section 3.5)."""
 
     SOFTMAX = "softmax"  # gap between the two most likely tokens: needs the whole head
     SIMILARITY = "similarity"  # cosine between input and output of a layer
