@@ -76,7 +76,6 @@ def test_questions_about_decode_are_refused() -> None:
 @pytest.mark.parametrize(
     ("option", "text", "refused"),
     [
-        ("early_exit", "mean=0.5", "early exit"),
         ("speculative", "ngram,tokens=3,acceptance=0.5", "speculation"),
         ("branches", "apar,branches=3", "branches"),
         ("batching", "continuous", "continuous batching"),

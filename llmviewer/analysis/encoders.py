@@ -6,7 +6,7 @@ import numpy as np
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
-from llmviewer.core.workload import Request
+from llmviewer.core.workload import Request, decode
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
@@ -30,11 +30,20 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.evicts, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
         (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
-        (any(one.name.startswith("early_exit") for one in system.passes), "early exit; allowed: --skip-layers"),
+        (_exits(system) and not _has_logits(model), "early exit without rows of logits; allowed: --skip-layers"),
     )
     for asked, what in wrong:
         if asked:
             raise UserError(f"{model.name} runs one bidirectional pass, no decode, no KV cache; not possible: {what}")
+
+
+def _exits(system: System) -> bool:
+    return any(one.name.startswith("early_exit") for one in system.passes)
+
+
+def _has_logits(model: Model) -> bool:
+    """Whether the head of a model is a classifier of rows, not that of an embedder or a diffusion transformer."""
+    return any(op.name == "lm_head" for op in model.graph(decode(1.0, 0.0)).blocks[-1].operators)
 
 
 def _check_draft(model: Model, draft: Draft) -> None:

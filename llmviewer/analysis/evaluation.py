@@ -55,6 +55,7 @@ class Evaluation:
     served: times that the engine adds to kernels, by name [s].
     copying: layers whose copies overlap with kernels.
     stages: all pipeline stages, this one included; empty without a pipeline.
+    known_s: time from the start of a pass to that of the next one if that is before the end of all stages [s].
     """
 
     graph: Graph
@@ -62,15 +63,23 @@ class Evaluation:
     served: tuple[tuple[str, Count], ...] = ()
     copying: tuple[LayerWithCopies, ...] = ()
     stages: tuple[Evaluation, ...] = ()
+    known_s: Count | None = None
 
     def sum(self, quantity: Callable[[TimedOperator], Count]) -> Count:
         """Total of a quantity over operators x layers."""
+        repeats = {row.block.name: float(row.block.repeats) for row in self.rows}
+        return total(count * repeats[name] for name, count in self._of_blocks(quantity).items())
+
+    @property
+    def kernels_s(self) -> dict[str, Count]:
+        """Time of the kernels of one layer of every block, by name [s]."""
+        return self._of_blocks(lambda row: row.timing.time_s)
+
+    def _of_blocks(self, quantity: Callable[[TimedOperator], Count]) -> dict[str, Count]:
         blocks: dict[str, list[Count]] = {}
-        repeats: dict[str, float] = {}
         for row in self.rows:
             blocks.setdefault(row.block.name, []).append(quantity(row))
-            repeats[row.block.name] = float(row.block.repeats)
-        return total(total(counts) * repeats[name] for name, counts in blocks.items())
+        return {name: total(counts) for name, counts in blocks.items()}
 
     @cached_property
     def time_s(self) -> Count:
@@ -80,13 +89,13 @@ class Evaluation:
 
     @property
     def passing_s(self) -> tuple[Count, Count, Count]:
-        """Time through all pipeline stages, time of the slowest one, after which another pass can follow, and time of
-        the last one [s]."""
+        """Time through all pipeline stages or until the tokens are known, time of the slowest one, after which another
+        pass can follow, and time of the last one [s]."""
         times = [stage.time_s for stage in self.stages or (self,)]
         slowest = times[0]
         for seconds in times[1:]:
             slowest = np.maximum(slowest, seconds)
-        return total(times), slowest, times[-1]
+        return total(times) if self.known_s is None else self.known_s, slowest, times[-1]
 
     @cached_property
     def bounds(self) -> tuple[LayerWithCopies, ...]:
@@ -143,7 +152,13 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     stages = tuple(
         _served(Evaluation(graph=graph, rows=_priced(system, graph, priced)), system, step) for graph in graphs
     )
-    return replace(stages[fullest(graphs, system)], stages=stages)
+    found = replace(stages[fullest(graphs, system)], stages=stages)
+    if system.exits is None or system.exits.unknown is None:
+        return found
+    from llmviewer.analysis import pipeline_exits  # only early exit needs it
+
+    times = [pipeline_exits.StageTimes(stage.graph, stage.kernels_s, stage.time_s) for stage in stages]
+    return replace(found, known_s=pipeline_exits.time_to_next_pass(times, system.exits.unknown(graph)))
 
 
 def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:

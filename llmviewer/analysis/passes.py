@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from llmviewer.analysis.pipeline import fullest, stages_of
 from llmviewer.analysis.system import System
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Array, Count
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
@@ -59,8 +59,19 @@ def largest_passes_of(model: Model, system: System, request: Request, token_budg
 
 
 def system_per_pass(system: System, plan: Schedule, piece: slice | npt.NDArray[np.intp] = slice(None)) -> System:
-    """The system with the figures of the chip that runs each pass of `piece`; array figures are taken per point."""
+    """The system that runs each pass of `piece`: array figures of the chip are taken per point, and techniques that
+    depend on it know the place of the pass in its answer."""
+    if system.over_answer is not None:
+        system = system.over_answer(system, places_in_answers(plan)[piece])
     return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.point_of_pass[piece]))
+
+
+def places_in_answers(plan: Schedule) -> Array:
+    """Place of the token of each pass in its answer, t / N for t = 1 ... N - 1 after the first token; NaN for the
+    passes shown."""
+    counts = plan.decode_steps.astype(int)
+    number = np.arange(1.0, counts.sum() + 1.0) - np.repeat(plan.decode_starts - plan.shown, counts)
+    return np.concatenate((np.full(plan.shown, np.nan), number / np.repeat(plan.decode_steps + 1.0, counts)))
 
 
 def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:

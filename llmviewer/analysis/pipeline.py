@@ -46,7 +46,8 @@ def stages_of(graph: Graph, system: System) -> tuple[Graph, ...]:
     if count == 1:
         return (graph,)
     layers = [block for block in graph.blocks if block.is_layer]
-    return graphs_of_stages(graph, layers_of(count, sum(block.repeats for block in layers)), system)
+    stages = graphs_of_stages(graph, layers_of(count, sum(block.repeats for block in layers)), system)
+    return stages if system.exits is None else system.exits.change(graph, stages)
 
 
 def graphs_of_stages(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ...]:

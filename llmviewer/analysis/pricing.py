@@ -105,7 +105,7 @@ def _recorded_passing_s(
     """
     counts = [column for group in step.groups for column in _columns(group)]
     columns = [column for column in counts if isinstance(column, np.ndarray)]
-    if any(group.input_len is not None for group in step.groups):
+    if any(group.input_len is not None for group in step.groups) or system.over_answer is not None:
         return None
     if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts) or system.chip.points > 1:
         return None
@@ -139,6 +139,8 @@ def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
     prefill, one = slice(plan.prefill_passes), np.ones(plan.prefill_passes)
     (group,) = plan.step.groups
     token = Step((replace(group.select(prefill), batch_size=one, new_tokens=one),))
+    if system.exits is not None:  # a token of a prompt, which exits nowhere
+        token = Step((replace(token.groups[0], logit_positions=0.0 * one),))
     time_s, busiest_s, _ = evaluate(model, system_per_pass(system, plan, prefill), token).passing_s
     return plan.prefill_max(time_s - busiest_s)
 

@@ -51,6 +51,19 @@ class AppliedTechnique:
     explain: Callable[[Graph, Chip], tuple[RuleOutcome, ...]] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PipelineExits:
+    """Early exit in a pipeline.
+
+    change: graph of all layers, graphs of the pipeline stages -> those of stages that exit.  unknown: graph of all
+    layers -> probability that the tokens of a pass are not known before each layer, where stages go on with a pass
+    whose tokens are known while the next one begins; None where the next one begins after all stages.
+    """
+
+    change: Callable[[Graph, tuple[Graph, ...]], tuple[Graph, ...]]
+    unknown: Callable[[Graph], tuple[Count, ...]] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Numbers of devices by what they split.  A graph is always that of one device.
@@ -119,6 +132,8 @@ class System:
     copies_beside: offloaded tensors are copied to the device while the layer before computes.
     any_chunks: engines may cut prefill passes into chunks of any size; times in a pipeline are bounds over all sizes.
     policy: adapts the system to a request: model, system, request, token budget -> system.
+    exits: early exit in a pipeline.  over_answer: adapts the system to the place of the tokens of every pass in their
+    answer (passes.places_in_answers); None if no technique depends on it.
     programs: what this very system computes again and again; a changed copy begins with none.
     """
 
@@ -138,6 +153,8 @@ class System:
     copies_beside: bool = False
     any_chunks: bool = False
     policy: Policy | None = None
+    exits: PipelineExits | None = None
+    over_answer: Callable[[System, Count], System] | None = None
     drafters: tuple[Drafter, ...] = ()
     programs: Programs = field(init=False, default_factory=Programs)
 

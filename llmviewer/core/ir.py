@@ -86,8 +86,8 @@ class Operator:
     special_ops: exponentials (included in vector_flops) that also load the special-function units.
     masked_flops: the part of matmul_flops spent on pairs the mask discards (eager attention).
     compute: the dtype class of the matrix product.  shape: dimensions that graph passes and kernel models read.
-    where: 1.0 for forward passes that run it; for the others its counts are zero.
-    runs_on: the device or its host.
+    where: 1.0 for forward passes that run it; for the others its counts are zero.  runs_on: the device or its host.
+    one_run, runs: where counts are means over steps, the operator of those that run it, and their share of all steps.
     """
 
     name: str
@@ -106,6 +106,8 @@ class Operator:
     shape: object = None
     where: Count = 1.0
     runs_on: Place = Place.DEVICE
+    one_run: Operator | None = None
+    runs: Count = 1.0
 
     @property
     def is_kernel(self) -> bool:
@@ -141,8 +143,8 @@ class Operator:
 
     def map_work(self, change: Callable[[Count], Count]) -> Operator:
         """The operator with `change` applied to each of its counts of work; a plain zero stays zero."""
-        work = {name: getattr(self, name) for name in WORK_FIELDS}
-        changed: dict[str, Any] = {name: change(count) for name, count in work.items() if present(count)}
+        work = ((name, getattr(self, name)) for name in WORK_FIELDS)
+        changed: dict[str, Any] = {name: change(count) for name, count in work if present(count)}
         return replace(self, **changed)
 
     def moved_bytes(self, place: Place) -> Count:
@@ -191,13 +193,11 @@ def summed_work(operators: Iterable[Operator]) -> dict[str, Any]:
 def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
     """Bytes of the accesses at `place`; elements are summed per number format first, then scaled."""
     elements: dict[float, Count] = {}
-    for access in accesses:
-        tensor = access.tensor
+    for tensor, count in ((access.tensor, access.elements) for access in accesses):
         if tensor.place is place:
-            bits, count = tensor.dtype.bits, access.elements
+            bits = tensor.dtype.bits
             elements[bits] = elements[bits] + count if bits in elements else count
-    moved = [count * (bits / 8.0) for bits, count in elements.items()]
-    return moved[0] if len(moved) == 1 else total(moved)
+    return total(count * (bits / 8.0) for bits, count in elements.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

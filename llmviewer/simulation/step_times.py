@@ -159,6 +159,10 @@ def check(configuration: Configuration) -> None:
             "branches and blocks of tokens are not simulated; remove --branches or diffusion",
         ),
         (system.parallelism.pipeline > 1, "--pipeline-parallel-size is not simulated; use tensor parallelism"),
+        (
+            any(one.name.startswith("early_exit") for one in system.passes),
+            "--early-exit is not simulated: tables of times have no steps that exit; allowed: --skip-layers",
+        ),
         (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),
         (system.copies_beside or system.policy is not None, "--offload is not simulated; remove it"),
         (system.chip.points > 1, "hypothetical chips are not simulated; give one chip"),

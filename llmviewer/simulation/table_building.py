@@ -220,7 +220,7 @@ def _waits(passes: Passes) -> tuple[tuple[float, float], ...]:
     """Times of the host that kernels hide: in passes of more tokens than -> seconds."""
     engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
     launches = times_paid(evaluate(passes.model, passes.system, step).graph, step)["launch"]
-    eager_s = engine.constants.get("eager", 0.0) * 1e-6 * float(launches)
+    eager_s = engine.constants.get("eager", 0.0) * 1e-6 * float(np.max(launches))
     known = ((engine.graph_tokens, eager_s), (0.0, engine.draft_us * 1e-6))
     return tuple((above, seconds) for above, seconds in known if seconds)
 

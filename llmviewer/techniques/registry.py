@@ -180,7 +180,10 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step skips.", "0", "0"
     ),
     "early_exit": TechniqueOption(
-        "sparsity.exit_options", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", separator=";"
+        "sparsity.exit_options",
+        SharedBy.LAYERS,
+        "mean=0.6, mean=0.9..0.4, exits=8:0.3/16:0.4, two-exit=8:0.7 ...",
+        separator=";",
     ),
     # these choose the forward passes and change none of their operators
     "speculative": TechniqueOption(

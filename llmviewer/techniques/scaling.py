@@ -46,6 +46,15 @@ def with_probability(operator: Operator, probability: Count) -> Operator:
     )
 
 
+def sometimes(operator: Operator, probability: Count) -> Operator:
+    """The operator of a step that runs it with `probability`: means of its counts, and the time of its runs.
+
+    Kernels that run take as long as ever, so that `with_probability`, which makes a smaller kernel, would be too slow.
+    """
+    once = operator if operator.one_run is None else operator.one_run
+    return replace(with_probability(operator, probability), one_run=once, runs=operator.runs * probability)
+
+
 def map_operators(block: Block, change: Callable[[Operator], Operator]) -> Block:
     """The block with `change` applied to every operator."""
     return replace(block, operators=tuple(change(operator) for operator in block.operators))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from llmviewer.core.counts import Count, total
+from llmviewer.core.counts import Count, present, total
 from llmviewer.core.ir import Access, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
@@ -28,18 +28,19 @@ def time_within_layers(terms: Sequence[tuple[str, Count]]) -> Count:
 
 
 def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
-    """Number of times that a forward pass pays each of CONSTANTS."""
-    kernels = sum(block.repeats * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
-    exchanges = sum(
-        block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
-    )
+    """Number of times that a forward pass pays each of CONSTANTS; of what only some steps run, the mean."""
+    exchanges = _runs(graph, lambda operator: operator.kind is Kind.COLLECTIVE)
     return {
-        "launch": float(kernels),
+        "launch": _runs(graph, lambda operator: operator.runs_on is Place.DEVICE),
         "expert": _further_experts(graph),
-        "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
+        "layer": total(
+            float(block.repeats) * total(op.runs for op in block.operators) / max(len(block.operators), 1)
+            for block in graph.blocks
+            if block.is_layer
+        ),
         "step": 1.0,
-        "group": 1.0 if exchanges else 0.0,
-        "collective": float(exchanges),
+        "group": 1.0 if present(exchanges) else 0.0,
+        "collective": exchanges,
         "sequence": step.sequences,
         "sampling": step.logits,
     }
@@ -50,7 +51,7 @@ def _further_experts(graph: Graph) -> Count:
     found: list[Count] = []
     for block in graph.blocks:
         own = [one for one in block.operators if one.name.startswith(EXPERT_PREFIX)]
-        kernels = block.repeats * sum(one.role is not OperatorRole.EXPERT_COMBINE for one in own)
+        kernels = block.repeats * total(one.runs for one in own if one.role is not OperatorRole.EXPERT_COMBINE)
         used = [one.shape.active for one in own if isinstance(one.shape, GemmShape)]
         found += [kernels * np.maximum(used[0] - 1.0, 0.0)] if used else []
     return total(found)
@@ -60,6 +61,13 @@ def launching_s(constants: Mapping[str, float], paid: Mapping[str, Count]) -> Co
     """Time of the host to launch the kernels of a pass one by one [s]."""
     seconds: Count = constants["eager"] * 1e-6 * paid["launch"]
     return seconds + constants["expert"] * 1e-6 * paid["expert"] if "expert" in constants else seconds
+
+
+def _runs(graph: Graph, counts: Callable[[Operator], bool]) -> Count:
+    """Runs of some operators of a graph in all layers."""
+    return total(
+        float(block.repeats) * total(op.runs for op in block.operators if counts(op)) for block in graph.blocks
+    )
 
 
 def heads_per_kv_head(graph: Graph) -> Count:

@@ -29,6 +29,11 @@ class Timing:
     time_s: Count
     resources: tuple[tuple[str, Count], ...]
 
+    def times(self, number: Count) -> Timing:
+        """The time of `number` runs."""
+        resources = tuple((name, seconds * number) for name, seconds in self.resources)
+        return Timing(time_s=self.time_s * number, resources=resources)
+
     @property
     def bound(self) -> Count:
         """Index into BOUNDS of the slowest resource, per point."""
@@ -138,6 +143,8 @@ def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffi
 
     The maximum is smooth if the efficiency has a sharpness, as kernels near the ridge are slower than either roof.
     """
+    if operator.one_run is not None:
+        return time_operator(operator.one_run, chip, efficiency, operator.one_run.traffic_bytes).times(operator.runs)
     # hosts and their links are not measured, so data-sheet rates apply even if kernels of the device are calibrated
     rates = (efficiency if chip.host is None or operator.is_kernel else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))

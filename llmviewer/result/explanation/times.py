@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.core.counts import Count
 from llmviewer.core.terms import Term
@@ -17,6 +19,8 @@ OVERHEAD = "overhead"
 
 def operator_time(row: TimedOperator, one: Pass, name: str = "") -> Node:
     """Time of one run of an operator [s]: the largest of its resources' times, and the fixed time of a launch."""
+    if row.operator.one_run is not None:
+        return _mean_time(row, one, name)
     seconds = {resource: one.at(spent) for resource, spent in row.timing.resources}
     terms, sharpness = timing_of_terms(row, one)
     named, formulas = dict(terms.resources), Formulas()
@@ -39,6 +43,24 @@ def operator_time(row: TimedOperator, one: Pass, name: str = "") -> Node:
         values=values,
         source="time of one layer's operator (timing/roofline.py)",
         children=tuple(children),
+    )
+
+
+def _mean_time(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Mean time of an operator that only some steps run [s]."""
+    once = row.operator.one_run
+    assert once is not None
+    runs = one.at(row.operator.runs)
+    timing = row.timing.times(1.0 / np.maximum(row.operator.runs, np.finfo(np.float64).tiny))
+    run = operator_time(replace(row, operator=once, traffic_bytes=once.traffic_bytes, timing=timing), one, "one_run_s")
+    return Node(
+        name=name or f"{row.operator.name}_s",
+        value=one.at(row.timing.time_s),
+        unit="s",
+        formula="runs * one_run_s" if runs else "0",
+        values={"runs": runs} if runs else {},
+        source="mean over the steps that run it and those that do not (timing/roofline.py)",
+        children=(run,) if runs else (),
     )
 
 

@@ -42,7 +42,8 @@ ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out
 REPLICATED = frozenset(
     "frame_conv1 frame_conv2 patch_proj time_in_proj time_out_proj adaln_proj final_adaln_proj noise_proj "
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
-    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump prediction "
+    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_policy_in "
+    "exit_policy_out exit_jump prediction "
     "altup_prediction_router altup_correction_router altup_prediction_coefs altup_correction_coefs altup_projection "
     "altup_unembed_projection laurel_left laurel_right "
     "attn_predictor_in mlp_predictor_in index_q_proj index_k_proj index_weights_proj "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -11,11 +12,11 @@ import numpy as np
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Block, Graph, Operator, Pass, Role
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import Kind
-from llmviewer.techniques.scaling import map_operators, scale_moved, with_probability
+from llmviewer.techniques.scaling import map_operators, scale_moved, sometimes, with_probability
 from llmviewer.techniques.sparsity.exit_checks import Confidence
-from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
+from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens, forced, has_cache, mean
 
 
 class Fill(Enum):
@@ -23,9 +24,12 @@ class Fill(Enum):
 
     PROPAGATE = "propagate"  # computed from its last hidden state (CALM, arXiv 2207.07061)
     RECOMPUTE = "recompute"  # computed with the next token that runs deeper (FREE, arXiv 2310.05424)
-    NONE = "none"  # not filled: a bound
+    PIPELINE = "pipeline"  # computed by the stages after the exit beside the next token (EE-LLM, arXiv 2312.04916)
+    NONE = "none"  # not filled: a bound, or no later token needs them
 
 
+#: Least probability of a layer whose tokens wait to be recomputed.
+LEAST = 1e-9
 #: Tensors that skipped layers still compute if hidden states are propagated.
 KEYS_AND_VALUES = frozenset(
     "attn_norm attn_norm_quantize k_proj v_proj k_norm v_norm k_cache v_cache kv_a_proj kv_a_norm latent_cache".split()
@@ -36,59 +40,107 @@ KEYS_AND_VALUES = frozenset(
 class EarlyExit:
     """Exits, confidence measure and cache handling of early exit.
 
-    jump: a linear map replaces the skipped layers.
+    jump: a linear map replaces the skipped layers.  deficient: most steps in a row that leave caches unfilled, after
+    which a step runs all layers; None without limit.
     """
 
     exits: Exits
     confidence: Confidence = Confidence.CLASSIFIER
     fill: Fill = Fill.PROPAGATE
     jump: bool = False
+    deficient: int | None = None
 
 
-def early_exit(plan: EarlyExit) -> Pass:
-    """Scale the work of every layer by the probability that the step runs it.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExitingStep:
+    """Exits of the step that a graph describes.
 
-    A batch runs as deep as its deepest token, with finished tokens in it: 1 - (1 - Pr(depth >= l))^B.  Only steps whose
-    tokens all need logits exit early: decode and verification, not a prefill, a chunk or a batch with one of them.
-    Skipped layers stay stored; `plan.fill` fills their cache.  With RECOMPUTE the FLOPs of tokens are deferred, not
-    saved; weights and cached keys are read when a layer runs.  The checks are added by `exit_checks`; this pass runs
-    last, so that collectives are skipped with their layers.
+    runs: probability that its deepest token runs each layer.  checked: layers after which the confidence is checked.
     """
 
-    def change(graph: Graph) -> Graph:
-        tokens = StepTokens.from_graph(graph)
-        kinds = [block for block in graph.blocks if block.is_layer]
-        depth = sum(block.repeats for block in kinds)
-        reach, checked = plan.exits.reach(depth), plan.exits.checked(depth)
-        runs = {
-            block.name: tokens.mean(reach[layer] for layer in numbers)
-            for block, numbers in zip(kinds, layer_numbers(kinds), strict=True)
-        }
-        exited = tokens.may_exit * np.power(1.0 - reach[-1], tokens.logits)
+    plan: EarlyExit
+    tokens: StepTokens
+    fill: Fill
+    runs: tuple[Count, ...]
+    checked: tuple[int, ...]
+
+    @classmethod
+    def of(cls, plan: EarlyExit, graph: Graph, place: Count) -> ExitingStep:
+        """The exits of the whole graph's step.  place: of its tokens in their answers, as in Exits."""
+        tokens, exits = StepTokens.from_graph(graph), plan.exits
+        depth = sum(block.repeats for block in graph.blocks if block.is_layer)
+        if plan.confidence is Confidence.POSITION and not exits.at:
+            runs = tuple(tokens.together(share) for share in exits.fixed(depth, place))
+        else:
+            deepest = tokens.together if plan.confidence is Confidence.POSITION else tokens.deepest
+            runs = tuple(deepest(reach) for reach in exits.reach(depth, place))
+        if plan.deficient is not None:
+            runs = forced(runs, plan.deficient)
+        fill = plan.fill if has_cache(graph) else Fill.NONE
+        return cls(plan=plan, tokens=tokens, fill=fill, runs=runs, checked=exits.checked(depth))
+
+    @property
+    def head_is_checked(self) -> bool:
+        """Whether a check has computed the logits of a step that exits, so that only others need the head once more."""
+        return self.plan.confidence is Confidence.SOFTMAX and not self.plan.jump
+
+    def change(self, graph: Graph, numbers: Sequence[Sequence[int]], exited: Count) -> Graph:
+        """A graph of some of the layers with their work and that of its checks times the probability that it runs.
+
+        numbers: of the layers of each kind.  exited: probability that the step exits within these layers.
+        """
+        own = {number for listed in numbers for number in listed}
+        checked = [layer for layer in self.checked if layer in own]
         probabilities = {
-            "exit_check": tokens.may_exit * tokens.mean(reach[layer] for layer in checked),
-            "exit_jump": exited / len(checked),  # a step uses one of the stored matrices
+            "exit_check": self.tokens.may_exit * mean(self.runs[layer] for layer in checked) if checked else 0.0,
+            "exit_jump": exited / max(len(checked), 1),  # a step uses one of the stored matrices
         }
+        kinds = iter(numbers)
 
         def change_block(block: Block) -> Block:
             if block.name in probabilities:  # pruning may have reduced the number of layers to check
                 return map_operators(
                     replace(block, repeats=len(checked)),
-                    partial(with_probability, probability=probabilities[block.name]),
+                    partial(sometimes, probability=probabilities[block.name]),
                 )
             if not block.is_layer:
                 return block
+            runs = mean(self.runs[layer] for layer in next(kinds))
             return map_operators(
-                _check_fill(block, plan.fill), partial(_run_with_probability, runs=runs[block.name], fill=plan.fill)
+                _check_fill(block, self.fill), partial(_run_with_probability, runs=runs, fill=self.fill)
             )
 
         return graph.map_blocks(change_block)
 
+
+def early_exit(plan: EarlyExit, place: Count = np.nan) -> Pass:
+    """Scale the work of every layer by the probability that the step runs it.
+
+    A batch runs as deep as its deepest token, with finished tokens in it: 1 - (1 - Pr(depth >= l))^B.  Only steps whose
+    tokens all need logits exit early: decode and verification, not a prefill, a chunk or a batch with one of them; and
+    the one pass of an encoder.
+    Skipped layers stay stored; `plan.fill` fills their cache.  With RECOMPUTE the FLOPs of tokens are deferred, not
+    saved; weights and cached keys are read when a layer runs.  The checks are added by `exit_checks`; this pass runs
+    last, so that collectives are skipped with their layers.  place: of tokens in their answers, as in Exits.
+    """
+
+    def change(graph: Graph) -> Graph:
+        step = ExitingStep.of(plan, graph, place)
+        numbers = layer_numbers([block for block in graph.blocks if block.is_layer])
+        found = step.change(graph, numbers, 1.0 - step.runs[-1])
+        return with_head(found, step.runs[-1]) if step.head_is_checked else found
+
     return change
 
 
+def with_head(graph: Graph, probability: Count) -> Graph:
+    """The graph whose head runs with `probability`."""
+    head = partial(sometimes, probability=probability)
+    return graph.map_blocks(lambda block: map_operators(block, head) if block.name == "head" else block)
+
+
 def _check_fill(block: Block, fill: Fill) -> Block:
-    if fill is not Fill.RECOMPUTE and any(state.per_sequence for state in block.states):
+    if fill in (Fill.PROPAGATE, Fill.NONE) and any(state.per_sequence for state in block.states):
         raise UserError(
             f"--early-exit: recurrent layers need every token, but kv={fill.value} skips some; try kv=recompute"
         )
@@ -97,16 +149,30 @@ def _check_fill(block: Block, fill: Fill) -> Block:
 
 def _run_with_probability(operator: Operator, runs: Count, fill: Fill) -> Operator:
     """An operator of a layer that runs with probability `runs`."""
+    if fill is Fill.PIPELINE:
+        return operator
     if fill is Fill.RECOMPUTE:
-        reads = tuple(a if a.tensor.role is Role.ACTIVATION else scale_moved(a, runs) for a in operator.reads)
-        return replace(operator, reads=reads)
+        return _recomputed(operator, runs)
     kept = _cached_share(operator) if fill is Fill.PROPAGATE else 0.0
     if kept == 0.0:
-        return with_probability(operator, runs)
+        return sometimes(operator, runs)
     if kept == 1.0:
         return operator
     writes = tuple(a if a.tensor.name in KEYS_AND_VALUES else scale_moved(a, runs) for a in operator.writes)
-    return replace(with_probability(operator, runs + (1.0 - runs) * kept), writes=writes)
+    return replace(sometimes(operator, runs + (1.0 - runs) * kept), writes=writes)
+
+
+def _recomputed(operator: Operator, runs: Count) -> Operator:
+    """An operator that runs with probability `runs`, then also for the tokens that have not run it."""
+    waiting = 1.0 / np.maximum(runs, LEAST)
+
+    def is_shared(access: Access) -> bool:
+        return access.tensor.role is not Role.ACTIVATION
+
+    reads = tuple(scale_moved(a, runs) if is_shared(a) else a for a in operator.reads)
+    once = with_probability(operator, waiting)
+    once_reads = tuple(a if is_shared(a) else b for a, b in zip(operator.reads, once.reads, strict=True))
+    return replace(operator, reads=reads, one_run=replace(once, reads=once_reads), runs=1.0 / waiting)
 
 
 def _cached_share(operator: Operator) -> float:

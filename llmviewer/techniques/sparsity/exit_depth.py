@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Graph
+from llmviewer.core.ir import Graph, Role
+from llmviewer.ops.attention import AttentionShape
+
+#: Default of `tau`, the value that CALM decays its thresholds with (arXiv 2207.07061, section 3.5).
+DECAY = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exits:
     """Distribution of the number of layers that a token runs.
 
-    mean: mean share of the layers, if a token exits after each layer with the same probability.  at: (layers run,
-    probability) of each exit, used instead of `mean` if not empty; the remaining tokens run all layers.
+    mean: mean share of the layers, if a token exits after each layer with the same probability.  end: the mean share at
+    the end of an answer, where `mean` is that at its start; None if it stays.  tau: how fast it falls, as
+    exp(-tau t / N) at token t of N; 0 is a straight line.  at: (layers run, probability) of each exit, used instead of
+    `mean` if not empty; the remaining tokens run all layers.
     """
 
     mean: float = 1.0
+    end: float | None = None
+    tau: float = DECAY
     at: tuple[tuple[int, float], ...] = ()
 
     @property
     def never(self) -> bool:
         """Whether every token runs all layers."""
-        return self.mean == 1.0 and not any(probability for _, probability in self.at)
+        return self.mean == 1.0 and self.end in (None, 1.0) and not any(probability for _, probability in self.at)
 
-    def reach(self, layers: int) -> tuple[float, ...]:
-        """Probability that a token runs each of `layers` layers."""
+    def share(self, place: Count = np.nan) -> Count:
+        """Mean share of the layers of the token at `place`, t / N; where that is NaN, the mean over the answer."""
+        if self.end is None:
+            return self.mean
+        tau, gone = self.tau, -np.expm1(-self.tau)
+        left = (np.exp(-tau * place) - (1.0 - gone)) / gone if tau else 1.0 - place
+        over_answer = 1.0 / tau - (1.0 - gone) / gone if tau else 0.5
+        share = self.end + (self.mean - self.end) * np.where(np.isnan(place), over_answer, left)
+        return share if isinstance(place, np.ndarray) else float(share)
+
+    def reach(self, layers: int, place: Count = np.nan) -> tuple[Count, ...]:
+        """Probability that a token at `place` of its answer runs each of `layers` layers."""
         if not self.at:
-            stay = _stay_probability(self.mean, layers)
+            stay = _stay_probability(self.share(place), layers)
             return tuple(stay**layer for layer in range(layers))
         self._check(layers)
         return tuple(1.0 - sum(p for depth, p in self.at if depth <= layer) for layer in range(layers))
+
+    def fixed(self, layers: int, place: Count = np.nan) -> tuple[Count, ...]:
+        """Share of each layer that runs if all tokens at `place` exit after as many layers as the mean share."""
+        return tuple(np.clip(self.share(place) * layers - layer, 0.0, 1.0) for layer in range(layers))
 
     def checked(self, layers: int) -> tuple[int, ...]:
         """Indices of the layers after which the confidence is checked."""
@@ -46,48 +68,72 @@ class Exits:
                 raise UserError(f"--early-exit: an exit after layer {depth}; allowed: 1 to {layers - 1}")
 
 
-def _stay_probability(mean: float, layers: int) -> float:
+def _stay_probability(mean: Count, layers: int) -> Count:
     """Probability r of running one layer more, from 1 + r + ... + r^(L-1) = mean L (truncated geometric depth)."""
-    if mean * layers < 1.0:
-        raise UserError(f"--early-exit: mean {mean:g} of {layers} layers is less than one layer")
-    low, high = 0.0, 1.0
+    least = float(np.min(mean))
+    if least * layers < 1.0:
+        raise UserError(f"--early-exit: mean {least:g} of {layers} layers is less than one layer")
+    low, high = 0.0 * mean, 0.0 * mean + 1.0
     for _ in range(60):
         middle = (low + high) / 2.0
-        low, high = (low, middle) if sum(middle**n for n in range(layers)) > mean * layers else (middle, high)
-    return high
+        above = total(middle**n for n in range(layers)) > mean * layers
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return high if isinstance(mean, np.ndarray) else float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTokens:
-    """Tokens of a step, and how many of them need logits.
+    """Tokens of a step, and how many of them need logits (of an encoder: how many sequences it has).
 
-    Only tokens that need logits may exit early; if any token does not (a prompt, a chunk), every layer runs.
+    may_exit: 1.0 where all tokens of the step may exit early, else 0.0.
     """
 
     tokens: Count
     logits: Count
+    may_exit: Count = 1.0
 
     @staticmethod
     def from_graph(graph: Graph) -> StepTokens:
-        """The tokens of the step that a graph describes."""
+        """The tokens of the step that a graph describes.
+
+        Only tokens that need logits may exit early; if any token does not (a prompt, a chunk), every layer runs.  A
+        graph without a cache is the one pass of an encoder, whose sequences exit as wholes, decided on one row each.
+        """
+        tokens = graph.blocks[0].operators[0].output_shape[0]
+        if not has_cache(graph):
+            shape = next(op.shape for _, op in graph if isinstance(op.shape, AttentionShape))
+            return StepTokens(tokens=tokens, logits=total(group.batch_size for group in shape.groups))
         head = (op for block, op in graph if block.name == "head")
-        logits = next(op for op in head if "lm_head" in op.name.split("+"))  # fusion joins names by +
-        return StepTokens(tokens=graph.blocks[0].operators[0].output_shape[0], logits=logits.output_shape[0])
+        logits = next(op for op in head if "lm_head" in op.name.split("+")).output_shape[0]  # fusion joins names by +
+        return StepTokens(tokens=tokens, logits=logits, may_exit=np.where(tokens > logits, 0.0, 1.0))
 
-    @property
-    def may_exit(self) -> Count:
-        """1.0 if all tokens of the step may exit early, else 0.0."""
-        return np.where(self.tokens > self.logits, 0.0, 1.0)
-
-    def deepest(self, reach: float) -> Count:
+    def deepest(self, reach: Count) -> Count:
         """Probability that any token runs a layer that each one runs with `reach`: 1 - (1 - reach)^tokens."""
         return 1.0 - self.may_exit * np.power(1.0 - reach, self.logits)
 
-    def mean(self, reaches: Iterable[float]) -> Count:
-        """Mean of `deepest` over layers, summed from the first to the last."""
-        summed: Count = 0.0
-        count = 0
-        for reach in reaches:
-            summed = summed + self.deepest(reach)
-            count += 1
-        return summed / count
+    def together(self, reach: Count) -> Count:
+        """Probability that the step runs a layer if all of its tokens exit after the same one."""
+        return 1.0 - self.may_exit * (1.0 - reach)
+
+
+def has_cache(graph: Graph) -> bool:
+    """Whether later passes read keys, values or states of this one, so that skipped layers have to fill them."""
+    return any(access.tensor.role is Role.CACHE for _, operator in graph for access in operator.writes)
+
+
+def forced(runs: Sequence[Count], most: int) -> tuple[Count, ...]:
+    """Probabilities that a step runs each layer if, after `most` steps that exited early, the next runs all layers.
+
+    Without that, a share q of the steps runs all layers, so that of a run of steps up to a full one, n have exited with
+    probability (1 - q)^n; at most `most` makes one in 1 + (1 - q) + ... + (1 - q)^most steps a full one (EE-LLM,
+    arXiv 2312.04916, KV recomputation).
+    """
+    early = 1.0 - runs[-1]
+    full = 1.0 / total(early**n for n in range(most + 1))
+    return tuple(full + (1.0 - full) * (each - runs[-1]) / np.maximum(early, 1e-300) for each in runs)
+
+
+def mean(values: Iterable[Count]) -> Count:
+    """Mean of several counts, summed from the first to the last."""
+    listed = tuple(values)
+    return total(listed) / len(listed)

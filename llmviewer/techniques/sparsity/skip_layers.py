@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmviewer.core.ir import Pass
-from llmviewer.techniques.scaling import map_operators, with_probability
+from llmviewer.techniques.scaling import map_operators, sometimes
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 _SHARE = Parameter(name="share", low=0.0, high=0.99)
@@ -20,9 +20,7 @@ def skip_layers(share: float) -> Pass:
         return lambda graph: graph
     kept = 1.0 - share
     return lambda graph: graph.map_blocks(
-        lambda block: (
-            map_operators(block, lambda operator: with_probability(operator, kept)) if block.is_layer else block
-        )
+        lambda block: map_operators(block, lambda operator: sometimes(operator, kept)) if block.is_layer else block
     )
 
 
