@@ -150,6 +150,13 @@ def test_runs_between_two_are_equal_alone_and_together() -> None:
         assert value == pytest.approx(metric.of(both.result(taken)), rel=1e-12), sorted(taken)
 
 
+@pytest.mark.parametrize("figure", ["bandwidth=x2", "peak.fp8=3PFLOP/s"])
+def test_chips_with_figures_that_are_set_are_compared_like_real_ones(figure: str) -> None:
+    found = lv.why(f"opt-1.3b --hardware a100 --set {figure}", f"opt-1.3b --hardware h100 --set {figure}")
+    a, b = (lv.analyze("opt-1.3b", chip, set=figure).tpot_s for chip in ("a100", "h100"))
+    assert sum(amounts(found).values()) == pytest.approx(float(b - a), rel=1e-9)
+
+
 def test_identical_lines_have_no_difference() -> None:
     found = lv.why(A100, "meta-llama/Llama-3.2-1B --hardware a100")
     assert found.difference == 0.0

@@ -211,7 +211,7 @@ class Analysis:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
         read = self.per_round(lambda one: one.schedule.decode_sum(one.passes.read_bytes))
         repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
-        time_s = np.where(self.schedule.tokens > 0, self.decode_s, np.nan)
+        time_s = np.where((self.schedule.tokens > 0) & (self.decode_s > 0.0), self.decode_s, np.nan)
         return np.asarray(read * repeats / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
     @property

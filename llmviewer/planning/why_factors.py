@@ -62,11 +62,15 @@ class Pair:
         return self._configured([taken]).answer(self._request(taken))
 
     def values(self, wanted: Sequence[Taken], metric: RunMetric) -> Iterator[tuple[Taken, float | UserError]]:
-        """The metric of each run between A and B, or the error of one that is impossible."""
+        """The metric of each run between A and B, or the error of one that is impossible.
+
+        Figures that --set changes are those of one chip, so such runs are not evaluated as one array.
+        """
+        hypothetical = any(side.words["set"] != OPTIONS["set"].default for side in (self.a, self.b))
         chips: dict[Any, list[Taken]] = {}
         for taken in wanted:
             key = (taken.difference(CHIP_GROUPS), taken.intersection(NOT_STACKED), structure(self._chip(taken)))
-            chips.setdefault(key, []).append(taken)
+            chips.setdefault(taken if hypothetical else key, []).append(taken)
         for together in chips.values():
             yield from self._together(together, metric)
 
