@@ -9,7 +9,7 @@ import pytest
 
 from llmviewer.core.errors import UserError
 
-from .answers import analyze
+from .answers import analyze, refusal
 
 WORK = {"input_len": 512, "output_len": 32}
 
@@ -31,11 +31,13 @@ def placements() -> Iterator[str]:
         yield from (text + way for way in ("", ",overlap=off", ",overlap=layer", ",to=disk"))
         yield from (text + way for way in (",compute=host", ",compute=attention"))
         yield from (f"experts,{text}{way}" for way in ("", ",compute=device"))
+        if kv == 1:
+            yield from (f"{text},gpu_batches=4{way}" for way in ("", ",compute=attention"))
 
 
 @pytest.mark.parametrize(
     ("model", "chip", "batch"),
-    [("opt-30b", "t4", 64), ("mixtral-8x7b", "rtx-4090", 4)],
+    [("opt-30b", "t4", 64), ("mixtral-8x7b", "rtx-4090", 16)],
 )
 def test_no_placement_that_a_user_can_type_is_faster(model: str, chip: str, batch: int) -> None:
     found = seconds(model, chip, batch, "flexgen")
@@ -82,3 +84,79 @@ def test_weights_are_copied_while_the_host_attends() -> None:
 def test_several_devices_copy_because_their_host_computes_nothing() -> None:
     found = analyze("opt-30b", "t4", batch_size=8, tensor_parallel_size=2, offload="flexgen", **WORK)
     assert "compute=device" in found.to_dict()["passes"][-1]
+
+
+#: FlexGen's policy for OPT-30B on a T4: `--percent 20 80 0 100 0 100 --gpu-batch-size 48 --num-gpu-batches 3`.
+#: Source: benchmark/flexgen/bench_suite.py in https://github.com/FMInference/FlexiGen
+POLICY = "weights=0.8,kv=1,activations=1,gpu_batches=3"
+
+
+def test_a_block_of_three_gpu_batches_copies_weights_once_and_keeps_activations_of_one() -> None:
+    """OPT-30B, 144 sequences: a layer has 12 x 7168^2 + 13 x 7168 weights, 1.23 GB, of which 0.8 cross PCIe 3.0
+    (15.75 GB/s) once for all three.  Each brings the keys and values of its 48 sequences, 511 x 2 x 7168 x 2 bytes.
+    Activations are those of 48, so that a third of them is left beside the two layers of weights that are copied."""
+    link, weights = 15.75e9, 0.8 * 2 * (12 * 7168**2 + 13 * 7168)
+    whole, part = (analyze("opt-30b", "t4", batch_size=144, offload=o, **WORK) for o in (POLICY[:-14], POLICY))
+    rows = {row["name"]: row["time_s"] for row in part.stage("decode")["operators"]}
+    assert rows["load_weights"] == pytest.approx(weights / 3 / link, rel=1e-6)
+    assert rows["load_kv"] == pytest.approx(48 * 511 * 2 * 7168 * 2 / link, rel=1e-6)
+    of_batch, of_block = (float(one.analysis.memory.activations_bytes[0]) - 2 * weights for one in (part, whole))
+    assert of_batch / of_block == pytest.approx(1 / 3, rel=1e-3)
+    bound = [float(one.analysis.tpot_s[0]) for one in (part, whole)]
+    assert bound[0] == pytest.approx(bound[1], rel=1e-3), "both are bound by the same copies"
+    assert part.analysis.memory.host_bytes == pytest.approx(whole.analysis.memory.host_bytes)
+
+
+def test_every_gpu_batch_reads_the_weights_from_device_memory() -> None:
+    """OPT-1.3B on the device: 24 layers of 12 x 2048^2 + 13 x 2048 weights and a head of 50272 x 2048, 2 bytes each, at
+    320 GB/s: each of 7 further GPU batches of 2 adds their time to a step, as all of it is bound by memory."""
+    whole, parts = (
+        float(analyze("opt-1.3b", "t4", batch_size=16, offload=offload, **WORK).analysis.tpot_s[0])
+        for offload in ("none", "weights=0,gpu_batches=8")
+    )
+    weights = 2 * (24 * (12 * 2048**2 + 13 * 2048) + 50272 * 2048)
+    assert parts - whole == pytest.approx(7 * weights / 320e9, rel=2e-3)
+
+
+def test_hidden_states_of_the_other_gpu_batches_wait_on_the_device() -> None:
+    """OPT-30B, 144 prompts of 512: the states of 96 of them, 7168 x 2 bytes per token, wait while 48 are computed,
+    unless they are on the host."""
+    here, there = (
+        float(analyze("opt-30b", "t4", batch_size=144, offload=o, **WORK).analysis.memory.activations_bytes[0])
+        for o in ("weights=0.8,kv=1,gpu_batches=3", POLICY)
+    )
+    buffers = 2 * 48 * 512 * 7168 * 2  # of the hidden states that come from the host
+    assert here - (there - buffers) == pytest.approx(96 * 512 * 7168 * 2, rel=1e-6)
+
+
+def test_a_block_loads_the_experts_that_any_of_its_tokens_selects() -> None:
+    """Mixtral, 2 of 8 experts: one sequence loads 2, a block of four GPU batches of one 8 (1 - 0.75^4) = 5.47."""
+    one, block = (
+        analyze("mixtral-8x7b", "rtx-4090", batch_size=batch, offload=f"experts,compute=device{more}", **WORK)
+        for batch, more in ((1, ""), (4, ",gpu_batches=4"))
+    )
+    times = [
+        next(r["time_s"] for r in x.stage("decode")["operators"] if r["name"] == "load_weights") for x in (one, block)
+    ]
+    assert 4 * times[1] / times[0] == pytest.approx(8 * (1 - 0.75**4) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chip", "batch", "host"), [("rtx-4090", 144, "desktop-ddr5-6000"), ("h100", 128, "xeon-8480-ddr5")]
+)
+def test_dividing_the_batch_is_chosen_where_it_is_faster(chip: str, batch: int, host: str) -> None:
+    """The search takes at least as long with one GPU batch, and with any other number that divides into fours."""
+    free, *fixed = (
+        seconds("opt-30b", chip, batch, f"flexgen,host={host}{more}")
+        for more in ("", *(f",gpu_batches={count}" for count in (1, 2, 4)))
+    )
+    assert free is not None
+    assert all(time is None or free <= time * (1 + 1e-9) for time in fixed)
+
+
+def test_gpu_batches_divide_a_static_batch_on_one_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"analyze opt-30b --hardware t4 --input-len 64 --output-len 2 --offload {POLICY}".split()
+    assert "needs at least 3 sequences" in refusal([*words, "--batch-size", "2"], capsys)
+    assert "remove one" in refusal([*words, "--batch-size", "6", "-pp", "2"], capsys)
+    assert "not modelled with speculative(ngram)" in refusal([*words, "--batch-size", "6", "--speculative", "ngram"], capsys)
+    assert "static batch" in refusal([*words, "--batch-size", "6", "--batching", "continuous"], capsys)

@@ -10,13 +10,12 @@ import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.evaluation import evaluate
-from llmviewer.analysis.passes import system_per_pass
+from llmviewer.analysis.passes import passes_of, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
-from llmviewer.serving.schedule import schedule
 
 #: Kinds of tensors and the places they may go to; the rest of each stays on the device.
 KINDS = ("weights", "kv", "activations")
@@ -177,12 +176,12 @@ def problem(
 
 def cost_of(model: Model, system: System, request: Request, token_budget: float) -> Cost:
     """Cost of one placement: seconds of the layers, and of the whole passes as `whole_s`."""
-    plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
+    plan = passes_of(model, system, request, token_budget, None)
     evaluation = evaluate(model, system_per_pass(system, plan), plan.step)
-    tokens = float(np.max(system.generation.tokens))
+    repeats = float(np.max(system.parallelism.in_flight(request))) / float(np.max(system.generation.tokens))
     passes: dict[str, Callable[[Count], Array]] = {
         "prefill": plan.prefill,
-        "decode": lambda count: plan.decode_sum(count) / tokens,
+        "decode": lambda count: plan.decode_sum(count) * repeats,
     }
     kernels = evaluation.sum(lambda row: row.timing.time_s if row.block.is_layer else 0.0)
     for layer in evaluation.copying:  # their copies are resources of their own

@@ -56,7 +56,8 @@ class Parallelism:
     """Numbers of devices by what they split.  A graph is always that of one device.
 
     microbatches: parts of a batch that go through the pipeline one after another.  fills: their number was not
-    requested, so that a batching without a common start may fill the pipeline.
+    requested, so that a batching without a common start may fill the pipeline.  block: they share copies of the
+    weights instead, layer by layer (GPU batches of `--offload`), so the batch must have as many sequences.
     expert: devices over which whole experts are distributed (tensor x data groups); 1: each expert is split.
     sequence: norms and residual sums are split by tokens in a tensor group.
     instances: replicas like this one that serve together (disaggregation).
@@ -70,6 +71,7 @@ class Parallelism:
     sequence: bool = False
     microbatches: int = 1
     fills: bool = False
+    block: bool = False
     instances: int = 1
 
     @property

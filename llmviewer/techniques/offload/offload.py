@@ -37,6 +37,8 @@ PRESETS: dict[str, dict[str, str]] = {
     "flash": {"to": "disk", "overlap": "off"},
     "flexgen": {"to": "disk"},
 }
+#: GPU batches that a batch is divided into.
+BATCHES = Parameter(name="gpu_batches", default=1, low=1, high=65536, whole=True)
 SHARES = tuple(Parameter(name=name, default=0.0, low=0.0, high=1.0) for name in TENSORS)
 NEURONS = {
     name: Parameter(name=name, default=share, low=0.0, high=1.0) for name, share in (("kept", 0.24), ("fresh", 0.024))
@@ -50,7 +52,8 @@ def _make(text: str) -> Change:
     if preset == "flexgen":
         from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
 
-        return flexgen(machine, figures)
+        batches = int(BATCHES.value(given, WHERE)) if BATCHES.name in given else None
+        return flexgen(machine, figures, batches)
     pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
@@ -72,7 +75,7 @@ def _parse(text: str) -> dict[str, str]:
     preset = first.strip() if "=" not in first else ""
     if "=" not in first and preset not in PRESETS:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
-    known = OF_HOST if preset == "flexgen" else (*TENSORS, *CHOICES, *OF_HOST[:2])
+    known = (*OF_HOST, BATCHES.name) if preset == "flexgen" else (*TENSORS, *CHOICES, BATCHES.name, *OF_HOST[:2])
     known = (*OF_HOST[:2], *NEURONS) if preset == "flash" else known
     own = parse_parameters(WHERE, rest if preset else text, known)
     for name, allowed in CHOICES.items():
@@ -106,6 +109,7 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
         on_host=on_host,
         delegates=given.get("compute") == "attention",
         overlap=Overlap(given.get("overlap", Overlap.SHARE.value)),
+        gpu_batches=int(BATCHES.value(given, WHERE)),
     )
 
 
@@ -135,6 +139,8 @@ TECHNIQUE = Technique(
         "attention: the host attends over its part of the cache, the rest is copied",
         "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
         "are; off: a layer waits for its copies",
+        "gpu_batches": "parts of the batch that go through each layer in turn; weights are copied once for all, and "
+        "activations are those of one part",
         "to": "host or disk",
         "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
         "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them; avx512: with its vector units, "
@@ -146,7 +152,8 @@ TECHNIQUE = Technique(
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
         "experts": "the host stores the routed experts and computes with them (KTransformers); with to=disk the "
         "experts that tokens select are read from its disk (EdgeMoE)",
-        "flexgen": "the fastest shares for the request and what the host computes, by linear programs (FlexGen)",
+        "flexgen": "the fastest shares for the request, what the host computes and the number of GPU batches, by "
+        "linear programs (FlexGen)",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
         "per token (LLM in a flash)",
     },

@@ -41,7 +41,8 @@ class Offload:
     are copied to the device.  delegates: the host computes attention over its cache, but nothing else.  overlap:
     whether copies run while the previous layer computes, for a share of every layer or for whole layers; with NOTHING
     a layer waits for its copies.  head: lm_head is offloaded if all layers are.  flash: the feed-forward weights are
-    read from the disk instead.
+    read from the disk instead.  gpu_batches: parts of the batch (the block) that go through every layer one after
+    another; one copy of the layer's weights serves them all.
     """
 
     weights: OffloadShares = ON_DEVICE
@@ -53,11 +54,16 @@ class Offload:
     overlap: Overlap = Overlap.SHARE
     head: bool = True
     flash: Flash | None = None
+    gpu_batches: int = 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything stays on the device."""
-        return self.flash is None and not any(a.share for a in (self.weights, self.kv, self.activations))
+        """Whether everything stays on the device, and the batch is whole."""
+        return (
+            self.flash is None
+            and self.gpu_batches == 1
+            and not any(a.share for a in (self.weights, self.kv, self.activations))
+        )
 
     @property
     def needs_host(self) -> bool:
@@ -71,6 +77,7 @@ class Offload:
         texts = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in shares if of.share]
         texts += ["compute=host"] if self.on_host else ["compute=attention"] if self.delegates and self.kv.share else []
         texts += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
+        texts += [f"gpu_batches={self.gpu_batches}"] if self.gpu_batches > 1 else []
         return ", ".join(texts) or "all on the device"
 
     def make(self, chip: Chip) -> Pass:
@@ -106,8 +113,11 @@ class Offload:
             selects=is_routed if self.experts else all_weights,
             whole_layers=self.overlap is Overlap.LAYER,
             head=self.head,
+            batches=float(self.gpu_batches),
         )
-        idle = not any(shares.share for shares in (streams.weights, streams.kv, streams.activations))
+        idle = self.gpu_batches == 1 and not any(
+            shares.share for shares in (streams.weights, streams.kv, streams.activations)
+        )
         return [] if idle else [stream(streams)]
 
 
@@ -136,8 +146,18 @@ def with_offload(system: System, plan: Offload, prefix: str = "") -> System:
         raise UserError(
             f"{WHERE}: {chip} has no link to a host; use to=disk if the device shares the memory of its host"
         )
+    if plan.gpu_batches > 1:
+        system = _in_batches(system, plan.gpu_batches)
     host = system.chip.host
     assert host is not None
     where = f"host={host.name}" + (f", disk={host.disk.name}" if host.disk else "")
     applied = AppliedTechnique(name=f"offload({prefix}{plan}, {where})", make=plan.make)
     return replace(system, passes=(*system.passes, applied), copies_beside=plan.overlap is not Overlap.NOTHING)
+
+
+def _in_batches(system: System, count: int) -> System:
+    """The system whose static batch is divided into GPU batches."""
+    own = system.parallelism
+    if own.pipeline > 1 or system.spatial:
+        raise UserError(f"{WHERE} gpu_batches: the stages of a pipeline have micro-batches of their own; remove one")
+    return replace(system, parallelism=replace(own, microbatches=count, block=True))
