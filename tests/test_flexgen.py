@@ -156,7 +156,11 @@ def test_dividing_the_batch_is_chosen_where_it_is_faster(chip: str, batch: int, 
 
 def test_gpu_batches_divide_a_static_batch_on_one_stage(capsys: pytest.CaptureFixture[str]) -> None:
     words = f"analyze opt-30b --hardware t4 --input-len 64 --output-len 2 --offload {POLICY}".split()
-    assert "needs at least 3 sequences" in refusal([*words, "--batch-size", "2"], capsys)
-    assert "remove one" in refusal([*words, "--batch-size", "6", "-pp", "2"], capsys)
-    assert "not modelled with speculative(ngram)" in refusal([*words, "--batch-size", "6", "--speculative", "ngram"], capsys)
-    assert "static batch" in refusal([*words, "--batch-size", "6", "--batching", "continuous"], capsys)
+    for more, message in (
+        ("--batch-size 2", "needs at least 3 sequences"),
+        ("--batch-size 6 -pp 2", "remove one"),
+        ("--batch-size 6 --speculative ngram", "not modelled with speculative(ngram)"),
+        ("--batch-size 6 --batching continuous", "static batch"),
+        ("--batch-size 6 --batching chunked,tokens=64", "GPU batches of --offload"),
+    ):
+        assert message in refusal([*words, *more.split()], capsys)

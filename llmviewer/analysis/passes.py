@@ -27,7 +27,7 @@ def passes_of(model: Model, system: System, request: Request, token_budget: floa
     batch.
     """
     own = system.parallelism.microbatch(request)
-    if system.parallelism.block:
+    if system.block:
         _check_block(system, request)
     if running is None:
         plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)

@@ -56,8 +56,7 @@ class Parallelism:
     """Numbers of devices by what they split.  A graph is always that of one device.
 
     microbatches: parts of a batch that go through the pipeline one after another.  fills: their number was not
-    requested, so that a batching without a common start may fill the pipeline.  block: they share copies of the
-    weights instead, layer by layer (GPU batches of `--offload`), so the batch must have as many sequences.
+    requested, so that a batching without a common start may fill the pipeline.
     expert: devices over which whole experts are distributed (tensor x data groups); 1: each expert is split.
     sequence: norms and residual sums are split by tokens in a tensor group.
     instances: replicas like this one that serve together (disaggregation).
@@ -71,7 +70,6 @@ class Parallelism:
     sequence: bool = False
     microbatches: int = 1
     fills: bool = False
-    block: bool = False
     instances: int = 1
 
     @property
@@ -119,6 +117,7 @@ class System:
     spatial: on-chip memory of all chips holds the model and a cache of `resident_tokens` tokens.
     scheme: the requested generation scheme; generation, drafters: the scheme applied to the model.
     copies_beside: offloaded tensors are copied to the device while the layer before computes.
+    block: micro-batches go through one device, layer by layer, and share copies of the weights (GPU batches).
     any_chunks: engines may cut prefill passes into chunks of any size; times in a pipeline are bounds over all sizes.
     policy: adapts the system to a request: model, system, request, token budget -> system.
     programs: what this very system computes again and again; a changed copy begins with none.
@@ -138,6 +137,7 @@ class System:
     scheme: GenerationScheme | None = None
     generation: Generation = AUTOREGRESSIVE
     copies_beside: bool = False
+    block: bool = False
     any_chunks: bool = False
     policy: Policy | None = None
     drafters: tuple[Drafter, ...] = ()

@@ -160,4 +160,4 @@ def _in_batches(system: System, count: int) -> System:
     own = system.parallelism
     if own.pipeline > 1 or system.spatial:
         raise UserError(f"{WHERE} gpu_batches: the stages of a pipeline have micro-batches of their own; remove one")
-    return replace(system, parallelism=replace(own, microbatches=count, block=True))
+    return replace(system, parallelism=replace(own, microbatches=count), block=True)
