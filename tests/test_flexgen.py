@@ -164,3 +164,26 @@ def test_gpu_batches_divide_a_static_batch_on_one_stage(capsys: pytest.CaptureFi
         ("--batch-size 6 --batching chunked,tokens=64", "GPU batches of --offload"),
     ):
         assert message in refusal([*words, *more.split()], capsys)
+
+
+@pytest.mark.parametrize(
+    ("model", "kv", "copies", "bytes_per_element"),
+    [("opt-30b", "auto", 2, 2 + 2 * (4 + 4)), ("llama-2-70b", "fp32", 1, 4 + 8 * (4 + 4)), ("opt-30b", "fp32", 0, 4)],
+)
+def test_a_host_that_copies_its_cache_first_moves_more(
+    model: str, kv: str, copies: int, bytes_per_element: int
+) -> None:
+    """FlexGen reads 16 bit, writes and reads two fp32 copies; Llama-2-70b of Transformers repeats 8 heads for 64."""
+    text = f"kv=1,compute=attention,copies={copies}"
+    row = next(
+        row
+        for row in analyze(model, "a100", offload=text, kv_cache_dtype=kv, **WORK).stage("decode")["operators"]
+        if row["name"] == "attention on host"
+    )
+    width = 7168 if model == "opt-30b" else 1024
+    assert row["time_s"] == pytest.approx(511 * 2 * width * bytes_per_element / 307.2e9, rel=5e-3)
+
+
+def test_only_a_host_that_attends_copies_its_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "analyze opt-30b --hardware t4 --offload kv=1,copies=1".split()
+    assert "copies requires kv and compute" in refusal(words, capsys)

@@ -39,6 +39,8 @@ PRESETS: dict[str, dict[str, str]] = {
 }
 #: GPU batches that a batch is divided into.
 BATCHES = Parameter(name="gpu_batches", default=1, low=1, high=65536, whole=True)
+#: Copies of keys and values that the host makes before it attends.
+COPIES = Parameter(name="copies", default=0, low=0, high=16)
 SHARES = tuple(Parameter(name=name, default=0.0, low=0.0, high=1.0) for name in TENSORS)
 NEURONS = {
     name: Parameter(name=name, default=share, low=0.0, high=1.0) for name, share in (("kept", 0.24), ("fresh", 0.024))
@@ -75,7 +77,11 @@ def _parse(text: str) -> dict[str, str]:
     preset = first.strip() if "=" not in first else ""
     if "=" not in first and preset not in PRESETS:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
-    known = (*OF_HOST, BATCHES.name) if preset == "flexgen" else (*TENSORS, *CHOICES, BATCHES.name, *OF_HOST[:2])
+    known = (
+        (*OF_HOST, BATCHES.name)
+        if preset == "flexgen"
+        else (*TENSORS, *CHOICES, BATCHES.name, COPIES.name, *OF_HOST[:2])
+    )
     known = (*OF_HOST[:2], *NEURONS) if preset == "flash" else known
     own = parse_parameters(WHERE, rest if preset else text, known)
     for name, allowed in CHOICES.items():
@@ -101,6 +107,9 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
     if given.get("compute") == "attention" and kv.disk:
         raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
+    copies = COPIES.value(given, WHERE)
+    if copies and not (kv.share and given.get("compute") in ("attention", "host")):
+        raise UserError(f"{WHERE}: the host copies keys and values that it attends to; copies requires kv and compute")
     return Offload(
         weights=weights,
         kv=kv,
@@ -110,6 +119,7 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
         delegates=given.get("compute") == "attention",
         overlap=Overlap(given.get("overlap", Overlap.SHARE.value)),
         gpu_batches=int(BATCHES.value(given, WHERE)),
+        copies=copies,
     )
 
 
@@ -141,6 +151,8 @@ TECHNIQUE = Technique(
         "are; off: a layer waits for its copies",
         "gpu_batches": "parts of the batch that go through each layer in turn; weights are copied once for all, and "
         "activations are those of one part",
+        "copies": "times that the host copies keys and values in fp32, for every query head, before it attends: 1 for "
+        "Llama in Transformers (repeat_kv), 2 for FlexGen; default 0",
         "to": "host or disk",
         "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
         "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them; avx512: with its vector units, "

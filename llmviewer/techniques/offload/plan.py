@@ -42,7 +42,8 @@ class Offload:
     whether copies run while the previous layer computes, for a share of every layer or for whole layers; with NOTHING
     a layer waits for its copies.  head: lm_head is offloaded if all layers are.  flash: the feed-forward weights are
     read from the disk instead.  gpu_batches: parts of the batch (the block) that go through every layer one after
-    another; one copy of the layer's weights serves them all.
+    another; one copy of the layer's weights serves them all.  copies: of keys and values that the host makes, in fp32
+    and for every query head, before it attends.
     """
 
     weights: OffloadShares = ON_DEVICE
@@ -55,6 +56,7 @@ class Offload:
     head: bool = True
     flash: Flash | None = None
     gpu_batches: int = 1
+    copies: float = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -77,6 +79,7 @@ class Offload:
         texts = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in shares if of.share]
         texts += ["compute=host"] if self.on_host else ["compute=attention"] if self.delegates and self.kv.share else []
         texts += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
+        texts += [f"copies={self.copies:g}"] if self.copies else []
         texts += [f"gpu_batches={self.gpu_batches}"] if self.gpu_batches > 1 else []
         return ", ".join(texts) or "all on the device"
 
@@ -100,7 +103,7 @@ class Offload:
         share = self.weights.share if self.on_host else 0.0
         passes = [(experts_on_host if self.experts else layers_on_host)(share)] if share else []
         attends = (self.on_host or self.delegates) and self.kv.share
-        return [*passes, attention_on_host(self.kv)] if attends else passes
+        return [*passes, attention_on_host(self.kv, self.copies)] if attends else passes
 
     def _copy_passes(self, chip: Chip) -> list[Pass]:
         """Passes that copy offloaded tensors to the device."""
