@@ -731,3 +731,10 @@ def test_compare_contrasts_streaming_and_host_compute(capsys: pytest.CaptureFixt
     first, second = json.loads(capsys.readouterr().out)["configurations"]
     assert first["stages"]["decode"]["bound"] == "link" and second["stages"]["decode"]["bound"] == "host"
     assert second["ratio_to_first"]["tpot_s"] < 0.2
+
+
+def test_calibrated_operators_on_the_host_reach_what_stream_measures_of_its_memory() -> None:
+    """q_proj of Llama-2-7b: 4096^2 weights and two vectors of 4096, 2 bytes each, at 307.2 GB/s, or at 0.88 of it."""
+    for efficiency, share in (("ideal", 1.0), ("calibrated", 0.88)):
+        found = api.analyze("llama-2-7b", "a6000", offload="weights=1,compute=host", efficiency=efficiency)
+        assert row(found.stage("decode"), "q_proj")["time_s"] == pytest.approx(2 * (4096**2 + 8192) / (DDR * share))

@@ -120,7 +120,7 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
     flops = host.cpu.matrix_rate(compute) * share if host.cpu and compute else None
     vector = host.cpu.vector_rate() if host.cpu else None
     return HostRates(
-        memory_bytes_per_s=host.bandwidth_bytes_per_s * share,
+        memory_bytes_per_s=host.bandwidth_bytes_per_s * share * host.memory_share,
         link_bytes_per_s=None if link is None else link * host.link_share,
         flops_per_s=flops,
         vector_flops_per_s=None if vector is None else vector * share,

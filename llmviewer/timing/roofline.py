@@ -137,7 +137,8 @@ def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffi
 
     The maximum is smooth if the efficiency has a sharpness, as kernels near the ridge are slower than either roof.
     """
-    # hosts and their links are not measured, so data-sheet rates apply even if kernels of the device are calibrated
+    # hosts and their links are not measured: shares of data-sheet rates apply even if kernels of the device are
+    # calibrated
     rates = (efficiency if chip.host is None or operator.is_kernel else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
     for _, other in others:

@@ -18,7 +18,7 @@ from llmviewer.techniques.offload.host import attention_on_host, experts_on_host
 from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares
 from llmviewer.techniques.offload.stream import Streams, all_weights, stream
 from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.host_copies import PAGEABLE_SHARE, PINNED_SHARE
+from llmviewer.timing.host_copies import attainable
 
 WHERE = "--offload"
 #: Kinds of tensors that can be offloaded.
@@ -132,13 +132,13 @@ def _has_host_link(chip: Chip) -> bool:
 def with_host(system: System, host: Host, figures: Mapping[str, Figure], *, pinned: bool = True) -> System:
     """The system with a host that all devices share.
 
-    figures: data-sheet figures of the host.  pinned: copies read page-locked memory; ideal times ignore it.
+    figures: data-sheet figures of the host.  pinned: copies read page-locked memory.  Ideal times take full rates.
     """
     chip = system.chip
     if chip.host is not None:
         raise UserError(f"{WHERE}: --hot-neurons already offloads weights to the host; remove one")
-    reached = 1.0 if system.efficiency is ideal else PINNED_SHARE if pinned else PAGEABLE_SHARE
-    shared = replace(host, devices=system.parallelism.devices, link_share=reached)
+    reached = host if system.efficiency is ideal else attainable(host, pinned=pinned)
+    shared = replace(reached, devices=system.parallelism.devices)
     return replace(system, chip=replace(chip, host=shared, figures={**chip.figures, **figures}))
 
 
