@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import llmviewer as lv
 from llmviewer.core.errors import UserError
 
 from .answers import analyze, refusal
@@ -105,6 +106,13 @@ def test_a_block_of_three_gpu_batches_copies_weights_once_and_keeps_activations_
     bound = [float(one.analysis.tpot_s[0]) for one in (part, whole)]
     assert bound[0] == pytest.approx(bound[1], rel=1e-3), "both are bound by the same copies"
     assert part.analysis.memory.host_bytes == pytest.approx(whole.analysis.memory.host_bytes)
+
+
+def test_the_explanation_of_a_step_counts_every_gpu_batch() -> None:
+    tree = lv.explain("tpot_s", "opt-30b", "t4", batch_size=144, offload=POLICY, efficiency="ideal", **WORK).root
+    assert "rest_s" not in {child.name for child in tree.children}
+    loads = next(child.value for child in tree.children if child.name == "layer.load_weights")
+    assert loads == pytest.approx(48 * 0.8 * 2 * (12 * 7168**2 + 13 * 7168) / 15.75e9, rel=1e-6)
 
 
 def test_every_gpu_batch_reads_the_weights_from_device_memory() -> None:
