@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -195,3 +196,28 @@ def test_a_host_that_copies_its_cache_first_moves_more(
 def test_only_a_host_that_attends_copies_its_cache(capsys: pytest.CaptureFixture[str]) -> None:
     words = "analyze opt-30b --hardware t4 --offload kv=1,copies=1".split()
     assert "copies requires kv and compute" in refusal(words, capsys)
+
+
+def test_a_placement_that_was_found_may_be_typed() -> None:
+    """Shares on the host and its disk, delegated attention and GPU batches of `flexgen` give its time again."""
+    options = {"batch_size": 144, **WORK}
+    found = analyze("opt-30b", "rtx-4090", offload="flexgen,host=desktop-ddr5-6000", **options)
+    plan = found.to_dict()["passes"][-1].removeprefix("offload(flexgen: ").rstrip(")")
+    typed = re.sub(r"(\w+) ([\d.]+) host \+ ([\d.]+) disk", r"\1=\2+\3", plan)
+    typed = re.sub(r"(\w+) ([\d.]+) host", r"\1=\2", typed).replace(" ", "")
+    assert "+" in typed and "gpu_batches=" in typed
+    again = analyze("opt-30b", "rtx-4090", offload=typed, **options)
+    assert again.analysis.e2e_s == pytest.approx(found.analysis.e2e_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("weights=0.7+0.4", "a sum of at most 1"),
+        ("weights=0.5+0.2,compute=host", "tensors in its memory"),
+        ("kv=0.5+0.2,compute=attention", "a cache in its memory"),
+        ("weights=0.5+", "a number from 0 to 1"),
+    ],
+)
+def test_shares_of_host_and_disk_are_checked(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refusal(["analyze", "opt-30b", "--hardware", "t4", "--offload", text], capsys)

@@ -99,12 +99,12 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
             flash=Flash(**{name: parameter.value(given, WHERE) for name, parameter in NEURONS.items()}),
             overlap=Overlap.NOTHING,
         )
-    to, on_host = given.get("to", "host"), given.get("compute") == "host"
-    if on_host and to == "disk":
+    on_host = given.get("compute") == "host"
+    weights, kv, activations = (_shares(parameter, given) for parameter in SHARES)
+    if on_host and (given.get("to") == "disk" or weights.disk or kv.disk):
         raise UserError(f"{WHERE}: the host computes only with tensors in its memory; to=disk requires compute=device")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
-    weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
     if given.get("compute") == "attention" and kv.disk:
         raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
     copies = COPIES.value(given, WHERE)
@@ -123,6 +123,17 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     )
 
 
+def _shares(parameter: Parameter, given: Mapping[str, str]) -> OffloadShares:
+    """The shares of one kind of tensor: at the place of `to`, or as HOST+DISK."""
+    host, plus, disk = given.get(parameter.name, "0").partition("+")
+    if not plus:
+        return OffloadShares(**{given.get("to", "host"): parameter.parse(host, WHERE)})
+    found = OffloadShares(host=parameter.parse(host, WHERE), disk=parameter.parse(disk, WHERE))
+    if found.share > 1.0 + 1e-9:
+        raise UserError(f"{WHERE}: {parameter.name}={host}+{disk} is more than the whole; allowed: a sum of at most 1")
+    return found
+
+
 def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
     """The host, with its disk if one is used, and their data-sheet figures."""
     found, figure = host(given.get("host", DEFAULT_HOST))
@@ -130,7 +141,7 @@ def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
     if given.get("instructions") == "avx512":
         found = replace(found, cpu=without_amx(found))
     figures = {"host.bandwidth_bytes_per_s": figure}
-    if given.get("to") == "disk" or "disk" in given:
+    if given.get("to") == "disk" or "disk" in given or any("+" in given.get(name, "") for name in TENSORS):
         attached, rates = disk(given.get("disk", DEFAULT_DISK))
         found, figures = replace(found, disk=attached), figures | rates
     return found, figures
@@ -142,9 +153,9 @@ TECHNIQUE = Technique(
     summary="Stores weights, KV cache or hidden states on the host or its disk; they are copied to the device while "
     "the previous layer computes, or the host computes with them.",
     parameters={
-        "weights": "share of every layer's weights that is offloaded",
-        "kv": "share of the KV cache that is offloaded",
-        "activations": "share of the hidden states that is offloaded",
+        "weights": "share of every layer's weights that is offloaded; 0.5+0.2: half to the host, a fifth to its disk",
+        "kv": "share of the KV cache that is offloaded, likewise",
+        "activations": "share of the hidden states that is offloaded, likewise",
         "compute": "device: offloaded tensors are copied to the device; host: the host computes with them; "
         "attention: the host attends over its part of the cache, the rest is copied",
         "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
