@@ -80,7 +80,8 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
         on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
         if present(on_disk):
             assert rate is not None  # a technique that stores tensors on a disk also sets the disk
-            yield "disk", on_disk / rate
+            scattered = getattr(operator.shape, "request_bytes", np.inf) * rates.disk_reads_per_s
+            yield "disk", on_disk / np.minimum(rate, scattered)
 
 
 def _on_host(operator: Operator, rates: HostRates) -> Count:
