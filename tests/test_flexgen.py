@@ -10,6 +10,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
 
 from .answers import analyze, refusal
 
@@ -215,9 +216,34 @@ def test_a_placement_that_was_found_may_be_typed() -> None:
     [
         ("weights=0.7+0.4", "a sum of at most 1"),
         ("weights=0.5+0.2,compute=host", "tensors in its memory"),
-        ("kv=0.5+0.2,compute=attention", "a cache in its memory"),
         ("weights=0.5+", "a number from 0 to 1"),
     ],
 )
 def test_shares_of_host_and_disk_are_checked(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in refusal(["analyze", "opt-30b", "--hardware", "t4", "--offload", text], capsys)
+
+
+def test_a_cache_on_the_disk_is_attended_by_way_of_the_hosts_memory() -> None:
+    """OPT-30B, one sequence: 511 x 2 x 7168 x 2 bytes of a layer come at 14 GB/s, 2 x 7168 x 2 go at 7.1 GB/s (PM1743);
+    the host reads them in its memory, and none of them cross the link."""
+    text = "kv=1,to=disk,compute=attention"
+    rows = {r["name"]: r for r in analyze("opt-30b", "a100", offload=text, **WORK).stage("decode")["operators"]}
+    disk = specs.disk("samsung-pm1743")[0]
+    assert rows["fetch_kv"]["time_s"] == pytest.approx(511 * 4 * 7168 / disk.read_bytes_per_s)
+    assert rows["put_kv"]["time_s"] == pytest.approx(4 * 7168 / disk.write_bytes_per_s)
+    assert rows["attention on host"]["time_s"] == pytest.approx(511 * 4 * 7168 / 307.2e9, rel=5e-3)
+    assert rows["fetch_kv"]["bound"] == "disk" and "load_kv" not in rows
+
+
+def test_opt_175b_on_a_t4_is_bound_by_its_disk() -> None:
+    """FlexGen's policy `--percent 0 50 0 0 0 100 --gpu-batch-size 32 --num-gpu-batches 8 --cpu`, 0.69 tokens/s (table
+    2 of arXiv 2303.06865): a step reads half of 348 GB of weights and 256 x 527 x 96 x 4 x 12288 bytes of cache at
+    2 GB/s, so that 31 steps alone take 12,600 s for 8,192 tokens."""
+    text = "weights=0.5+0.5,kv=0+1,activations=1,compute=attention,copies=2,gpu_batches=8"
+    found = analyze(
+        "opt-175b", "t4", batch_size=256, offload=f"{text},host=gcp-n1-highmem-32-ddr4,disk=gcp-local-ssd", **WORK
+    )
+    step = 0.5 * 2 * 96 * 12 * 12288**2 / 2e9 + 256 * 527 * 96 * 4 * 12288 / 2e9
+    assert float(found.analysis.tpot_s[0]) == pytest.approx(step, rel=0.01)
+    assert float(found.analysis.output_tokens_per_s[0]) == pytest.approx(0.69, rel=0.15)
+    assert found.fits

@@ -605,7 +605,6 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
         ("weights=0.4,to=disk,disk=floppy", "unknown disk 'floppy'"),
         ("weights=0.4,to=disk,compute=host", "to=disk requires compute=device"),
         ("weights=0.4,overlap=on,compute=host", "overlap requires compute=device"),
-        ("kv=0.4,to=disk,compute=attention", "compute=attention requires to=host"),
         ("flash", "add --contextual-sparsity"),
         ("experts,to=disk,compute=host", "to=disk requires compute=device"),
         ("experts,instructions=avx2", "unknown --offload instructions 'avx2'; allowed: amx, avx512"),

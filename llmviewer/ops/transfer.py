@@ -61,6 +61,14 @@ def store(name: str, results: Iterable[Access], shape: TransferShape) -> Operato
     return _copy(name, (Access(source, moved),), (*writes, *_over_link(name, moved, shape)), shape)
 
 
+def stage(name: str, on_disk: Iterable[Access], direction: Direction) -> Operator:
+    """A copy between the disk and the memory of a host that computes with the tensors.  on_disk: accesses there."""
+    accesses = tuple(on_disk)
+    buffer = _host_buffer(name, _bytes(accesses))
+    reads, writes = (accesses, buffer) if direction is Direction.IN else (buffer, accesses)
+    return _copy(name, reads, writes, TransferShape(direction=direction, over_link=False))
+
+
 def blocking_copy(name: str, tensors: Iterable[Tensor]) -> Operator:
     """A copy of `tensors` between device and host that the receiver waits for."""
     sent = _bytes(Access(tensor, tensor.elements) for tensor in tensors)

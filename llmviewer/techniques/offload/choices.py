@@ -17,8 +17,6 @@ Free = tuple[bool, ...]
 ALL: Free = (True,) * len(NOTHING)
 #: Weights as given, the rest free.
 WITHOUT_WEIGHTS: Free = (False, False, True, True, True, True)
-#: The host attends over the cache in its memory, so none of it is on the disk.
-ATTENDS: Free = (True, True, True, False, True, True)
 #: The host also computes with weights in its memory: of routed experts, or of layers as given.
 COMPUTES_EXPERTS: Free = (True, False, True, False, True, True)
 COMPUTES_LAYERS: Free = (False, False, True, False, True, True)
@@ -86,7 +84,7 @@ class Search:
         """Choices for several GPU batches, whose weights the host does not read once for each."""
         for experts in (False, True) if self.experts else (False,):
             yield replace(plan, experts=experts), ALL
-            yield replace(plan, experts=experts, delegates=True), ATTENDS
+            yield replace(plan, experts=experts, delegates=True), ALL
 
     def _others(self) -> Iterator[Offload]:
         """Optima of the other choices.
@@ -108,7 +106,7 @@ class Search:
                 yield replace(copies, experts=True), ALL
                 yield replace(copies, experts=True, on_host=True), COMPUTES_EXPERTS
             yield replace(waits, experts=experts), ALL
-            yield replace(copies, experts=experts, delegates=True), ATTENDS
+            yield replace(copies, experts=experts, delegates=True), ALL
 
     def _layers_on_host(self) -> Iterator[Offload]:
         """Optima for every number of layers on the host, by a program between those of one layer and of all."""

@@ -10,7 +10,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role,
 from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import is_routed
-from llmviewer.ops.transfer import blocking_copy
+from llmviewer.ops.transfer import Direction, blocking_copy, stage
 from llmviewer.techniques.offload.places import (
     HIDDEN,
     OffloadShares,
@@ -75,7 +75,8 @@ def attention_on_host(kv: OffloadShares, copies: float = 0.0) -> Pass:
     """Run attention over the host's share of the cached keys and values on the host: queries cross the link, results
     come back.
 
-    Pairs of new tokens, such as those of a prompt, stay on the device; new keys and values are sent to the host.
+    Pairs of new tokens, such as those of a prompt, stay on the device; new keys and values are sent to the host.  Those
+    on its disk pass through its memory while the previous layer computes.
     copies: see `_copied_first`.  Source: FlexGen, arXiv 2303.06865, section 4.2 (computation delegation).
     """
 
@@ -185,4 +186,13 @@ def _attention_on_host(block: Block, kv: OffloadShares, cached: Collection[str])
             operators += (on_host(with_probability(op, share), op.name + ON_HOST) for op in core)
             operators.append(blocking_copy("to_device", (result,)))
         operators.append(with_probability(operator, 1.0 - share) if any(operator is op for op in core) else operator)
+    if kv.disk:
+        operators = [_staged("fetch_kv", earlier, kv, Direction.IN), *operators]
+        operators += [_staged("put_kv", added, kv, Direction.OUT)] if added else []
     return replace(block, operators=tuple(operators), states=split_states(block.states, kv))
+
+
+def _staged(name: str, accesses: list[Access], kv: OffloadShares, direction: Direction) -> Operator:
+    """The copy of the disk's part of cached entries to or from the memory of the host."""
+    on_disk = (Access(offloaded_tensor(a.tensor, Place.DISK, kv.disk), a.elements * kv.disk) for a in accesses)
+    return stage(name, on_disk, direction)

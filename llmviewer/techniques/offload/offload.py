@@ -105,8 +105,6 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
         raise UserError(f"{WHERE}: the host computes only with tensors in its memory; to=disk requires compute=device")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
-    if given.get("compute") == "attention" and kv.disk:
-        raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
     copies = COPIES.value(given, WHERE)
     if copies and not (kv.share and given.get("compute") in ("attention", "host")):
         raise UserError(f"{WHERE}: the host copies keys and values that it attends to; copies requires kv and compute")
@@ -157,7 +155,7 @@ TECHNIQUE = Technique(
         "kv": "share of the KV cache that is offloaded, likewise",
         "activations": "share of the hidden states that is offloaded, likewise",
         "compute": "device: offloaded tensors are copied to the device; host: the host computes with them; "
-        "attention: the host attends over its part of the cache, the rest is copied",
+        "attention: the host attends over its part of the cache, also from its disk, the rest is copied",
         "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
         "are; off: a layer waits for its copies",
         "gpu_batches": "parts of the batch that go through each layer in turn; weights are copied once for all, and "
