@@ -52,13 +52,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Disk:
-    """A disk of the host, with its sequential read and write rates [byte/s], and the rate of scattered reads [1/s]; inf
-    if it is unknown."""
+    """A disk of the host, with its sequential read and write rates [byte/s], and the rate of scattered reads [1/s];
+    None if it is unknown."""
 
     name: str
     read_bytes_per_s: float
     write_bytes_per_s: float
-    reads_per_s: float = np.inf
+    reads_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

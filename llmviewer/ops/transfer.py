@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -28,12 +27,12 @@ class TransferShape:
     """A copy that does not depend on the layer's results, so it can overlap with other layers.
 
     over_link: whether it uses the link to the host; false if device and host share one memory.  request_bytes: of each
-    scattered read from the disk; inf for sequential ones.
+    scattered read from the disk; None for sequential ones.
     """
 
     direction: Direction
     over_link: bool = True
-    request_bytes: float = math.inf
+    request_bytes: float | None = None
 
 
 def load(name: str, stored: Iterable[Access], shape: TransferShape, buffers: float = 2.0) -> Operator:

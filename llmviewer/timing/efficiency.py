@@ -26,7 +26,7 @@ class HostRates:
     vector_flops_per_s: Count | None = None
     disk_read_bytes_per_s: Count | None = None
     disk_write_bytes_per_s: Count | None = None
-    disk_reads_per_s: Count = math.inf
+    disk_reads_per_s: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -127,5 +127,5 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
         vector_flops_per_s=None if vector is None else vector * share,
         disk_read_bytes_per_s=host.disk.read_bytes_per_s / host.devices if host.disk else None,
         disk_write_bytes_per_s=host.disk.write_bytes_per_s / host.devices if host.disk else None,
-        disk_reads_per_s=host.disk.reads_per_s / host.devices if host.disk else math.inf,
+        disk_reads_per_s=host.disk.reads_per_s / host.devices if host.disk and host.disk.reads_per_s else None,
     )

@@ -80,8 +80,11 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
         on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
         if present(on_disk):
             assert rate is not None  # a technique that stores tensors on a disk also sets the disk
-            scattered = getattr(operator.shape, "request_bytes", np.inf) * rates.disk_reads_per_s
-            yield "disk", on_disk / np.minimum(rate, scattered)
+            seconds = on_disk / rate
+            request = getattr(operator.shape, "request_bytes", None)
+            if request is not None and rates.disk_reads_per_s is not None:
+                seconds = np.maximum(seconds, on_disk / request / rates.disk_reads_per_s)
+            yield "disk", seconds
 
 
 def _on_host(operator: Operator, rates: HostRates) -> Count:
