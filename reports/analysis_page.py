@@ -117,7 +117,9 @@ def _decode_tokens(answer: dict[str, Any]) -> str:
     found = answer["generation"]
     purpose = "at once" if found is not None and found["pays_up_to_batch_size"] is None else "to verify"
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens {purpose}"
-    return f"{sequences_text(answer)} × {tokens}, context {keys}; representative step"
+    parts = answer["parallelism"]["microbatches"]
+    one = f" of one of {parts} micro-batches" if parts > 1 else ""
+    return f"{sequences_text(answer)} × {tokens}, context {keys}; representative step{one}"
 
 
 def _cache_text(answer: dict[str, Any]) -> str:

@@ -75,7 +75,8 @@ def static_prefill_text(answer: dict[str, Any], budget: float) -> str:
         return "whole batch, prompts and answers, in one pass"
     if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
         return f"whole batch in passes of at most {fmt.whole(budget)} tokens"
-    return "whole batch in one pass"
+    parts = answer["parallelism"]["microbatches"]
+    return f"whole batch in {parts} micro-batches" if parts > 1 else "whole batch in one pass"
 
 
 def ttft_parts(answer: dict[str, Any], budget: float) -> str:

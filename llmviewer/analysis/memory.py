@@ -161,7 +161,9 @@ def hidden_states(graph: Graph, place: Place) -> Count:
     for block in graph.blocks:
         copies = (op for op in block.operators if op.kind is Kind.COPY)
         written = (a for op in copies for a in op.writes if a.tensor.role is Role.ACTIVATION)
-        most = np.maximum(most, total(a.elements * a.tensor.dtype.bytes for a in written if a.tensor.place is place))
+        most = np.maximum(
+            most, total(a.tensor.elements * a.tensor.dtype.bytes for a in written if a.tensor.place is place)
+        )
     return most
 
 

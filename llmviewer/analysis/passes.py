@@ -10,6 +10,7 @@ import numpy.typing as npt
 from llmviewer.analysis.pipeline import fullest, stages_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
@@ -26,6 +27,8 @@ def passes_of(model: Model, system: System, request: Request, token_budget: floa
     batch.
     """
     own = system.parallelism.microbatch(request)
+    if system.block:
+        _check_block(system, request)
     if running is None:
         plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)
     else:
@@ -34,6 +37,15 @@ def passes_of(model: Model, system: System, request: Request, token_budget: floa
         plan = with_encoder(plan, own.input_len)
     in_turn = running is None and system.parallelism.microbatches > 1
     return plan.repeated(system.parallelism.in_flight(request)) if in_turn else plan
+
+
+def _check_block(system: System, request: Request) -> None:
+    """Raise UserError where GPU batches would be empty, or where passes are not those of a plain answer."""
+    count = system.parallelism.microbatches
+    if system.scheme is not None:
+        raise UserError(f"--offload gpu_batches is not modelled with {system.scheme.name}; remove one of them")
+    if np.any(system.parallelism.in_flight(request) < count):
+        raise UserError(f"--offload gpu_batches={count} needs at least {count} sequences; use a larger --batch-size")
 
 
 def _passes_of_running(system: System, own: Request, token_budget: float, running: Running) -> Schedule:

@@ -10,13 +10,13 @@ import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.evaluation import evaluate
-from llmviewer.analysis.passes import system_per_pass
+from llmviewer.analysis.memory import Memory
+from llmviewer.analysis.passes import passes_of, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
-from llmviewer.serving.schedule import schedule
 
 #: Kinds of tensors and the places they may go to; the rest of each stays on the device.
 KINDS = ("weights", "kv", "activations")
@@ -161,8 +161,7 @@ def problem(
         raise UserError(
             "--offload flexgen finds the placement of one request at a time; give single numbers, or the shares"
         )
-    here = cost_of(model, system, request, token_budget)
-    held = memory_of(model, system, request, token_budget)
+    here, held = _cost_and_memory(model, system, request, token_budget)
     return Problem(
         all_here=here,
         one_each=tuple(
@@ -177,12 +176,16 @@ def problem(
 
 def cost_of(model: Model, system: System, request: Request, token_budget: float) -> Cost:
     """Cost of one placement: seconds of the layers, and of the whole passes as `whole_s`."""
-    plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
+    return _cost_and_memory(model, system, request, token_budget)[0]
+
+
+def _cost_and_memory(model: Model, system: System, request: Request, token_budget: float) -> tuple[Cost, Memory]:
+    plan = passes_of(model, system, request, token_budget, None)
     evaluation = evaluate(model, system_per_pass(system, plan), plan.step)
-    tokens = float(np.max(system.generation.tokens))
+    repeats = float(np.max(system.parallelism.in_flight(request))) / float(np.max(system.generation.tokens))
     passes: dict[str, Callable[[Count], Array]] = {
         "prefill": plan.prefill,
-        "decode": lambda count: plan.decode_sum(count) / tokens,
+        "decode": lambda count: plan.decode_sum(count) * repeats,
     }
     kernels = evaluation.sum(lambda row: row.timing.time_s if row.block.is_layer else 0.0)
     for layer in evaluation.copying:  # their copies are resources of their own
@@ -195,13 +198,14 @@ def cost_of(model: Model, system: System, request: Request, token_budget: float)
                     key = (stage, resource)
                     seconds[key] = seconds.get(key, 0.0) + float(of(taken)[0]) * layer.block.repeats
     held = memory_of(model, system, request, token_budget)
-    return Cost(
+    cost = Cost(
         seconds=seconds,
         device_bytes=float(np.max(held.total_bytes)),
         host_bytes=float(np.max(held.host_bytes)),
         whole_s=sum(float(of(evaluation.time_s)[0]) for of in passes.values()),
         fits=bool(np.all(held.fits)),
     )
+    return cost, held
 
 
 def _linprog() -> Any:

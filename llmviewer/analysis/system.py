@@ -130,6 +130,7 @@ class System:
     spatial: on-chip memory of all chips holds the model and a cache of `resident_tokens` tokens.
     scheme: the requested generation scheme; generation, drafters: the scheme applied to the model.
     copies_beside: offloaded tensors are copied to the device while the layer before computes.
+    block: micro-batches go through one device, layer by layer, and share copies of the weights (GPU batches).
     any_chunks: engines may cut prefill passes into chunks of any size; times in a pipeline are bounds over all sizes.
     policy: adapts the system to a request: model, system, request, token budget -> system.
     exits: early exit in a pipeline.  over_answer: adapts the system to the place of the tokens of every pass in their
@@ -151,6 +152,7 @@ class System:
     scheme: GenerationScheme | None = None
     generation: Generation = AUTOREGRESSIVE
     copies_beside: bool = False
+    block: bool = False
     any_chunks: bool = False
     policy: Policy | None = None
     exits: PipelineExits | None = None

@@ -11,11 +11,14 @@ import numpy as np
 from llmviewer.analysis import memory
 from llmviewer.analysis.evaluation import TimedOperator, evaluate
 from llmviewer.analysis.system import Drafter, System
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.host_copies import PINNED_SHARE
 
 #: Part of the name of an adapter's weights.
 ADAPTER = "_lora_"
@@ -130,8 +133,21 @@ def _part(
         forward_s=sum(map(_seconds, rows)),
         recompute_s=again * sum(_seconds(row) for row in rows if row.block.is_layer),
         backward_s=learns * sum(_backward(row, trained) * _seconds(row) for row in rows),
-        optimizer_s=moved / _scalar(system.chip.bandwidth_bytes_per_s),
+        optimizer_s=moved / _scalar(system.chip.bandwidth_bytes_per_s) + _paging(system, states * recipe.on_host),
     )
+
+
+def _paging(system: System, states: float) -> float:
+    """Time in which state of the optimizer comes from the host and goes back, page by page [s].  states: its bytes.
+
+    Source: QLoRA, arXiv 2305.14314, section 3: pages are evicted to the host and come back for the optimizer's step.
+    """
+    if not states:
+        return 0.0
+    link = system.chip.host_link_rate
+    if link is None:
+        raise UserError(f"{system.chip.name} has no link to a host; use an optimizer without `paged-`")
+    return 2.0 * states / (_scalar(link) * (1.0 if system.efficiency is ideal else PINNED_SHARE))
 
 
 def _step(sizes: tuple[float, float], logits: float) -> Step:

@@ -52,11 +52,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Disk:
-    """A disk of the host, with its sequential read and write rates [byte/s]."""
+    """A disk of the host, with its sequential read and write rates [byte/s], and the rate of scattered reads [1/s];
+    None if it is unknown."""
 
     name: str
     read_bytes_per_s: float
     write_bytes_per_s: float
+    reads_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,9 +66,9 @@ class Host:
     """The computer that a device is attached to: the bandwidth of its memory [byte/s], and its CPU.
 
     cpu: None if its rates are unknown.  memory_bytes: capacity, None if unknown.  disk: stores tensors that do not fit
-    in the host's memory.  devices: devices that share the host evenly.  link_share: share of the rate of a device's
-    link that copies reach.  sockets: CPUs that each store every tensor in their own memory, so that their rates add and
-    their capacities do not; all other figures are those of one socket.
+    in the host's memory.  devices: devices that share the host evenly.  link_share, memory_share: shares of the rates
+    of a device's link and of the host's memory that are reached.  sockets: CPUs that each store every tensor in their
+    own memory, so that their rates add and their capacities do not; all other figures are those of one socket.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Host:
     disk: Disk | None = None
     devices: int = 1
     link_share: float = 1.0
+    memory_share: float = 1.0
     sockets: int = 1
 
 

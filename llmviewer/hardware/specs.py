@@ -44,7 +44,7 @@ HOST_FOLDER = "hardware_specs/hosts"
 #: Rates of a CPU without a chip file: of its vector units, and of its matrix units if it has any.
 CPU_KEYS = ("cpu_fp32_tflops", "cpu_amx_bf16_tflops")
 HOST_KEYS = ("memory_bandwidth_gb_per_s", "memory_capacity_gib", "cpu", *CPU_KEYS, "name", "sheet")
-DISK_KEYS = ("disk_read_gb_per_s", "disk_write_gb_per_s", "name", "sheet")
+DISK_KEYS = ("disk_read_gb_per_s", "disk_write_gb_per_s", "disk_read_kiops", "name", "sheet")
 #: Chips by name or path.
 _CHIPS: CacheOfFiles[Chip] = CacheOfFiles()
 REQUIRED_KEYS = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
@@ -125,7 +125,11 @@ def disk(name: str) -> tuple[Disk, dict[str, Figure]]:
     data.check_keys(spec, DISK_KEYS, DISK_KEYS[:2], name)
     read, write = (_figure(spec[key], 1e9, f"{name}: {key}") for key in DISK_KEYS[:2])
     figures = {"host.disk.read_bytes_per_s": read, "host.disk.write_bytes_per_s": write}
-    return Disk(name=name, read_bytes_per_s=read.value, write_bytes_per_s=write.value), figures
+    found = Disk(name=name, read_bytes_per_s=read.value, write_bytes_per_s=write.value)
+    if DISK_KEYS[2] not in spec:
+        return found, figures
+    scattered = _figure(spec[DISK_KEYS[2]], 1e3, f"{name}: {DISK_KEYS[2]}")
+    return replace(found, reads_per_s=scattered.value), {**figures, "host.disk.reads_per_s": scattered}
 
 
 def host_names() -> list[str]:

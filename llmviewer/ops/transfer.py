@@ -26,11 +26,13 @@ class Direction(Enum):
 class TransferShape:
     """A copy that does not depend on the layer's results, so it can overlap with other layers.
 
-    over_link: whether it uses the link to the host; false if device and host share one memory.
+    over_link: whether it uses the link to the host; false if device and host share one memory.  request_bytes: of each
+    scattered read from the disk; None for sequential ones.
     """
 
     direction: Direction
     over_link: bool = True
+    request_bytes: float | None = None
 
 
 def load(name: str, stored: Iterable[Access], shape: TransferShape, buffers: float = 2.0) -> Operator:
@@ -56,6 +58,14 @@ def store(name: str, results: Iterable[Access], shape: TransferShape) -> Operato
     if shape.over_link:
         writes = (*writes, *_host_buffer(name, disk))
     return _copy(name, (Access(source, moved),), (*writes, *_over_link(name, moved, shape)), shape)
+
+
+def stage(name: str, on_disk: Iterable[Access], direction: Direction) -> Operator:
+    """A copy between the disk and the memory of a host that computes with the tensors.  on_disk: accesses there."""
+    accesses = tuple(on_disk)
+    buffer = _host_buffer(name, _bytes(accesses))
+    reads, writes = (accesses, buffer) if direction is Direction.IN else (buffer, accesses)
+    return _copy(name, reads, writes, TransferShape(direction=direction, over_link=False))
 
 
 def blocking_copy(name: str, tensors: Iterable[Tensor]) -> Operator:

@@ -17,7 +17,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.efficiency import Rates
-from llmviewer.timing.host_copies import PINNED_SHARE
+from llmviewer.timing.host_copies import MEMORY_SHARE, PINNED_SHARE
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
 from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
@@ -36,8 +36,8 @@ DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets and a share of them: a guess.
 UNMEASURED_RESIDUALS = (0.8, 0.95, 1.6, 2.5)
 UNMEASURED_NOTE = (
-    f"copies reach {PINNED_SHARE:g} of the link's rate if their memory is pinned; host operators: data-sheet rates; "
-    f"real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
+    f"copies reach {PINNED_SHARE:g} of the link's rate if their memory is pinned; operators on the host "
+    f"{MEMORY_SHARE:g} of its memory's; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
 
 

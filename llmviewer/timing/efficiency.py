@@ -26,6 +26,7 @@ class HostRates:
     vector_flops_per_s: Count | None = None
     disk_read_bytes_per_s: Count | None = None
     disk_write_bytes_per_s: Count | None = None
+    disk_reads_per_s: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,10 +121,11 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
     flops = host.cpu.matrix_rate(compute) * share if host.cpu and compute else None
     vector = host.cpu.vector_rate() if host.cpu else None
     return HostRates(
-        memory_bytes_per_s=host.bandwidth_bytes_per_s * share,
+        memory_bytes_per_s=host.bandwidth_bytes_per_s * share * host.memory_share,
         link_bytes_per_s=None if link is None else link * host.link_share,
         flops_per_s=flops,
         vector_flops_per_s=None if vector is None else vector * share,
         disk_read_bytes_per_s=host.disk.read_bytes_per_s / host.devices if host.disk else None,
         disk_write_bytes_per_s=host.disk.write_bytes_per_s / host.devices if host.disk else None,
+        disk_reads_per_s=host.disk.reads_per_s / host.devices if host.disk and host.disk.reads_per_s else None,
     )

@@ -85,7 +85,11 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
         on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
         if present(on_disk):
             assert rate is not None  # a technique that stores tensors on a disk also sets the disk
-            yield "disk", on_disk / rate
+            seconds = on_disk / rate
+            request = getattr(operator.shape, "request_bytes", None)
+            if request is not None and rates.disk_reads_per_s is not None:
+                seconds = np.maximum(seconds, on_disk / request / rates.disk_reads_per_s)
+            yield "disk", seconds
 
 
 def _on_host(operator: Operator, rates: HostRates) -> Count:
@@ -145,7 +149,8 @@ def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffi
     """
     if operator.one_run is not None:
         return time_operator(operator.one_run, chip, efficiency, operator.one_run.traffic_bytes).times(operator.runs)
-    # hosts and their links are not measured, so data-sheet rates apply even if kernels of the device are calibrated
+    # hosts and their links are not measured: shares of data-sheet rates apply even if kernels of the device are
+    # calibrated
     rates = (efficiency if chip.host is None or operator.is_kernel else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
     for _, other in others:

@@ -82,6 +82,8 @@ def _sum(name: str, value: float, children: tuple[Node, ...], source: str) -> No
 def _terms(one: Question, stage: str, share: float) -> Iterator[Node]:
     """Operators of a stage over its passes, the engine's time, and the overlap, each times a share."""
     own = one.analysis
+    if own.system.block and stage == "decode":  # a step runs the pass of every GPU batch
+        share = share * float(own.in_flight[one.point])
     for evaluation in own.evaluation.stages or (own.evaluation,):
         yield from _of_evaluation(one, evaluation, _summed(own, stage, one.point), stage, share)
 

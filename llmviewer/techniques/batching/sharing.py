@@ -23,6 +23,8 @@ def _filled(system: System, batching: Batching) -> System:
     https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/_torch/pyexecutor/py_executor.py.
     """
     own = system.parallelism
+    if system.block:
+        raise UserError(f"--batching {batching.name}: --offload gpu_batches divides a static batch; remove one of them")
     if not (batching.fills_pipeline and own.fills):
         return system
     return replace(system, parallelism=replace(own, microbatches=own.pipeline))
@@ -31,8 +33,7 @@ def _filled(system: System, batching: Batching) -> System:
 def check_mixable(batching: str, system: System) -> None:
     """Raise UserError for micro-batches, and for schemes whose passes cannot be mixed or separated."""
     if system.parallelism.microbatches > 1:
-        raise UserError(
-            f"--batching {batching}: micro-batches of a pipeline are not modelled with it; remove one of them"
-        )
+        parts = "GPU batches of --offload" if system.block else "micro-batches of a pipeline"
+        raise UserError(f"--batching {batching}: {parts} are not modelled with it; remove one of them")
     if system.scheme is not None and system.scheme.alone:
         raise UserError(f"--batching {batching} and {system.scheme.name}: {system.scheme.alone}; remove one of them")

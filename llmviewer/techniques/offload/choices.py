@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from llmviewer.analysis.placement import NOTHING, Cost, Problem, Shares
 from llmviewer.core.errors import UserError
@@ -15,8 +17,6 @@ Free = tuple[bool, ...]
 ALL: Free = (True,) * len(NOTHING)
 #: Weights as given, the rest free.
 WITHOUT_WEIGHTS: Free = (False, False, True, True, True, True)
-#: The host attends over the cache in its memory, so none of it is on the disk.
-ATTENDS: Free = (True, True, True, False, True, True)
 #: The host also computes with weights in its memory: of routed experts, or of layers as given.
 COMPUTES_EXPERTS: Free = (True, False, True, False, True, True)
 COMPUTES_LAYERS: Free = (False, False, True, False, True, True)
@@ -30,24 +30,61 @@ PRICED_LAYERS = 4
 class Search:
     """The search for the fastest plan of a request.
 
-    layers: of the model.  experts: whether some are routed.  program: plan and free shares -> linear program; cost:
-    plan -> its cost.  Both raise UserError where the host cannot compute a plan, such as layers of several devices.
+    layers: of the model.  experts: whether some are routed.  counts: numbers of GPU batches, ascending.  program: plan
+    and free shares -> linear program; cost: plan -> its cost.  Both raise UserError where the host cannot compute a
+    plan, such as layers of several devices.
     """
 
     layers: int
     experts: bool
+    counts: tuple[int, ...]
     program: Callable[[Offload, Free], Problem]
     cost: Callable[[Offload], Cost]
 
     def best(self) -> Offload:
         """The fastest plan that fits; where nothing fits, the one that leaves most memory on the device."""
-        copies = self.program(COPIES, ALL)
+        copies = self.program(self._whole, ALL)
         optimum = copies.solve()
-        plans = [] if optimum is None else [with_shares(COPIES, optimum, ALL)]
-        priced = [(plan, cost) for plan in (*plans, *self._others()) if (cost := self._cost(plan)) and cost.fits]
-        if not priced:
-            return with_shares(COPIES, copies.most_offloaded(), ALL)
-        return min(priced, key=lambda one: one[1].whole_s)[0]
+        plans = [] if optimum is None else [with_shares(self._whole, optimum, ALL)]
+        copied = self._fastest(plans)
+        found = min(copied, self._fastest(self._others()), key=_time)
+        for count in self.counts[1:]:
+            divided = replace(COPIES, gpu_batches=count)
+            here = self._cost(divided)  # weights are read once for every GPU batch
+            if here is None or here.whole_s >= _time(found):
+                break
+            before, copied = copied, self._fastest(self._optima(self._divided(divided)))
+            found = min(found, copied, key=_time)
+            if _time(before) <= _time(copied) < np.inf:
+                break
+        if found[0] is not None:
+            return found[0]
+        most = replace(self._whole, gpu_batches=self.counts[-1])
+        return with_shares(most, copies.most_offloaded(), ALL)
+
+    @property
+    def _whole(self) -> Offload:
+        """The plan that copies every tensor, with the fewest GPU batches."""
+        return replace(COPIES, gpu_batches=self.counts[0])
+
+    def _fastest(self, plans: Iterable[Offload]) -> tuple[Offload | None, float]:
+        """The fastest of the plans that fit, and its time [s]; none takes for ever."""
+        priced = [(plan, cost.whole_s) for plan in plans if (cost := self._cost(plan)) and cost.fits]
+        return min(priced, key=_time, default=(None, np.inf))
+
+    def _optima(self, choices: Iterable[tuple[Offload, Free]]) -> Iterator[Offload]:
+        """The optimum of every choice that the host can compute and that fits."""
+        for plan, free in choices:
+            program = self._program(plan, free)
+            shares = program.solve() if program else None
+            if shares is not None:
+                yield with_shares(plan, shares, free)
+
+    def _divided(self, plan: Offload) -> Iterator[tuple[Offload, Free]]:
+        """Choices for several GPU batches, whose weights the host does not read once for each."""
+        for experts in (False, True) if self.experts else (False,):
+            yield replace(plan, experts=experts), ALL
+            yield replace(plan, experts=experts, delegates=True), ALL
 
     def _others(self) -> Iterator[Offload]:
         """Optima of the other choices.
@@ -55,24 +92,21 @@ class Search:
         Copies of whole layers (overlap=layer) are left out: the sum over layers of their slowest resource is at least
         the slowest sum, and their buffers are larger.
         """
-        for plan, free in self._choices():
-            program = self._program(plan, free)
-            shares = program.solve() if program else None
-            if shares is not None:
-                yield with_shares(plan, shares, free)
+        yield from self._optima(self._choices())
         yield from self._layers_on_host()
 
     def _choices(self) -> Iterator[tuple[Offload, Free]]:
-        waits = replace(COPIES, overlap=Overlap.NOTHING)  # needs one buffer instead of two
+        copies = self._whole
+        waits = replace(copies, overlap=Overlap.NOTHING)  # needs one buffer instead of two
         for weights in (OffloadShares(host=1.0), OffloadShares(disk=1.0)):
-            for plan in (COPIES, waits):
+            for plan in (copies, waits):
                 yield replace(plan, weights=weights, head=True), WITHOUT_WEIGHTS
         for experts in (False, True) if self.experts else (False,):
             if experts:
-                yield replace(COPIES, experts=True), ALL
-                yield replace(COPIES, experts=True, on_host=True), COMPUTES_EXPERTS
+                yield replace(copies, experts=True), ALL
+                yield replace(copies, experts=True, on_host=True), COMPUTES_EXPERTS
             yield replace(waits, experts=experts), ALL
-            yield replace(COPIES, experts=experts, delegates=True), ATTENDS
+            yield replace(copies, experts=experts, delegates=True), ALL
 
     def _layers_on_host(self) -> Iterator[Offload]:
         """Optima for every number of layers on the host, by a program between those of one layer and of all."""
@@ -89,7 +123,7 @@ class Search:
         yield from (plan for *_, plan in sorted(found, key=lambda one: one[:2])[:PRICED_LAYERS])
 
     def _with_layers(self, count: int) -> Offload:
-        return Offload(on_host=True, weights=OffloadShares(host=count / self.layers))
+        return replace(self._whole, on_host=True, weights=OffloadShares(host=count / self.layers), head=True)
 
     def _program(self, plan: Offload, free: Free) -> Problem | None:
         """The program of a choice; with the cache on the device where the host cannot attend over it."""
@@ -105,6 +139,10 @@ class Search:
             return self.cost(plan)
         except UserError:
             return None
+
+
+def _time(found: tuple[Offload | None, float]) -> float:
+    return found[1]
 
 
 def with_shares(plan: Offload, shares: Shares, free: Free) -> Offload:

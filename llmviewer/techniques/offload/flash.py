@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from llmviewer.core.counts import total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place
 from llmviewer.core.kinds import OperatorRole
-from llmviewer.formats.linear import is_weight_matrix
+from llmviewer.formats.linear import is_weight_matrix, weight_access
 from llmviewer.ops.transfer import TransferShape, load
 from llmviewer.techniques.offload.places import offloaded_tensor
 from llmviewer.techniques.sparsity.contextual_sparsity import union_share
@@ -32,8 +35,9 @@ def load_neurons_from_disk(flash: Flash, shape: TransferShape) -> Pass:
     """Store the feed-forward matrices on the disk and `kept` of them in memory; T tokens read 1 - (1 - fresh)^T.
 
     Reading waits for the predictor and computing waits for the read neurons: nothing overlaps.  shape: whether the
-    memory is behind a link or filled by the disk directly.  Bundled rows and columns are read at the disk's rate.
-    Source: LLM in a flash, arXiv 2312.11514.
+    memory is behind a link or filled by the disk directly.  A request reads the row and column of one neuron, bundled;
+    it takes its time at the disk's sequential rate, or at the disk's rate of requests.  Deleting and adding neurons in
+    memory is not counted.  Source: LLM in a flash, arXiv 2312.11514.
     """
 
     def change(graph: Graph) -> Graph:
@@ -49,8 +53,17 @@ def _load_neurons(block: Block, flash: Flash, shape: TransferShape) -> Block:
     operators = tuple(_from_disk(op, flash, needed) if op.role in NEURONS else op for op in block.operators)
     if not needed:
         return block
-    copy = load("load_neurons", needed, shape, buffers=0.0)
+    bundle = replace(shape, request_bytes=_bundle_bytes(block))
+    copy = load("load_neurons", needed, bundle, buffers=0.0)
     return replace(block, operators=(copy, *operators))
+
+
+def _bundle_bytes(block: Block) -> float:
+    """Bytes of one neuron: its rows and columns in all feed-forward matrices of a layer."""
+    matrices = [a.tensor for op in block.operators if op.role in NEURONS for a in op.reads if is_weight_matrix(a)]
+    down = next(op for op in block.operators if op.role is NEURONS[1])
+    neurons = weight_access(down).tensor.elements / down.output_shape[-1]
+    return float(np.max(total(t.elements * t.dtype.bytes for t in matrices) / neurons))
 
 
 def _from_disk(operator: Operator, flash: Flash, needed: list[Access]) -> Operator:

@@ -10,7 +10,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role,
 from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import is_routed
-from llmviewer.ops.transfer import blocking_copy
+from llmviewer.ops.transfer import Direction, blocking_copy, stage
 from llmviewer.techniques.offload.places import (
     HIDDEN,
     OffloadShares,
@@ -20,10 +20,11 @@ from llmviewer.techniques.offload.places import (
     split_layers,
     split_states,
 )
-from llmviewer.techniques.scaling import scale_access, with_probability
+from llmviewer.techniques.scaling import map_operators, scale_access, with_probability
 
 #: Suffix of the names of blocks and operators that run on the host.
 ON_HOST = " on host"
+FP32_BITS = 32.0
 
 
 def layers_on_host(share: float) -> Pass:
@@ -70,20 +71,39 @@ def experts_on_host(share: float) -> Pass:
     return change
 
 
-def attention_on_host(kv: OffloadShares) -> Pass:
+def attention_on_host(kv: OffloadShares, copies: float = 0.0) -> Pass:
     """Run attention over the host's share of the cached keys and values on the host: queries cross the link, results
     come back.
 
-    Pairs of new tokens, such as those of a prompt, stay on the device; new keys and values are sent to the host.
-    Source: FlexGen, arXiv 2303.06865, section 4.2 (computation delegation).
+    Pairs of new tokens, such as those of a prompt, stay on the device; new keys and values are sent to the host.  Those
+    on its disk pass through its memory while the previous layer computes.
+    copies: see `_copied_first`.  Source: FlexGen, arXiv 2303.06865, section 4.2 (computation delegation).
     """
 
     def change(graph: Graph) -> Graph:
         _check_unsharded(graph)
         cached = {state.name for block in graph.blocks for state in block.states if state.per_token}
-        return graph.map_blocks(lambda block: _attention_on_host(block, kv, cached) if block.is_layer else block)
+        moved = graph.map_blocks(lambda block: _attention_on_host(block, kv, cached) if block.is_layer else block)
+        return moved.map_blocks(lambda block: map_operators(block, lambda op: _copied_first(op, copies)))
 
     return change
+
+
+def _copied_first(operator: Operator, copies: float) -> Operator:
+    """Attention on the host that first copies its keys and values, in fp32 and once for every query head.
+
+    Every copy is written and read again.  Llama in Hugging Face Transformers makes one (repeat_kv), FlexGen two: to an
+    fp32 workspace, and transposed (mha_gen in https://github.com/FMInference/FlexiGen, flexgen/pytorch_backend.py).
+    """
+    shape = operator.shape
+    if not copies or operator.runs_on is Place.DEVICE or not isinstance(shape, AttentionShape):
+        return operator
+    repeated = 2.0 * copies * FP32_BITS * shape.heads / shape.kv_heads
+    reads = (
+        Access(a.tensor, a.elements * (1.0 + repeated / a.tensor.dtype.bits)) if a.tensor.role is Role.CACHE else a
+        for a in operator.reads
+    )
+    return replace(operator, reads=tuple(reads))
 
 
 def _check_unsharded(graph: Graph) -> None:
@@ -166,4 +186,13 @@ def _attention_on_host(block: Block, kv: OffloadShares, cached: Collection[str])
             operators += (on_host(with_probability(op, share), op.name + ON_HOST) for op in core)
             operators.append(blocking_copy("to_device", (result,)))
         operators.append(with_probability(operator, 1.0 - share) if any(operator is op for op in core) else operator)
+    if kv.disk:
+        operators = [_staged("fetch_kv", earlier, kv, Direction.IN), *operators]
+        operators += [_staged("put_kv", added, kv, Direction.OUT)] if added else []
     return replace(block, operators=tuple(operators), states=split_states(block.states, kv))
+
+
+def _staged(name: str, accesses: list[Access], kv: OffloadShares, direction: Direction) -> Operator:
+    """The copy of the disk's part of cached entries to or from the memory of the host."""
+    on_disk = (Access(offloaded_tensor(a.tensor, Place.DISK, kv.disk), a.elements * kv.disk) for a in accesses)
+    return stage(name, on_disk, direction)

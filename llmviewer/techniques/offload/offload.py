@@ -37,6 +37,10 @@ PRESETS: dict[str, dict[str, str]] = {
     "flash": {"to": "disk", "overlap": "off"},
     "flexgen": {"to": "disk"},
 }
+#: GPU batches that a batch is divided into.
+BATCHES = Parameter(name="gpu_batches", default=1, low=1, high=65536, whole=True)
+#: Copies of keys and values that the host makes before it attends.
+COPIES = Parameter(name="copies", default=0, low=0, high=16)
 SHARES = tuple(Parameter(name=name, default=0.0, low=0.0, high=1.0) for name in TENSORS)
 NEURONS = {
     name: Parameter(name=name, default=share, low=0.0, high=1.0) for name, share in (("kept", 0.24), ("fresh", 0.024))
@@ -50,7 +54,8 @@ def _make(text: str) -> Change:
     if preset == "flexgen":
         from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
 
-        return flexgen(machine, figures)
+        batches = int(BATCHES.value(given, WHERE)) if BATCHES.name in given else None
+        return flexgen(machine, figures, batches)
     pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
@@ -72,7 +77,11 @@ def _parse(text: str) -> dict[str, str]:
     preset = first.strip() if "=" not in first else ""
     if "=" not in first and preset not in PRESETS:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
-    known = OF_HOST if preset == "flexgen" else (*TENSORS, *CHOICES, *OF_HOST[:2])
+    known = (
+        (*OF_HOST, BATCHES.name)
+        if preset == "flexgen"
+        else (*TENSORS, *CHOICES, BATCHES.name, COPIES.name, *OF_HOST[:2])
+    )
     known = (*OF_HOST[:2], *NEURONS) if preset == "flash" else known
     own = parse_parameters(WHERE, rest if preset else text, known)
     for name, allowed in CHOICES.items():
@@ -90,14 +99,15 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
             flash=Flash(**{name: parameter.value(given, WHERE) for name, parameter in NEURONS.items()}),
             overlap=Overlap.NOTHING,
         )
-    to, on_host = given.get("to", "host"), given.get("compute") == "host"
-    if on_host and to == "disk":
+    on_host = given.get("compute") == "host"
+    weights, kv, activations = (_shares(parameter, given) for parameter in SHARES)
+    if on_host and (given.get("to") == "disk" or weights.disk or kv.disk):
         raise UserError(f"{WHERE}: the host computes only with tensors in its memory; to=disk requires compute=device")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
-    weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
-    if given.get("compute") == "attention" and kv.disk:
-        raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
+    copies = COPIES.value(given, WHERE)
+    if copies and not (kv.share and given.get("compute") in ("attention", "host")):
+        raise UserError(f"{WHERE}: the host copies keys and values that it attends to; copies requires kv and compute")
     return Offload(
         weights=weights,
         kv=kv,
@@ -106,7 +116,20 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
         on_host=on_host,
         delegates=given.get("compute") == "attention",
         overlap=Overlap(given.get("overlap", Overlap.SHARE.value)),
+        gpu_batches=int(BATCHES.value(given, WHERE)),
+        copies=copies,
     )
+
+
+def _shares(parameter: Parameter, given: Mapping[str, str]) -> OffloadShares:
+    """The shares of one kind of tensor: at the place of `to`, or as HOST+DISK."""
+    host, plus, disk = given.get(parameter.name, "0").partition("+")
+    if not plus:
+        return OffloadShares(**{given.get("to", "host"): parameter.parse(host, WHERE)})
+    found = OffloadShares(host=parameter.parse(host, WHERE), disk=parameter.parse(disk, WHERE))
+    if found.share > 1.0 + 1e-9:
+        raise UserError(f"{WHERE}: {parameter.name}={host}+{disk} is more than the whole; allowed: a sum of at most 1")
+    return found
 
 
 def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
@@ -116,7 +139,7 @@ def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
     if given.get("instructions") == "avx512":
         found = replace(found, cpu=without_amx(found))
     figures = {"host.bandwidth_bytes_per_s": figure}
-    if given.get("to") == "disk" or "disk" in given:
+    if given.get("to") == "disk" or "disk" in given or any("+" in given.get(name, "") for name in TENSORS):
         attached, rates = disk(given.get("disk", DEFAULT_DISK))
         found, figures = replace(found, disk=attached), figures | rates
     return found, figures
@@ -128,13 +151,17 @@ TECHNIQUE = Technique(
     summary="Stores weights, KV cache or hidden states on the host or its disk; they are copied to the device while "
     "the previous layer computes, or the host computes with them.",
     parameters={
-        "weights": "share of every layer's weights that is offloaded",
-        "kv": "share of the KV cache that is offloaded",
-        "activations": "share of the hidden states that is offloaded",
+        "weights": "share of every layer's weights that is offloaded; 0.5+0.2: half to the host, a fifth to its disk",
+        "kv": "share of the KV cache that is offloaded, likewise",
+        "activations": "share of the hidden states that is offloaded, likewise",
         "compute": "device: offloaded tensors are copied to the device; host: the host computes with them; "
-        "attention: the host attends over its part of the cache, the rest is copied",
+        "attention: the host attends over its part of the cache, also from its disk, the rest is copied",
         "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
         "are; off: a layer waits for its copies",
+        "gpu_batches": "parts of the batch that go through each layer in turn; weights are copied once for all, and "
+        "activations are those of one part",
+        "copies": "times that the host copies keys and values in fp32, for every query head, before it attends: 1 for "
+        "Llama in Transformers (repeat_kv), 2 for FlexGen; default 0",
         "to": "host or disk",
         "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
         "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them; avx512: with its vector units, "
@@ -146,7 +173,8 @@ TECHNIQUE = Technique(
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
         "experts": "the host stores the routed experts and computes with them (KTransformers); with to=disk the "
         "experts that tokens select are read from its disk (EdgeMoE)",
-        "flexgen": "the fastest shares for the request and what the host computes, by linear programs (FlexGen)",
+        "flexgen": "the fastest shares for the request, what the host computes and the number of GPU batches, by "
+        "linear programs (FlexGen)",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
         "per token (LLM in a flash)",
     },

@@ -18,7 +18,7 @@ from llmviewer.techniques.offload.host import attention_on_host, experts_on_host
 from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares
 from llmviewer.techniques.offload.stream import Streams, all_weights, stream
 from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.host_copies import PAGEABLE_SHARE, PINNED_SHARE
+from llmviewer.timing.host_copies import attainable
 
 WHERE = "--offload"
 #: Kinds of tensors that can be offloaded.
@@ -41,7 +41,9 @@ class Offload:
     are copied to the device.  delegates: the host computes attention over its cache, but nothing else.  overlap:
     whether copies run while the previous layer computes, for a share of every layer or for whole layers; with NOTHING
     a layer waits for its copies.  head: lm_head is offloaded if all layers are.  flash: the feed-forward weights are
-    read from the disk instead.
+    read from the disk instead.  gpu_batches: parts of the batch (the block) that go through every layer one after
+    another; one copy of the layer's weights serves them all.  copies: of keys and values that the host makes, in fp32
+    and for every query head, before it attends.
     """
 
     weights: OffloadShares = ON_DEVICE
@@ -53,11 +55,17 @@ class Offload:
     overlap: Overlap = Overlap.SHARE
     head: bool = True
     flash: Flash | None = None
+    gpu_batches: int = 1
+    copies: float = 0.0
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything stays on the device."""
-        return self.flash is None and not any(a.share for a in (self.weights, self.kv, self.activations))
+        """Whether everything stays on the device, and the batch is whole."""
+        return (
+            self.flash is None
+            and self.gpu_batches == 1
+            and not any(a.share for a in (self.weights, self.kv, self.activations))
+        )
 
     @property
     def needs_host(self) -> bool:
@@ -71,6 +79,8 @@ class Offload:
         texts = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in shares if of.share]
         texts += ["compute=host"] if self.on_host else ["compute=attention"] if self.delegates and self.kv.share else []
         texts += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
+        texts += [f"copies={self.copies:g}"] if self.copies else []
+        texts += [f"gpu_batches={self.gpu_batches}"] if self.gpu_batches > 1 else []
         return ", ".join(texts) or "all on the device"
 
     def make(self, chip: Chip) -> Pass:
@@ -93,7 +103,7 @@ class Offload:
         share = self.weights.share if self.on_host else 0.0
         passes = [(experts_on_host if self.experts else layers_on_host)(share)] if share else []
         attends = (self.on_host or self.delegates) and self.kv.share
-        return [*passes, attention_on_host(self.kv)] if attends else passes
+        return [*passes, attention_on_host(self.kv, self.copies)] if attends else passes
 
     def _copy_passes(self, chip: Chip) -> list[Pass]:
         """Passes that copy offloaded tensors to the device."""
@@ -106,8 +116,11 @@ class Offload:
             selects=is_routed if self.experts else all_weights,
             whole_layers=self.overlap is Overlap.LAYER,
             head=self.head,
+            batches=float(self.gpu_batches),
         )
-        idle = not any(shares.share for shares in (streams.weights, streams.kv, streams.activations))
+        idle = self.gpu_batches == 1 and not any(
+            shares.share for shares in (streams.weights, streams.kv, streams.activations)
+        )
         return [] if idle else [stream(streams)]
 
 
@@ -119,13 +132,13 @@ def _has_host_link(chip: Chip) -> bool:
 def with_host(system: System, host: Host, figures: Mapping[str, Figure], *, pinned: bool = True) -> System:
     """The system with a host that all devices share.
 
-    figures: data-sheet figures of the host.  pinned: copies read page-locked memory; ideal times ignore it.
+    figures: data-sheet figures of the host.  pinned: copies read page-locked memory.  Ideal times take full rates.
     """
     chip = system.chip
     if chip.host is not None:
         raise UserError(f"{WHERE}: --hot-neurons already offloads weights to the host; remove one")
-    reached = 1.0 if system.efficiency is ideal else PINNED_SHARE if pinned else PAGEABLE_SHARE
-    shared = replace(host, devices=system.parallelism.devices, link_share=reached)
+    reached = host if system.efficiency is ideal else attainable(host, pinned=pinned)
+    shared = replace(reached, devices=system.parallelism.devices)
     return replace(system, chip=replace(chip, host=shared, figures={**chip.figures, **figures}))
 
 
@@ -136,8 +149,18 @@ def with_offload(system: System, plan: Offload, prefix: str = "") -> System:
         raise UserError(
             f"{WHERE}: {chip} has no link to a host; use to=disk if the device shares the memory of its host"
         )
+    if plan.gpu_batches > 1:
+        system = _in_batches(system, plan.gpu_batches)
     host = system.chip.host
     assert host is not None
     where = f"host={host.name}" + (f", disk={host.disk.name}" if host.disk else "")
     applied = AppliedTechnique(name=f"offload({prefix}{plan}, {where})", make=plan.make)
     return replace(system, passes=(*system.passes, applied), copies_beside=plan.overlap is not Overlap.NOTHING)
+
+
+def _in_batches(system: System, count: int) -> System:
+    """The system whose static batch is divided into GPU batches."""
+    own = system.parallelism
+    if own.pipeline > 1 or system.spatial:
+        raise UserError(f"{WHERE} gpu_batches: the stages of a pipeline have micro-batches of their own; remove one")
+    return replace(system, parallelism=replace(own, microbatches=count), block=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
-from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, whole
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.ops.transfer import Direction, TransferShape, load, store
 from llmviewer.techniques.offload.places import (
     HIDDEN,
@@ -18,6 +18,7 @@ from llmviewer.techniques.offload.places import (
     split_layers,
     split_states,
 )
+from llmviewer.techniques.sparsity.contextual_sparsity import union_share
 
 #: Suffix of the names of blocks whose weights are offloaded when those of other layers are not.
 OFFLOADED = " offloaded"
@@ -35,7 +36,8 @@ class Streams:
     buffers: number of device buffers for the copies of a layer.  over_link: copies go over a link; if device and host
     share a memory, the disk fills it directly.  selects: operators whose weights are offloaded.  whole_layers: the
     share of the weights is that of the layers, the first ones; otherwise it is a share of every layer's weights.
-    head: lm_head is offloaded too if all weights of the layers are.
+    head: lm_head is offloaded too if all weights of the layers are.  batches: GPU batches that use one copy of the
+    weights in turn; a pass is that of one of them.
     """
 
     weights: OffloadShares = ON_DEVICE
@@ -46,6 +48,7 @@ class Streams:
     selects: Callable[[Operator], bool] = all_weights
     whole_layers: bool = False
     head: bool = True
+    batches: float = 1.0
 
     def shape(self, direction: Direction) -> TransferShape:
         """The shape of a copy in this direction."""
@@ -65,6 +68,8 @@ def stream(streams: Streams) -> Pass:
     def change(graph: Graph) -> Graph:
         cached = {state.name for block in graph.blocks for state in block.states if state.per_token}
         without = replace(streams, weights=ON_DEVICE)
+        if streams.batches > 1.0:
+            graph = graph.map_blocks(lambda block: _beside_others(block, streams))
         streamed = streams
         if streams.whole_layers and streams.weights.share:
             graph, offloaded = split_layers(graph, streams.weights.share, OFFLOADED)
@@ -91,10 +96,26 @@ def _streamed(block: Block, streams: Streams, cached: Collection[str]) -> Block:
         copies_in += _loads("load_kv", earlier, streams, streams.kv)
         out += _stores("store_kv", added, streams, streams.kv)
     if streams.activations.share:
-        received = [whole(a.tensor) for op in block.operators for a in op.reads if a.tensor.name == HIDDEN][:1]
+        received = [whole(tensor) for tensor in _received(block)]
         copies_in += _loads("load_hidden", received, streams, streams.activations)
         out += _stores("store_hidden", received, streams, streams.activations)
     return replace(block, operators=(*copies_in, *operators, *out), states=split_states(block.states, streams.kv))
+
+
+def _beside_others(block: Block, streams: Streams) -> Block:
+    """The block with the hidden states of the other GPU batches, which are in memory while one computes."""
+    first, *others = block.operators
+    share = (streams.batches - 1.0) * (1.0 - streams.activations.share)
+    waiting = tuple(
+        Access(replace(tensor, name="hidden_of_others", elements=tensor.elements * share), 0.0)
+        for tensor in _received(block)
+    )
+    return replace(block, operators=(replace(first, writes=(*first.writes, *waiting)), *others))
+
+
+def _received(block: Block) -> list[Tensor]:
+    """The residual stream that the block receives; none for an embedding."""
+    return [a.tensor for op in block.operators for a in op.reads if a.tensor.name == HIDDEN][:1]
 
 
 def _offload_weights(block: Block, streams: Streams) -> tuple[tuple[Operator, ...], list[Operator]]:
@@ -117,7 +138,22 @@ def _offload_weights(block: Block, streams: Streams) -> tuple[tuple[Operator, ..
             needed[tensor.name] = larger_access(needed.get(tensor.name), access)
             reads.append(Access(replace(tensor, elements=tensor.elements * (1.0 - shares.share)), access.elements))
         operators.append(replace(operator, reads=tuple(reads)))
-    return tuple(operators), _loads("load_weights", list(needed.values()), streams, shares)
+    batches = streams.batches
+    accesses = [_per_batch(access, batches) for access in needed.values()]
+    return tuple(operators), _loads(
+        "load_weights", accesses, replace(streams, buffers=streams.buffers * batches), shares
+    )
+
+
+def _per_batch(access: Access, batches: float) -> Access:
+    """What one of several GPU batches copies of weights that all of them use: its part of those that any needs.
+
+    Expert weights that one of them needs are taken to be used by each with the same probability.
+    """
+    if batches == 1.0:
+        return access
+    stored = access.tensor.elements
+    return Access(access.tensor, stored * (union_share(access.elements / stored, batches) / batches))
 
 
 def _loads(name: str, needed: list[Access], streams: Streams, shares: OffloadShares) -> list[Operator]:
@@ -131,6 +167,8 @@ def _stores(name: str, written: list[Access], streams: Streams, shares: OffloadS
     if not written:
         return []
     parts = [part for access in written for part in _offloaded_parts(access, shares)]
+    if name == "store_hidden":  # those of all GPU batches are stored at once
+        parts = [Access(replace(a.tensor, elements=a.tensor.elements * streams.batches), a.elements) for a in parts]
     return [store(name, parts, streams.shape(Direction.OUT))]
 
 

@@ -70,7 +70,7 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
     return change
 
 
-def union_share(share: float, tokens: Count) -> Count:
+def union_share(share: Count, tokens: Count) -> Count:
     """Share used by any of `tokens` tokens that each use `share` independently: 1 - (1 - share)^tokens."""
     return 1.0 - np.power(1.0 - share, tokens)
 

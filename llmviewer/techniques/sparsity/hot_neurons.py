@@ -16,6 +16,8 @@ from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.hardware.specs import host
 from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union_share
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.host_copies import attainable
 
 WHERE = "--hot-neurons"
 #: PowerInfer: 26 % of the feed-forward neurons of OPT-30B have 80 % of the activations (43 % in ReGLU Llama-2-70B).
@@ -142,7 +144,8 @@ def _make(text: str) -> Change:
         chip = system.chip
         if neurons.gpu < 1.0:
             figures = {**chip.figures, "host.bandwidth_bytes_per_s": figure}
-            chip = replace(chip, host=machine, figures=figures)
+            reached = machine if system.efficiency is ideal else attainable(machine)
+            chip = replace(chip, host=reached, figures=figures)
         return split(replace(system, chip=chip))
 
     return change
