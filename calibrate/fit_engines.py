@@ -57,12 +57,12 @@ NEGLIGIBLE_US = 1e-2
 class Trial:
     """A group of cases with kernel times computed once, on which engine constants are tried.
 
-    known: (pipeline stage, kinds) -> time of its kernels [s].
+    known: (pipeline stage, kinds, by the data sheet's roofline) -> time of its kernels [s].
     """
 
     group: CaseGroup
     measured: Array
-    known: dict[tuple[int, tuple[Kind, ...]], Count] = field(default_factory=dict)
+    known: dict[tuple[int, tuple[Kind, ...], bool], Count] = field(default_factory=dict)
 
     def times(self, preset: Engine) -> RequestTimes:
         """Request times under an engine."""
@@ -77,13 +77,16 @@ class Trial:
         return replace(analysis, system=system, passes=passes).times
 
     def _stage(self, at: int, stage: Evaluation, preset: Engine, analysis: Analysis) -> Count:
-        def seconds(kinds: tuple[Kind, ...]) -> Count:
-            if (at, kinds) not in self.known:
-                total = stage.sum(lambda row: row.timing.time_s if row.operator.kind in kinds else 0.0)
-                self.known[at, kinds] = total * np.ones(len(analysis.schedule.repeats))
-            return self.known[at, kinds]
+        def of_kernels(kinds: tuple[Kind, ...], *, ideal: bool) -> Count:
+            if (at, kinds, ideal) not in self.known:
+                total = stage.sum(
+                    lambda row: (row.ideal if ideal else row.timing).time_s if row.operator.kind in kinds else 0.0
+                )
+                self.known[at, kinds, ideal] = total * np.ones(len(analysis.schedule.repeats))
+            return self.known[at, kinds, ideal]
 
-        terms = preset.terms(stage.graph, analysis.schedule.step, analysis.system.chip, seconds)
+        seconds, least = (partial(of_kernels, ideal=ideal) for ideal in (False, True))
+        terms = preset.terms(stage.graph, analysis.schedule.step, analysis.system.chip, seconds, least)
         return seconds(tuple(Kind)) + sum(value for _, value in terms)
 
     def ratio(self, preset: Engine) -> Array:

@@ -140,6 +140,8 @@ def test_no_utilization_exceeds_one(
     """Neither MFU nor MBU, for any model, chip, number format and workload; otherwise a time is not a bound."""
     if models.load(model).is_encoder:  # whole inputs of up to 512 tokens, nothing decoded
         sizes, budget = [(batch, min(prompt, 512), 1) for batch, prompt, _ in sizes], 0
+    if models.load(model).encoder is not None:  # inputs are read whole
+        budget = 0
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
     requested: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": output}
     options: dict[str, Any] = {"quantization": scheme, "attention": attention, "max_num_batched_tokens": budget}

@@ -169,7 +169,12 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
             lambda row: row.timing.time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
         )
 
-    terms = system.engine.terms(kernels.graph, step, system.chip, seconds)
+    def least(kinds: tuple[Kind, ...]) -> Count:
+        return kernels.sum(
+            lambda row: row.ideal.time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
+        )
+
+    terms = system.engine.terms(kernels.graph, step, system.chip, seconds, least)
     if system.copies_beside:
         from llmviewer.timing import overlap  # only offloading needs it
 

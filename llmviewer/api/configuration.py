@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build
@@ -126,6 +127,7 @@ class Configuration:
         """The system adapted to the request, if a technique depends on it."""
         if system.policy is None:
             return system
+        check_encoder(self.model, system, workload, self.token_budget)
         return system.policy(self.model, system, workload, self.token_budget)
 
 

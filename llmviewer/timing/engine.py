@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -58,6 +58,11 @@ VERSION_KEYS = ("constants", "source", "error", "residuals")
 FITTED_KEYS = ("error", "residuals", "rows")
 
 Seconds = Callable[[tuple[Kind, ...]], Count]
+
+
+def unbounded(kinds: tuple[Kind, ...]) -> Count:
+    """The least time of kernels of these kinds where no roofline is known [s]."""
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +167,13 @@ class Engine:
         stated = {name: own[name] for name in ("error", "residuals") if name in own}
         return replace(self, constants={**self.constants, **own["constants"]}, **stated) if own else self
 
-    def terms(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds) -> tuple[tuple[str, Count], ...]:
+    def terms(
+        self, graph: Graph, step: Step, chip: Chip, seconds: Seconds, least: Seconds = unbounded
+    ) -> tuple[tuple[str, Count], ...]:
         """Seconds that a forward pass takes in addition to its kernels, by name; terms that are zero are omitted.
 
-        seconds: kinds -> time that kernels of these kinds take in the pass.
+        seconds: kinds -> time that kernels of these kinds take in the pass.  least: the same on the data sheet's
+        roofline, which the engine's own kernels do not beat.
         """
         if self is KERNELS_ONLY:
             return ()
@@ -178,12 +186,7 @@ class Engine:
         if "eager" in self.constants:
             host = engine_work.launching_s(self.constants, paid) * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
-        for name, factor in self.factors.items():
-            named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
-        if self.ungrouped:
-            reads = np.where(step.tokens <= step.sequences, engine_work.heads_per_kv_head(graph), 1.0)
-            own = self.factors.get("attention", 1.0) * reads
-            named["own attention kernels"] = (own - 1.0) * seconds(FACTORS["attention"])
+        named.update(self._own_kernels(graph, step, seconds, least))
         if self.unit_bytes:
             few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = engine_work.gemm_weight_bytes(graph) / np.minimum(
@@ -196,6 +199,17 @@ class Engine:
         if self.draft_us:
             named["drafting"] = np.maximum(self.draft_us * 1e-6 - seconds(tuple(Kind)), 0.0)
         return tuple((name, value) for name, value in named.items() if present(value))
+
+    def _own_kernels(self, graph: Graph, step: Step, seconds: Seconds, least: Seconds) -> Iterator[tuple[str, Count]]:
+        """Time by which the engine's own kernels differ from those in profiles, by name."""
+        reads: Count = 1.0
+        if self.ungrouped:
+            reads = np.where(step.tokens <= step.sequences, engine_work.heads_per_kv_head(graph), 1.0)
+        own_factors = ({"attention": 1.0} if self.ungrouped else {}) | dict(self.factors)
+        for name, factor in own_factors.items():
+            kernels = seconds(FACTORS[name])
+            own = factor * kernels * (reads if name == "attention" else 1.0)
+            yield f"own {name} kernels", (own if factor >= 1.0 else np.maximum(own, least(FACTORS[name]))) - kernels
 
     @property
     def request_s(self) -> float:
