@@ -39,7 +39,8 @@ from llmviewer.core.kinds import Kind
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
-from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
+from llmviewer.timing.engine import CONSTANTS, Engine
+from llmviewer.timing.engine_work import FACTORS
 
 #: Log error beyond which a residual counts less than its square, and hardly at all far beyond (Cauchy): tables hold
 #: runs with other settings than stated, such as prompts that hit a prefix cache.

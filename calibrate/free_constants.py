@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmviewer.timing.engine import CONSTANTS, FACTORS
+from llmviewer.timing.engine import CONSTANTS
+from llmviewer.timing.engine_work import FACTORS
 
 #: engine -> its fitted constants; all others are zero or as in its file.
 FREE: dict[str, tuple[str, ...]] = {

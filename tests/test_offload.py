@@ -777,7 +777,7 @@ def test_a_token_waits_for_its_neurons_about_as_long_as_published(
 
 
 def test_loading_all_weights_takes_the_published_time(tmp_path: Path) -> None:
-    """The same table: 13.4 GB at 6.1 GB/s take 2196 ms; two thirds of them, the feed-forward part and attention."""
+    """13.4 GB at 6.1 GB/s take 2196 ms in the same table; two thirds of them, the feed-forward part and attention."""
     (tmp_path / "m1.yaml").write_text(M1_MAX_SSD)
     stage = decode("opt-6.7b", f"weights=1,to=disk,disk={tmp_path / 'm1.yaml'}", chip="m1-pro")
     assert stage["time_by_bound_s"]["disk"] * 1e3 == pytest.approx(2196, rel=0.05)

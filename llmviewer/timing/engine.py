@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import engine_memory, engine_rounds, engine_work
 from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
+from llmviewer.timing.engine_work import FACTORS, Seconds, unbounded
 
 FOLDER = "calibrate/engines"
 #: Name of the pass by which a preset states how its requests choose experts.
@@ -37,12 +38,6 @@ CONSTANTS: dict[str, str] = {
 }
 #: Constants that are not times of a pass.
 NOT_OF_PASSES = ("eager", "expert", "request")
-#: Groups of kernels whose time an engine's own kernels scale -> kinds of their operators.
-FACTORS: dict[str, tuple[Kind, ...]] = {
-    "gemm": (Kind.GEMM,),
-    "attention": (Kind.ATTENTION,),
-    "exchange": (Kind.COLLECTIVE,),
-}
 TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "source")
 NUMBER_KEYS = (
     *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
@@ -57,13 +52,6 @@ VERSION_KEYS = ("constants", "source", "error", "residuals")
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED_KEYS = ("error", "residuals", "rows")
 
-Seconds = Callable[[tuple[Kind, ...]], Count]
-
-
-def unbounded(kinds: tuple[Kind, ...]) -> Count:
-    """The least time of kernels of these kinds where no roofline is known [s]."""
-    return 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
@@ -75,7 +63,7 @@ class Engine:
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
     constants: of CONSTANTS [us].
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
-    factors: of FACTORS; time of its own kernels over that of the kernels in profiles.
+    factors: of engine_work.FACTORS; time of its own kernels over that of the kernels in profiles.
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
@@ -186,7 +174,8 @@ class Engine:
         if "eager" in self.constants:
             host = engine_work.launching_s(self.constants, paid) * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
-        named.update(self._own_kernels(graph, step, seconds, least))
+        reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
+        named.update(engine_work.own_kernels(self.factors, reads, seconds, least))
         if self.unit_bytes:
             few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = engine_work.gemm_weight_bytes(graph) / np.minimum(
@@ -199,17 +188,6 @@ class Engine:
         if self.draft_us:
             named["drafting"] = np.maximum(self.draft_us * 1e-6 - seconds(tuple(Kind)), 0.0)
         return tuple((name, value) for name, value in named.items() if present(value))
-
-    def _own_kernels(self, graph: Graph, step: Step, seconds: Seconds, least: Seconds) -> Iterator[tuple[str, Count]]:
-        """Time by which the engine's own kernels differ from those in profiles, by name."""
-        reads: Count = 1.0
-        if self.ungrouped:
-            reads = np.where(step.tokens <= step.sequences, engine_work.heads_per_kv_head(graph), 1.0)
-        own_factors = ({"attention": 1.0} if self.ungrouped else {}) | dict(self.factors)
-        for name, factor in own_factors.items():
-            kernels = seconds(FACTORS[name])
-            own = factor * kernels * (reads if name == "attention" else 1.0)
-            yield f"own {name} kernels", (own if factor >= 1.0 else np.maximum(own, least(FACTORS[name]))) - kernels
 
     @property
     def request_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape
 
+#: Kinds of operators -> seconds of their kernels in a pass.
+Seconds = Callable[[tuple[Kind, ...]], Count]
+#: Groups of kernels whose time an engine's own kernels scale -> kinds of their operators.
+FACTORS: dict[str, tuple[Kind, ...]] = {
+    "gemm": (Kind.GEMM,),
+    "attention": (Kind.ATTENTION,),
+    "exchange": (Kind.COLLECTIVE,),
+}
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
 #: Terms that a step pays once, however many passes it runs.
@@ -68,6 +76,30 @@ def _runs(graph: Graph, counts: Callable[[Operator], bool]) -> Count:
     return total(
         float(block.repeats) * total(op.runs for op in block.operators if counts(op)) for block in graph.blocks
     )
+
+
+def unbounded(kinds: tuple[Kind, ...]) -> Count:
+    """The least time of kernels of these kinds where no roofline is known [s]."""
+    return 0.0
+
+
+def own_kernels(
+    factors: Mapping[str, float], reads: Count | None, seconds: Seconds, least: Seconds
+) -> Iterator[tuple[str, Count]]:
+    """Time by which an engine's own kernels differ from those in profiles, by name.
+
+    reads: times that its attention reads a KV head; None if once.  seconds, least: as in Engine.terms.
+    """
+    own_factors = ({} if reads is None else {"attention": 1.0}) | dict(factors)
+    for name, factor in own_factors.items():
+        kernels = seconds(FACTORS[name])
+        own = factor * kernels if reads is None or name != "attention" else factor * reads * kernels
+        yield f"own {name} kernels", (own if factor >= 1.0 else np.maximum(own, least(FACTORS[name]))) - kernels
+
+
+def reads_of_heads(graph: Graph, step: Step) -> Count:
+    """Times that decode attention reads a KV head which it does not share between query heads."""
+    return np.where(step.tokens <= step.sequences, heads_per_kv_head(graph), 1.0)
 
 
 def heads_per_kv_head(graph: Graph) -> Count:

@@ -14,7 +14,7 @@ from llmviewer.reports.survey.ask import SurveyQuery
 
 
 class Answer(Protocol):
-    """What `analyze` or `train` returns."""
+    """A result of `analyze` or `train`."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

@@ -13,8 +13,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.transfer import Direction, copy_direction
 from llmviewer.result.stages import Interval, ValueOf, does_run, operator_object
-from llmviewer.timing.engine import FACTORS
-from llmviewer.timing.engine_work import unpacks_weights
+from llmviewer.timing.engine_work import FACTORS, unpacks_weights
 
 #: Engine term spent before kernels -> which kernels; other terms are spent before the pass, `sampling` after it.
 BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {

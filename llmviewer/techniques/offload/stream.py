@@ -146,7 +146,7 @@ def _offload_weights(block: Block, streams: Streams) -> tuple[tuple[Operator, ..
 
 
 def _per_batch(access: Access, batches: float) -> Access:
-    """What one of several GPU batches copies of weights that all of them use: its part of those that any needs.
+    """The copy of weights that one of several GPU batches pays: its part of those that any of them needs.
 
     Expert weights that one of them needs are taken to be used by each with the same probability.
     """
