@@ -164,16 +164,12 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
 def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
     """The evaluation with the engine's times."""
 
-    def seconds(kinds: tuple[Kind, ...]) -> Count:
-        return kernels.sum(
-            lambda row: row.timing.time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
+    def of_kernels(timing: Callable[[TimedOperator], Timing]) -> Callable[[tuple[Kind, ...]], Count]:
+        return lambda kinds: kernels.sum(
+            lambda row: timing(row).time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
         )
 
-    def least(kinds: tuple[Kind, ...]) -> Count:
-        return kernels.sum(
-            lambda row: row.ideal.time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
-        )
-
+    seconds, least = of_kernels(lambda row: row.timing), of_kernels(lambda row: row.ideal)
     terms = system.engine.terms(kernels.graph, step, system.chip, seconds, least)
     if system.copies_beside:
         from llmviewer.timing import overlap  # only offloading needs it

@@ -49,7 +49,7 @@ def with_probability(operator: Operator, probability: Count) -> Operator:
 def sometimes(operator: Operator, probability: Count) -> Operator:
     """The operator of a step that runs it with `probability`: means of its counts, and the time of its runs.
 
-    Kernels that run take as long as ever, so that `with_probability`, which makes a smaller kernel, would be too slow.
+    A kernel that runs takes its whole time; the smaller kernel of `with_probability` would take more than its share.
     """
     once = operator if operator.one_run is None else operator.one_run
     return replace(with_probability(operator, probability), one_run=once, runs=operator.runs * probability)
