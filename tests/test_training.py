@@ -40,6 +40,12 @@ def test_qlora_fits_65_billion_weights_on_48_gb() -> None:
     assert 780e9 < held(full) < 800e9
 
 
+@pytest.mark.parametrize("attention", ["flash-decoding", "flash-decoding++"])
+def test_kernels_that_split_the_context_of_decode_change_no_training_step(attention: str) -> None:
+    plain, split = (train("llama-2-7b", "h100", attention=one, input_len=300) for one in ("flash", attention))
+    assert split.step == plain.step
+
+
 def test_mixed_precision_takes_16_bytes_per_weight() -> None:
     """ZeRO, arXiv 1910.02054: 2 of the weight, 2 of its gradient, 12 of AdamW and the weight in fp32."""
     step = train("llama-2-7b", "a100", optimizer="adamw+master").step

@@ -183,7 +183,7 @@ def _peak_of(block: Block) -> Count:
     """Peak of a block; points that run different operators are evaluated group by group."""
     if all(isinstance(op.where, float) for op in block.operators):
         return _peak(block.operators)
-    runs = np.stack(np.broadcast_arrays(*(np.asarray(op.where) > 0.0 for op in block.operators)))
+    runs = np.stack(np.broadcast_arrays(*(np.atleast_1d(op.where) > 0.0 for op in block.operators)))
     kinds, kind = np.unique(runs, axis=1, return_inverse=True)
     peak: Count = 0.0
     for at in range(kinds.shape[1]):
