@@ -60,20 +60,29 @@ def test_a_floor_plan_is_between_the_bound_and_the_published_speed() -> None:
 def test_nodes_exchange_directly_over_the_ports_that_groq_publishes() -> None:
     """SHIP (MLSys 2026): 300 ns a hop; 8 chips of a node are joined one to one by 7 ports of 10.66 GB/s each, 4 more
     lead to other nodes.  An all-reduce of 16,384 bytes among 32 chips: three hops, 2 x 7/8 of it over the ports of the
-    node beside 3/8 over those to three other nodes.  Within one node: two hops.  Reported is over 300 tokens/s: the
-    mechanisms published so far explain a quarter of the time."""
+    node beside 3/8 over those to three other nodes.  Within one node: two hops."""
     options = {"spatial": "on,hop_ns=300,load_gb_per_s=9216", "link": "node", "network": "groq-quadfour"}
     found = on_chips("llama-2-70b", "groq-lpu", **options)
     reduced = 3 * 300e-9 + max(2 * 7 / 8 * 16_384 / 74.6e9, 3 / 8 * 16_384 / 42.6e9)
     sends = 26 * (300e-9 + 16_384 / 74.6e9)
     expected = 137.95e9 / 32 / 9.216e12 + 160 * reduced + sends
     assert found["metrics"]["tpot_s"] == pytest.approx(expected, rel=0.08)  # and attention
-    assert 300 * 4 < found["metrics"]["output_tokens_per_s_per_user"] < 300 * 5
-    one_node = on_chips("llama-2-70b", "groq-lpu", **options, tensor_parallel_size=8, quantization="w8a16")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("w8a16", 2), ("w8a8", 1)])
+def test_weights_in_8_bit_enter_matrix_units_as_wide_as_their_products(scheme: str, width: int) -> None:
+    """A layer of 855.7 M weights in each node of 8 chips: 23.2 us per layer in 16 bits, two all-reduces of two hops.
+
+    In 16 bits, 480 tokens/s; reported is over 300 (ISCA 2022, https://doi.org/10.1145/3470496.3527405: half as many
+    numbers of 16 bits as of 8 in every dimension of a product)."""
+    options = {"spatial": "on,hop_ns=300,load_gb_per_s=9216", "link": "node", "network": "groq-quadfour"}
+    found = on_chips("llama-2-70b", "groq-lpu", **options, tensor_parallel_size=8, quantization=scheme)
+    assert found["parallelism"]["pipeline"] == 80
     reduced = 2 * 300e-9 + 2 * 7 / 8 * 16_384 / 74.6e9
-    sends = (one_node["parallelism"]["pipeline"] - 1) * (300e-9 + 16_384 / 74.6e9)
-    expected = 69.2e9 / 8 / 9.216e12 + 160 * reduced + sends
-    assert one_node["metrics"]["tpot_s"] == pytest.approx(expected, rel=0.08)
+    loaded = (80 * 855.7e6 * width + 32_000 * 8_192 * 2) / 8 / 9.216e12
+    expected = loaded + 160 * reduced + 79 * (300e-9 + 16_384 / 74.6e9)
+    assert found["metrics"]["tpot_s"] == pytest.approx(expected, rel=0.03)
+    assert width == 1 or 300 < found["metrics"]["output_tokens_per_s_per_user"] < 300 * 1.7
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "jamba-v0.1"])

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Count, total
+from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Operator
+from llmviewer.core.ir import Operator, Role
 from llmviewer.hardware.chip import Chip, Host
 
 
@@ -87,7 +88,11 @@ Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]
 
 def ideal(operator: Operator, chip: Chip) -> Rates:
     """Data-sheet rates: every efficiency 1 and no fixed time, which gives a lower bound of the time."""
-    return _data_sheet(chip, operator.compute if operator.kind.facts.matrix_units else "")
+    compute = operator.compute if operator.kind.facts.matrix_units else ""
+    rates = _data_sheet(chip, compute)
+    if chip.load_bytes_per_s == np.inf or not compute:
+        return rates
+    return replace(rates, memory_bytes_per_s=_loading(operator, chip))
 
 
 @lru_cache(maxsize=64)
@@ -97,7 +102,7 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
         matrix_flops_per_s=chip.matrix_rate(compute) if compute else 1.0,
         vector_flops_per_s=chip.vector_rate(),
         special_ops_per_s=chip.special_ops_per_s,
-        memory_bytes_per_s=_loading(chip) if compute else chip.bandwidth_bytes_per_s,
+        memory_bytes_per_s=chip.bandwidth_bytes_per_s,
         hop_s=chip.hop_s,
         l2_bytes_per_s=chip.l2_bandwidth_bytes_per_s,
         link_bytes_per_s=chip.link_rate,
@@ -106,11 +111,19 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
     )
 
 
-def _loading(chip: Chip) -> Count:
-    """Rate at which matrix units receive operands from memory [byte/s]."""
-    if chip.load_bytes_per_s == np.inf:
-        return chip.bandwidth_bytes_per_s
-    return np.minimum(chip.bandwidth_bytes_per_s, chip.load_bytes_per_s)
+def _loading(operator: Operator, chip: Chip) -> Count:
+    """Rate of an operator's traffic if matrix units receive its weights, keys and values at a limited rate [byte/s].
+
+    They enter at the width of the product's class if they are stored in fewer bits.
+    """
+    width = DTYPES[operator.compute].bits / 8.0
+    held = total(
+        a.elements * max(a.tensor.dtype.bytes, width)
+        for a in operator.reads
+        if a.tensor.role in (Role.WEIGHT, Role.CACHE)
+    )
+    traffic = np.maximum(operator.traffic_bytes, 1.0)
+    return np.minimum(chip.bandwidth_bytes_per_s, chip.load_bytes_per_s * traffic / np.maximum(held, 1e-9))
 
 
 def _host(chip: Chip, host: Host, compute: str) -> HostRates:

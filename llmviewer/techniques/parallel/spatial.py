@@ -50,16 +50,16 @@ TECHNIQUE = Technique(
         "microbatches": "batches that follow each other through the stages; default 1",
         "hop_ns": "latency of a message between chips [ns]; default 0. Groq: 722 "
         "(https://doi.org/10.1145/3470496.3527405), later 300 (https://openreview.net/forum?id=IZaXDwDtL1)",
-        "load_gb_per_s": "rate at which operands enter the matrix units of a chip; default that of its memory. Groq: "
-        "9216, 409,600 weights of a byte in 40 cycles of 900 MHz (https://doi.org/10.1109/ISCA45697.2020.00023)",
+        "load_gb_per_s": "rate at which weights, keys and values enter the matrix units of a chip, as wide as the "
+        "product's numbers; default that of its memory. Groq: 9216, 409,600 weights of a byte in 40 cycles of 900 MHz (https://doi.org/10.1109/ISCA45697.2020.00023)",
     },
     formula="chips = tensor x stages, each with the weights of its layers and the cache of `tokens` tokens in "
     "its memory; a token streams all weights, stage after stage: weights / (tensor x SRAM bandwidth) + collectives + "
     "sends. "
     "Llama-2-70b, 138 GB: one 80 TB/s chip after another 1.7 ms, 580 tokens/s per user; stages of 32 Groq LPUs side by "
-    "side, 864 in all, 12,000, or 1,000 with 722 ns a message and matrix units that load 9,216 GB/s; 1,380 with 300 "
-    "ns and the ports of its nodes (--link node --network groq-quadfour). Groq reports over 300: what passes between "
-    "two operators is not published",
+    "side, 864 in all, 12,000, or 1,380 with 300 ns a message, the ports of its nodes (--link node --network "
+    "groq-quadfour) and matrix units that load 9,216 GB/s; in stages of one node of 8, with weights in 8 bits, 480. "
+    "Groq reports over 300: what passes between two operators is not published",
     source="Think Fast (Groq) https://doi.org/10.1109/ISCA45697.2020.00023; survey arXiv 2402.16363 section 6.1",
     example="llmviewer analyze llama-2-70b --hardware groq-lpu --max-num-batched-tokens 64 --spatial on",
     make=_make,
