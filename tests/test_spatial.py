@@ -85,6 +85,17 @@ def test_weights_in_8_bit_enter_matrix_units_as_wide_as_their_products(scheme: s
     assert width == 1 or 300 < found["metrics"]["output_tokens_per_s_per_user"] < 300 * 1.7
 
 
+@pytest.mark.parametrize("chip", ["rtx-5080", "mi350x", "groq-lpu", "a100"])
+@pytest.mark.parametrize("scheme", ["nvfp4", "w4a4", "fp8", "w8a8", "none"])
+def test_matrix_units_of_every_format_receive_operands(chip: str, scheme: str) -> None:
+    """A rate above that of the memory changes nothing for formats that the chip computes as they are stored."""
+    plain = answer("llama-2-7b", chip, **PIECES, quantization=scheme, spatial="on")["metrics"]["tpot_s"]
+    loads = answer("llama-2-7b", chip, **PIECES, quantization=scheme, spatial="on,load_gb_per_s=1e6")["metrics"][
+        "tpot_s"
+    ]
+    assert loads == pytest.approx(plain, rel=1e-9)
+
+
 @pytest.mark.parametrize("model", ["llama-2-7b", "jamba-v0.1"])
 def test_one_stage_fewer_does_not_hold_the_weights(model: str) -> None:
     sizes = on_chips(model, "groq-lpu")["parallelism"]

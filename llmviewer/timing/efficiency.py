@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from string import ascii_lowercase
 from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
-from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator, Role
 from llmviewer.hardware.chip import Chip, Host
@@ -114,9 +114,9 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
 def _loading(operator: Operator, chip: Chip) -> Count:
     """Rate of an operator's traffic if matrix units receive its weights, keys and values at a limited rate [byte/s].
 
-    They enter at the width of the product's class if they are stored in fewer bits.
+    They enter at the width of the units' format (fp16, int8 ...) if they are stored in fewer bits.
     """
-    width = DTYPES[operator.compute].bits / 8.0
+    width = float(chip.compute_dtype(operator.compute).lstrip(ascii_lowercase)) / 8.0
     held = total(
         a.elements * max(a.tensor.dtype.bytes, width)
         for a in operator.reads
