@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from llmviewer.cli.survey import section, text_judged
-from llmviewer.reports.survey import FIGURES
+from llmviewer.cli.survey import everything
 from llmviewer.reports.survey.claims import Finding, Judged
 from llmviewer.reports.survey.claims_text import value_text
 
@@ -42,8 +41,7 @@ def names(row: list[Any]) -> list[str]:
 @cache
 def judged() -> list[Judged]:
     """The claims of the survey's text, judged."""
-    results: dict[Any, Any] = {}
-    return text_judged([section(name, results) for name in FIGURES], results)
+    return everything()[1]
 
 
 def claims(row: list[Any]) -> list[Judged]:

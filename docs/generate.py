@@ -8,9 +8,8 @@ from typing import Any
 from families import tables
 
 from llmviewer.cli import main
-from llmviewer.cli.survey import section, text_judged
+from llmviewer.cli.survey import everything
 from llmviewer.core.dtypes import Dtype
-from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
 from llmviewer.result.technique_cards import technique_card as card
 from llmviewer.techniques.options import OPTIONS
@@ -217,9 +216,7 @@ def _round_lengths(preset: Preset) -> str:
 
 def survey() -> None:
     """Write docs/survey.md: the survey's figures, its conclusions and its text, and whether our counts confirm them."""
-    results: dict[Any, Any] = {}
-    sections = [section(name, results) for name in FIGURES]
-    judged = text_judged(sections, results)
+    sections, judged = everything()
     (HERE / "survey.md").write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
 
 

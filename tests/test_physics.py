@@ -125,6 +125,11 @@ NAMES = models.names()
 SCHEMES = ["none", "w8a8", "w8a8-fp8", "w4a16", "w4a8", "w4a4", "nvfp4", "mxfp4", "w8a16kv8", "w4a4kv4"]
 
 
+def storable(model: str, scheme: str) -> str:
+    """The scheme without its cache for encoder-decoders, whose caches are not stored in plain integers."""
+    return scheme if models.load(model).encoder is None else scheme.partition("kv")[0]
+
+
 @settings(max_examples=60)
 @given(
     model=st.sampled_from(NAMES),
@@ -140,10 +145,11 @@ def test_no_utilization_exceeds_one(
     """Neither MFU nor MBU, for any model, chip, number format and workload; otherwise a time is not a bound."""
     if models.load(model).is_encoder:  # whole inputs of up to 512 tokens, nothing decoded
         sizes, budget = [(batch, min(prompt, 512), 1) for batch, prompt, _ in sizes], 0
-    if models.load(model).encoder is not None:  # inputs are read whole, and their caches are not stored in integers
-        scheme, budget = scheme.partition("kv")[0], 0
+    if models.load(model).encoder is not None:  # inputs are read whole
+        budget = 0
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
     requested: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": output}
+    scheme = storable(model, scheme)
     options: dict[str, Any] = {"quantization": scheme, "attention": attention, "max_num_batched_tokens": budget}
     found = analyze(model, chip, **requested, **options).columns()
     assert (found["prefill_mfu"] <= 1 + 1e-12).all()
@@ -178,9 +184,7 @@ GROWING = {
 def test_more_work_never_takes_less_time(model: str, chip: str, scheme: str, attention: str, what: str) -> None:
     if (model in CHUNKED and "contexts" in what) or (models.load(model).is_encoder and not what.endswith("prompts")):
         return
-    if models.load(model).encoder is not None:  # its caches are not stored in integers
-        scheme = scheme.partition("kv")[0]
-    found = step(model, GROWING[what], chip, quantization=scheme, attention=attention)
+    found = step(model, GROWING[what], chip, quantization=storable(model, scheme), attention=attention)
     for values in (found.time_s, found.traffic_bytes, found.flops):
         grown = np.broadcast_to(np.asarray(values), SIZES.shape)
         assert (np.diff(grown) >= -1e-12 * grown[1:]).all()

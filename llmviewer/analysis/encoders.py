@@ -30,15 +30,14 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.evicts, "prefix hits and eviction; allowed: none"),
         (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
         (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
-        (_exits(system) and not _has_logits(model), "early exit without rows of logits; allowed: --skip-layers"),
+        (
+            system.applies("early_exit") and not _has_logits(model),
+            "early exit without rows of logits; allowed: --skip-layers",
+        ),
     )
     for asked, what in wrong:
         if asked:
             raise UserError(f"{model.name} runs one bidirectional pass, no decode, no KV cache; not possible: {what}")
-
-
-def _exits(system: System) -> bool:
-    return any(one.name.startswith("early_exit") for one in system.passes)
 
 
 def _has_logits(model: Model) -> bool:

@@ -67,8 +67,12 @@ class Evaluation:
 
     def sum(self, quantity: Callable[[TimedOperator], Count]) -> Count:
         """Total of a quantity over operators x layers."""
-        repeats = {row.block.name: float(row.block.repeats) for row in self.rows}
-        return total(count * repeats[name] for name, count in self._of_blocks(quantity).items())
+        return total(count * self._repeats[name] for name, count in self._of_blocks(quantity).items())
+
+    @cached_property
+    def _repeats(self) -> dict[str, float]:
+        """Layers of every block, by name."""
+        return {row.block.name: float(row.block.repeats) for row in self.rows}
 
     @property
     def kernels_s(self) -> dict[str, Count]:

@@ -190,6 +190,10 @@ class System:
         drafters = tuple(replace(one, system=one.system.prefilling()) for one in self.drafters)
         return replace(self, generation=AUTOREGRESSIVE, drafters=drafters)
 
+    def applies(self, word: str) -> bool:
+        """Whether a technique is applied whose name begins with `word`."""
+        return any(applied.name.startswith(word) for applied in self.passes)
+
     def listing(self, name: str) -> System:
         """The system with one more technique in its list, which changes no operator."""
         return replace(self, passes=(*self.passes, AppliedTechnique(name=name, make=lambda _: as_built)))

@@ -119,7 +119,7 @@ def system(chip: Chip, options: Options) -> System:
     requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
     for change in registry.changes({**own, **requested}):
         built = change(built)
-    if built.kv_cache.cascade and not any(one.name.startswith("flash") for one in built.passes):
+    if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
     return replace(built, any_chunks=_any_chunks(built, options))
@@ -151,9 +151,12 @@ def with_allocation(model: Model, options: Options) -> Options:
 def allocation_notes(options: Options) -> tuple[str, ...]:
     """Warning that a budget of bits without measured errors does not tell layers apart."""
     text = options.techniques.get("quantization", "")
-    if not text.startswith(layer_settings.BUDGET) or text.count(":") > 1:
+    if not text.startswith(layer_settings.BUDGET):
         return ()
-    return (f"--quantization {text}: without a file of errors all layers count alike; the first have the most bits",)
+    from llmviewer.techniques.quantization.budget import has_errors  # only budgets need it
+
+    note = f"--quantization {text}: without a file of errors all layers count alike; the first have the most bits"
+    return () if has_errors(text) else (note,)
 
 
 def _any_chunks(built: System, options: Options) -> bool:

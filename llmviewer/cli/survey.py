@@ -59,6 +59,15 @@ def command(
     return 0
 
 
+def everything() -> tuple[list[SurveySection], list[Judged]]:
+    """All figures with their data, and the claims of the text, judged."""
+    from llmviewer.reports.survey import FIGURES
+
+    results: dict[Any, Any] = {}
+    sections = [section(name, results) for name in FIGURES]
+    return sections, text_judged(sections, results)
+
+
 def text_judged(sections: Sequence[SurveySection], results: dict[SurveyQuery, Any]) -> list[Judged]:
     """The claims of the survey's text, judged.  results: cache of earlier queries, extended in place."""
     from llmviewer.reports.survey.claims import judge, text_claims

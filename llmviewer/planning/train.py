@@ -130,7 +130,7 @@ def _recipe(system: System, optimizer: str, recompute: float) -> tuple[Recipe, s
     name = optimizer.removeprefix(PAGED).removesuffix(MASTER)
     if name not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS, hint=f"also {PAGED}... and ...{MASTER}")
-    adapters = any(one.name.startswith("lora") for one in system.passes)
+    adapters = system.applies("lora")
     _check(system, adapters=adapters)
     states = OPTIMIZERS[name] + MASTER_BYTES * optimizer.endswith(MASTER)
     trained, what = (Trained.ADAPTERS, "adapters of --lora") if adapters else (Trained.ALL, "all weights")

@@ -160,7 +160,7 @@ def check(configuration: Configuration) -> None:
         ),
         (system.parallelism.pipeline > 1, "--pipeline-parallel-size is not simulated; use tensor parallelism"),
         (
-            any(one.name.startswith("early_exit") for one in system.passes),
+            system.applies("early_exit"),
             "--early-exit is not simulated: tables of times have no steps that exit; allowed: --skip-layers",
         ),
         (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),

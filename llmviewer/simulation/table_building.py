@@ -33,7 +33,7 @@ from llmviewer.simulation.pass_tables import (
     PartTable,
 )
 from llmviewer.simulation.surfaces import Knots, Surface, between, every_whole, grid, knots, surface, whole_knots
-from llmviewer.timing.engine_work import times_paid
+from llmviewer.timing.engine_work import launching_s, times_paid
 
 #: Sequences of which all numbers are evaluated, then numbers per octave.
 SPACING = (16, 8)
@@ -219,8 +219,8 @@ def _latent(model: Model) -> Latent | None:
 def _waits(passes: Passes) -> tuple[tuple[float, float], ...]:
     """Times of the host that kernels hide: in passes of more tokens than -> seconds."""
     engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
-    launches = times_paid(evaluate(passes.model, passes.system, step).graph, step)["launch"]
-    eager_s = engine.constants.get("eager", 0.0) * 1e-6 * float(np.max(launches))
+    paid = times_paid(evaluate(passes.model, passes.system, step).graph, step)
+    eager_s = float(np.max(launching_s(engine.constants, paid)))
     known = ((engine.graph_tokens, eager_s), (0.0, engine.draft_us * 1e-6))
     return tuple((above, seconds) for above, seconds in known if seconds)
 

@@ -66,9 +66,9 @@ def _further_experts(graph: Graph) -> Count:
 
 
 def launching_s(constants: Mapping[str, float], paid: Mapping[str, Count]) -> Count:
-    """Time of the host to launch the kernels of a pass one by one [s]."""
-    seconds: Count = constants["eager"] * 1e-6 * paid["launch"]
-    return seconds + constants["expert"] * 1e-6 * paid["expert"] if "expert" in constants else seconds
+    """Time of the host to launch the kernels of a pass one by one [s]; 0.0 if it takes none."""
+    terms = (("eager", "launch"), ("expert", "expert"))
+    return total(constants[name] * 1e-6 * paid[times] for name, times in terms if name in constants)
 
 
 def _runs(graph: Graph, counts: Callable[[Operator], bool]) -> Count:

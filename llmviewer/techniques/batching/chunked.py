@@ -195,7 +195,7 @@ def _make(text: str) -> Change:
 
     def change(system: System) -> System:
         check_mixable("chunked", system)
-        if any(applied.name.startswith("branches(") for applied in system.passes):
+        if system.applies("branches("):
             raise UserError(
                 f"{WHERE} and --branches are not modelled together: chunks are planned for a constant number of "
                 "decodes, and branches vary it; use --batching continuous"

@@ -62,7 +62,7 @@ def _make(text: str) -> Change:
         return lambda system: system
 
     def change(system: System) -> System:
-        if plan.flash and not any(a.name.startswith("contextual_sparsity") for a in system.passes):
+        if plan.flash and not system.applies("contextual_sparsity"):
             raise UserError(
                 f"{WHERE} flash needs the share of neurons that a token uses: add --contextual-sparsity mlp=0.1"
             )

@@ -72,6 +72,11 @@ def allocated(model: Model, text: str) -> str:
     return _written(tuple(counts), chosen, tuple(budget.formats))
 
 
+def has_errors(text: str) -> bool:
+    """Whether a text with a budget names a file of errors."""
+    return bool(_parsed(text).file)
+
+
 def _parsed(text: str) -> _Budget:
     bits, _, rest = text.removeprefix(BUDGET).partition(THEN)
     names, _, file = (part.strip() for part in rest.partition(THEN))

@@ -181,7 +181,7 @@ def _make(text: str) -> Change:
     sparse = add_pass(name, lambda _: contextual_sparsity(sparsity))
 
     def change(system: System) -> System:
-        if any(applied.name.startswith("low_rank") for applied in system.passes):
+        if system.applies("low_rank"):
             raise UserError(f"{WHERE}: the factors of --low-rank have no heads or columns that could be skipped")
         return sparse(system)
 
