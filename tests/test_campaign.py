@@ -275,8 +275,8 @@ def test_a_port_of_something_else_is_one_line(
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="process groups of POSIX")
 def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path: Path) -> None:
-    """A terminal sends the signal to the command and to its workers alike."""
-    line = "sweep llama-2-7b --hardware a6000 --batch-size 1:500 --input-len 128:192:+2 --output-len 128 -o set/"
+    """A terminal sends the signal to the command and to its workers alike; 660,000 rows take many seconds."""
+    line = "sweep llama-2-7b --hardware a6000 --batch-size 1:20000 --input-len 128:192:+2 --output-len 128 -o set/"
     words = [sys.executable, "-m", "llmviewer", *line.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
