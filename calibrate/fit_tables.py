@@ -118,23 +118,24 @@ def fit_all(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:
     done: list[Fit] = []
     for sample in samples:
         found = fitting.fit(sample, _from_earlier_fits(done, sample.engine))
-        if _converts(sample):
+        if _holds_more(sample):
             found = with_divided_floor(found, done)
         if not is_absurd(found):
             done.append(found)
         yield found
 
 
-def _converts(sample: fitting.Sample) -> bool:
-    """Whether the rows are products whose time includes the conversion of their input."""
+def _holds_more(sample: fitting.Sample) -> bool:
+    """Whether the rows are products whose time includes the conversion of their input, or time stamps."""
     shapes = (rows.operators[-1].shape for rows in sample.rows)
-    return any(isinstance(shape, GemmShape) and present(shape.converts) for shape in shapes)
+    return any(isinstance(shape, GemmShape) and present(shape.converts + shape.stamped) for shape in shapes)
 
 
 def with_divided_floor(fit: Fit, others: Iterable[Fit]) -> Fit:
-    """The fit of converting products with the floor of the engine's 16-bit products; the rest is the conversion's.
+    """The fit with the floor of the engine's 16-bit products; the rest is that of the conversion or the time stamps.
 
-    Predictions of rows stay as they are; a model's products, whose inputs are converted before, take less time.
+    Predictions of rows stay as they are; a model's products, whose inputs are converted before and which are launched
+    one after another, take less time.
     """
     plain = [other.constants["floor"] for other in others if _is_plain(other) and other.engine == fit.engine]
     floor = fit.constants["floor"] + fit.constants["convert_floor"]

@@ -82,10 +82,20 @@ def _to_host(stage: dict[str, Any]) -> bool:
     return exchanged < float(sum(row["time_s"] * row["layers"] for row in rows if row["kind"] != "collective"))
 
 
+def _kernels_limit(answer: dict[str, Any], stage: dict[str, Any]) -> bool:
+    """Whether a roofline is memory-bound where kernels are not: few rows leave most of a tile empty."""
+    ridge = answer["roofline"]["ridge_flops_per_byte"]
+    return float(stage["matmul_flops"]) < float(ridge * stage["traffic_bytes"])
+
+
 def _resource(answer: dict[str, Any], stage: dict[str, Any], bound: str) -> str:
     roof = answer["roofline"]
+    peak = f"{fmt.flops_per_s(roof['peak_flops_per_s'])} {roof['compute_dtype']}"
+    used = fmt.flops_per_s(stage["matmul_flops"] / stage["time_s"])
     words = {
-        "compute": f"the matrix units ({fmt.flops_per_s(roof['peak_flops_per_s'])} {roof['compute_dtype']})",
+        "compute": f"kernels that reach {used} of {peak}"
+        if _kernels_limit(answer, stage)
+        else f"the matrix units ({peak})",
         "memory": f"device memory ({fmt.bandwidth(roof['bandwidth_bytes_per_s'])})",
         "vector": "the vector units",
         "special": "the special-function units",
@@ -104,6 +114,13 @@ def advice(answer: dict[str, Any]) -> str:
     bound = stage["bound"]
     if bound == "memory":
         return f"Memory-bound: quantize, fuse, enlarge the batch. {_memory_advice(answer, stage)}"
+    if bound == "compute" and _kernels_limit(answer, stage):
+        intensity = stage["matmul_flops"] / stage["traffic_bytes"]
+        return (
+            f"Compute-bound by its kernels, not by the chip: {intensity:.3g} FLOP per byte are below the ridge of "
+            f"{answer['roofline']['ridge_flops_per_byte']:.3g}. A larger batch adds little time, because its rows fill "
+            "the same tiles."
+        )
     if bound == "compute":
         return f"Compute-bound: use lower-precision arithmetic. {_compute_advice(answer)}"
     if bound == "link" and _to_host(stage):

@@ -104,6 +104,9 @@ def test_the_launch_of_a_conversion_belongs_to_measured_rows_only() -> None:
     row = layer(in_a_graph)
     assert microseconds(row, convert_floor=1.98) - microseconds(row) == pytest.approx(1.0, rel=1e-6)
     assert microseconds(in_a_graph, convert_floor=1.98) == microseconds(in_a_graph)
+    stamped = replace(in_a_graph, shape=replace(in_a_graph.shape, stamped=1.0))  # type: ignore[type-var]
+    assert microseconds(stamped, convert_floor=1.98) - microseconds(stamped) == pytest.approx(1.0, rel=1e-6)
+    assert microseconds(stamped, convert_row=40.0) == microseconds(in_a_graph)
 
 
 def test_variants_are_distinguished_by_formats_and_blocks() -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+import llmviewer as lv
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.specs import load
 from llmviewer.timing import profile as profiles
@@ -153,3 +154,20 @@ def test_every_donor_has_the_name_of_a_chip() -> None:
 )
 def test_the_first_donor_is_of_the_generation_or_the_nearest_one(chip: str, donor: str) -> None:
     assert profiles.DONORS[load(chip).generation][0] == donor
+
+
+def test_weights_of_unmeasured_bits_run_at_the_speed_of_the_nearest_wider_kernel() -> None:
+    own = profile("a100-80gb-sxm", "gemm/bf16/trtllm", "gemm/w8a16/trtllm", "gemm/w4a16/trtllm")
+    served = {
+        bits: lent((own,), "a100-80gb-sxm", "trtllm", f"gemm/w{bits}a16")[1].split(": ")[1] for bits in range(1, 9)
+    }
+    four, eight = "gemm/w4a16/trtllm", "gemm/w8a16/trtllm"
+    assert served == {1: four, 2: four, 3: four, 4: four, 5: eight, 6: eight, 7: eight, 8: eight}
+
+
+@pytest.mark.parametrize("hardware", ["a100", "a6000", "h100", "rtx-4090", "m3-max", "arc-pro-b60", "t4", "mi300x"])
+def test_fewer_bits_of_weights_never_take_longer(hardware: str) -> None:
+    times = [
+        lv.analyze("llama-2-7b", hardware, quantization=f"w{bits}a16", output_len=2).tpot_s for bits in (2, 3, 4, 6, 8)
+    ]
+    assert times == sorted(times)

@@ -63,3 +63,12 @@ def test_smooth_quant_rows_are_8_bit_integers_quantized_before() -> None:
     found = operator("trtllm", 64, 4096, 4096, dtype="sq", device="a100_sxm")
     assert gemm.variant(found) == "int8" and found.shape.converts == 0.0  # type: ignore[attr-defined]
     assert operator("vllm", 64, 4096, 4096, dtype="fp8").shape.converts == 1.0  # type: ignore[attr-defined]
+
+
+def test_rows_of_whole_ticks_were_timed_launch_by_launch() -> None:
+    """9.216 us are 9 ticks of an A100's time stamps; a mean over a CUDA graph of several runs is no whole number."""
+    alone = operator("trtllm", 1, 512, 128, dtype="int4_wo", device="a100_sxm", latency_us=9.216)
+    in_a_graph = operator("trtllm", 1, 512, 128, dtype="int4_wo", device="a100_sxm", latency_us=2.6965)
+    assert alone.shape.stamped == 1.0 and in_a_graph.shape.stamped == 0.0  # type: ignore[attr-defined]
+    own = operator("trtllm", 1, 512, 128, device="a100_sxm", latency_us=9.216, source="llmviewer")
+    assert own.shape.stamped == 0.0  # type: ignore[attr-defined]

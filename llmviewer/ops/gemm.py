@@ -20,6 +20,7 @@ class GemmShape:
     popularity: probability that a token chooses each expert, most popular first; None if all are equal.
     converts: 1.0 for an engine's whole linear layer, launched by its host, that quantizes its own 8-bit input (as in
     measured tables); in a graph the conversion is a separate operator.
+    stamped: 1.0 for one launch between two time stamps, whose recording it includes (as in measured tables).
     parts: products of one input that kernels of experts run as one (gate and up), of which this is one.
     routed: rows of all devices of an expert-parallel group, which each device sorts; None if all rows are its own.
     runs: number of runs of tokens whose choices of experts are related, and tokens of each, by group (Group.runs).
@@ -33,6 +34,7 @@ class GemmShape:
     active: Count = 1.0
     popularity: Array | None = None
     converts: float = 0.0
+    stamped: float = 0.0
     parts: float = 1.0
     routed: Count | None = None
     runs: tuple[tuple[Count, Count], ...] = ()

@@ -39,6 +39,16 @@ TIMED_RUNS = 6.0
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
+#: Bits of weight-only kernels that were measured; other widths are converted by such kernels as well, hence no faster
+#: than by their bytes: the nearest wider one first.
+MEASURED_BITS = (4, 8)
+SUBSTITUTES = {
+    f"w{bits}a16": (
+        *(f"w{width}a16" for width in sorted(MEASURED_BITS, key=lambda w: (w < bits, w)) if width != bits),
+        "bf16",
+    )
+    for bits in range(1, 9)
+}
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
@@ -65,8 +75,9 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
     floor = constants["floor"]
-    if shape.converts:
+    if shape.converts or shape.stamped:
         floor = floor + constants["convert_floor"]
+    if shape.converts:
         per_row = per_row + _conversion_per_row(operator, shape, chip, constants)
     fixed = floor * (1e3 / clock_hz(chip)) + split_s
     fixed = fixed + shape.m * per_row
@@ -228,10 +239,10 @@ BY_ROWS = Constant(
     high=LARGE_TILES,
     choices=(0.0, 1.0, LARGE_TILES),
 )
-#: Rows of converting products hold the sum of this and `floor`; products of 16-bit inputs say how to divide it.
+#: Rows of converting and of stamped products hold the sum of this and `floor`; 16-bit products say how to divide it.
 CONVERT_FLOOR = Constant(
-    name="convert_floor", unit="kcycle", meaning="conversion of the input, shortest kernel", start=0.0, low=0.0,
-    high=500.0, derived=True,
+    name="convert_floor", unit="kcycle", start=0.0, low=0.0, high=500.0, derived=True,
+    meaning="in measured rows alone: conversion of the input, shortest kernel, or time stamps",
 )  # fmt: skip
 
 
@@ -262,4 +273,5 @@ FAMILY = Family(
     quantities=quantities,
     variant=variant,
     equivalents=EQUIVALENTS,
+    substitutes=SUBSTITUTES,
 )
