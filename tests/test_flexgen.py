@@ -43,7 +43,7 @@ def placements() -> Iterator[str]:
     [("opt-30b", "t4", 64), ("mixtral-8x7b", "rtx-4090", 16)],
 )
 def test_no_placement_that_a_user_can_type_is_faster(model: str, chip: str, batch: int) -> None:
-    found = seconds(model, chip, batch, "flexgen")
+    found = seconds(model, chip, batch, "flexgen,compute=host")
     others = {text: seconds(model, chip, batch, text) for text in placements()}
     fitting = {text: time for text, time in others.items() if time is not None}
     assert found is not None and len(fitting) > 8
@@ -56,13 +56,25 @@ def test_opt_30b_on_a_t4_computes_on_the_host() -> None:
     layers on the host, and the cache of the rest, are read at 307 GB/s in 0.35 s: 17 times as fast."""
     copied, typed, found = (
         analyze("opt-30b", "t4", batch_size=64, offload=text, **WORK)
-        for text in ("weights=0.8617,kv=1", "weights=0.8617,kv=1,compute=host", "flexgen")
+        for text in ("weights=0.8617,kv=1", "weights=0.8617,kv=1,compute=host", "flexgen,compute=host")
     )
     tpot = [float(one.analysis.tpot_s[0]) for one in (copied, typed, found)]
     assert tpot[0] / tpot[1] == pytest.approx(17.6, rel=0.02)
     assert tpot[2] <= tpot[1]
     assert float(found.analysis.e2e_s[0]) <= float(typed.analysis.e2e_s[0])
     assert "compute=host" in found.to_dict()["passes"][-1]
+
+
+@pytest.mark.parametrize(
+    ("compute", "ways"), [("device", ("",)), ("attention", ("", ",compute=attention")), ("host", (",compute=host",))]
+)
+def test_the_host_computes_at_most_what_is_asked(compute: str, ways: tuple[str, ...]) -> None:
+    """FlexGen's host attends at most; no placement of the kinds that are allowed is faster."""
+    found = analyze("opt-30b", "t4", batch_size=64, offload=f"flexgen,compute={compute}", **WORK)
+    assert f"compute={compute}" in found.to_dict()["passes"][-1]
+    for text in (f"weights={share},kv=1{way}" for share in (0.8617, 1) for way in ways):
+        typed = seconds("opt-30b", "t4", 64, text)
+        assert typed is None or float(found.analysis.e2e_s[0]) <= typed * (1 + 1e-6)
 
 
 def test_only_queries_new_keys_and_results_cross_the_link_if_the_host_attends() -> None:

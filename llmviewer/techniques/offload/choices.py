@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.analysis.placement import NOTHING, Cost, Problem, Shares
 from llmviewer.core.errors import UserError
 from llmviewer.techniques.offload.places import OffloadShares
-from llmviewer.techniques.offload.plan import Offload, Overlap
+from llmviewer.techniques.offload.plan import HostWork, Offload, Overlap
 
 #: Which of the shares wc, wd, cc, cd, hc, hd a choice leaves to the program.
 Free = tuple[bool, ...]
@@ -30,13 +30,14 @@ PRICED_LAYERS = 4
 class Search:
     """The search for the fastest plan of a request.
 
-    layers: of the model.  experts: whether some are routed.  counts: numbers of GPU batches, ascending.  program: plan
-    and free shares -> linear program; cost: plan -> its cost.  Both raise UserError where the host cannot compute a
-    plan, such as layers of several devices.
+    layers: of the model.  experts: whether some are routed.  counts: numbers of GPU batches, ascending.  compute: what
+    the host may compute at most.  program: plan and free shares -> linear program; cost: plan -> its cost.  Both raise
+    UserError where the host cannot compute a plan, such as layers of several devices.
     """
 
     layers: int
     experts: bool
+    compute: HostWork
     counts: tuple[int, ...]
     program: Callable[[Offload, Free], Problem]
     cost: Callable[[Offload], Cost]
@@ -67,6 +68,11 @@ class Search:
         """The plan that copies every tensor, with the fewest GPU batches."""
         return replace(COPIES, gpu_batches=self.counts[0])
 
+    @property
+    def _experts(self) -> tuple[bool, ...]:
+        """Whether the shares are those of routed experts alone: both ways of a model that has some."""
+        return (False, True) if self.experts else (False,)
+
     def _fastest(self, plans: Iterable[Offload]) -> tuple[Offload | None, float]:
         """The fastest of the plans that fit, and its time [s]; none takes for ever."""
         priced = [(plan, cost.whole_s) for plan in plans if (cost := self._cost(plan)) and cost.fits]
@@ -82,9 +88,10 @@ class Search:
 
     def _divided(self, plan: Offload) -> Iterator[tuple[Offload, Free]]:
         """Choices for several GPU batches, whose weights the host does not read once for each."""
-        for experts in (False, True) if self.experts else (False,):
+        for experts in self._experts:
             yield replace(plan, experts=experts), ALL
-            yield replace(plan, experts=experts, delegates=True), ALL
+            if self.compute is not HostWork.NOTHING:
+                yield replace(plan, experts=experts, delegates=True), ALL
 
     def _others(self) -> Iterator[Offload]:
         """Optima of the other choices.
@@ -93,7 +100,8 @@ class Search:
         the slowest sum, and their buffers are larger.
         """
         yield from self._optima(self._choices())
-        yield from self._layers_on_host()
+        if self.compute is HostWork.LAYERS:
+            yield from self._layers_on_host()
 
     def _choices(self) -> Iterator[tuple[Offload, Free]]:
         copies = self._whole
@@ -101,12 +109,14 @@ class Search:
         for weights in (OffloadShares(host=1.0), OffloadShares(disk=1.0)):
             for plan in (copies, waits):
                 yield replace(plan, weights=weights, head=True), WITHOUT_WEIGHTS
-        for experts in (False, True) if self.experts else (False,):
+        for experts in self._experts:
             if experts:
                 yield replace(copies, experts=True), ALL
-                yield replace(copies, experts=True, on_host=True), COMPUTES_EXPERTS
+                if self.compute is HostWork.LAYERS:
+                    yield replace(copies, experts=True, on_host=True), COMPUTES_EXPERTS
             yield replace(waits, experts=experts), ALL
-            yield replace(copies, experts=experts, delegates=True), ALL
+            if self.compute is not HostWork.NOTHING:
+                yield replace(copies, experts=experts, delegates=True), ALL
 
     def _layers_on_host(self) -> Iterator[Offload]:
         """Optima for every number of layers on the host, by a program between those of one layer and of all."""

@@ -18,14 +18,14 @@ from llmviewer.models.model import Model
 from llmviewer.ops.gemm import is_routed
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.offload.choices import Free, Search, with_shares
-from llmviewer.techniques.offload.plan import Offload, with_host, with_offload
+from llmviewer.techniques.offload.plan import HostWork, Offload, with_host, with_offload
 from llmviewer.techniques.technique import Change
 
 #: Placeholder among the passes of a system until the request is known.
 NAME = "offload(flexgen)"
 
 
-def flexgen(host: Host, figures: Mapping[str, Figure], batches: int | None = None) -> Change:
+def flexgen(host: Host, figures: Mapping[str, Figure], compute: HostWork, batches: int | None = None) -> Change:
     """Choose shares of weights, cache and hidden states on device, host and disk, and what the host computes, so that
     the request takes least time.
 
@@ -33,18 +33,21 @@ def flexgen(host: Host, figures: Mapping[str, Figure], batches: int | None = Non
     fastest that fits is taken.  A layer is copied while the previous one computes; prefill and generation each take as
     long as their slowest resource (kernels, link in, link out, host memory or disk), summed over layers.  The footprint
     is that of the batch at its end.  A static batch is also divided into GPU batches, until a finer division is not
-    faster; a sweep over batch sizes finds the block.  batches: their number, None to search it.  Source: FlexGen, arXiv
-    2303.06865, sections 4.2 and 4.3: its program, with the counts of this model.
+    faster; a sweep over batch sizes finds the block.  compute: the most that the host computes; FlexGen's attends.
+    batches: their number, None to search it.  Source: FlexGen, arXiv 2303.06865, sections 4.2 and 4.3: its program,
+    with the counts of this model.
     """
 
     def change(system: System) -> System:
         hosted = with_host(system, host, figures)
-        return replace(hosted, copies_beside=True, policy=partial(_policy, batches)).listing(NAME)
+        return replace(hosted, copies_beside=True, policy=partial(_policy, compute, batches)).listing(NAME)
 
     return change
 
 
-def _policy(batches: int | None, model: Model, system: System, request: Request, token_budget: float) -> System:
+def _policy(
+    compute: HostWork, batches: int | None, model: Model, system: System, request: Request, token_budget: float
+) -> System:
     """The system with the best placement for the request."""
 
     def cost(plan: Offload) -> placement.Cost:
@@ -60,6 +63,7 @@ def _policy(batches: int | None, model: Model, system: System, request: Request,
     search = Search(
         layers=sum(block.repeats for block in layers),
         experts=any(is_routed(op) for block in layers for op in block.operators),
+        compute=compute,
         counts=(batches,) if batches else _counts(system, request),
         program=program,
         cost=cost,

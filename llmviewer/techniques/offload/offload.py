@@ -13,7 +13,7 @@ from llmviewer.hardware.specs import disk, host
 from llmviewer.techniques.offload.flash import Flash
 from llmviewer.techniques.offload.instructions import without_amx
 from llmviewer.techniques.offload.places import OffloadShares
-from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, with_host, with_offload
+from llmviewer.techniques.offload.plan import TENSORS, WHERE, HostWork, Offload, Overlap, with_host, with_offload
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 #: Default host, a server whose CPU rates are published, and a fast disk.
@@ -35,7 +35,7 @@ PRESETS: dict[str, dict[str, str]] = {
     "zero-inference": {"weights": "1"},
     "experts": {"weights": "1", "compute": "host"},
     "flash": {"to": "disk", "overlap": "off"},
-    "flexgen": {"to": "disk"},
+    "flexgen": {"to": "disk", "compute": "attention"},
 }
 #: GPU batches that a batch is divided into.
 BATCHES = Parameter(name="gpu_batches", default=1, low=1, high=65536, whole=True)
@@ -55,7 +55,7 @@ def _make(text: str) -> Change:
         from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
 
         batches = int(BATCHES.value(given, WHERE)) if BATCHES.name in given else None
-        return flexgen(machine, figures, batches)
+        return flexgen(machine, figures, HostWork(given["compute"]), batches)
     pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
@@ -78,7 +78,7 @@ def _parse(text: str) -> dict[str, str]:
     if "=" not in first and preset not in PRESETS:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
     known = (
-        (*OF_HOST, BATCHES.name)
+        (*OF_HOST, "compute", BATCHES.name)
         if preset == "flexgen"
         else (*TENSORS, *CHOICES, BATCHES.name, COPIES.name, *OF_HOST[:2])
     )
@@ -173,8 +173,8 @@ TECHNIQUE = Technique(
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
         "experts": "the host stores the routed experts and computes with them (KTransformers); with to=disk the "
         "experts that tokens select are read from its disk (EdgeMoE)",
-        "flexgen": "the fastest shares for the request, what the host computes and the number of GPU batches, by "
-        "linear programs (FlexGen)",
+        "flexgen": "the fastest shares for the request, whether the host attends, and the number of GPU batches, by "
+        "linear programs (FlexGen); compute=host: the host may compute layers and experts too, compute=device: nothing",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
         "per token (LLM in a flash)",
     },

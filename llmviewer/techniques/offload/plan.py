@@ -33,6 +33,14 @@ class Overlap(Enum):
     NOTHING = "off"
 
 
+class HostWork(Enum):
+    """What the host may compute at most: nothing, attention over its part of the cache, or layers and experts too."""
+
+    NOTHING = "device"
+    ATTENTION = "attention"
+    LAYERS = "host"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """Shares of the offloaded tensors, and which side computes with them.
