@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import llmviewer as lv
 from llmviewer import models
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
@@ -152,3 +153,13 @@ def test_an_unknown_form_is_one_line(fields: dict[str, Any], line: str) -> None:
 
 def test_the_catalogue_has_no_method_without_a_reader() -> None:
     assert models.load("llama-2-7b").parameters == stored().parameters
+
+
+def test_what_times_of_a_method_leave_out_is_said() -> None:
+    """bitsandbytes launches some ten kernels for a product; the same formats by another name run as one."""
+    named, plain = (lv.analyze("llama-2-7b", "a100", quantization=name) for name in ("llm-int8", "w8a8"))
+    said = [text for text in named.to_dict()["provenance"]["assumed"] if text.startswith("LLM.int8()")]
+    assert len(said) == 1 and "164 ms" in said[0]
+    assert not any("LLM.int8()" in text for text in plain.to_dict()["provenance"]["assumed"])
+    by_operator = lv.analyze("llama-2-7b", "a100", quantization="w4a16+llm-int8@down_proj")
+    assert any("LLM.int8()" in text for text in by_operator.to_dict()["provenance"]["assumed"])

@@ -43,12 +43,14 @@ class RuleOutcome:
 class AppliedTechnique:
     """A technique with the name under which results list it.
 
-    make: chip -> graph pass.  explain: outcomes of its rules on the graph before the pass; None without rules.
+    make: chip -> graph pass.  explain: outcomes of its rules on the graph before the pass; None without rules.  caveat:
+    what results assume with it, in a sentence.
     """
 
     name: str
     make: Callable[[Chip], Pass]
     explain: Callable[[Graph, Chip], tuple[RuleOutcome, ...]] | None = None
+    caveat: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

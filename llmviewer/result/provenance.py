@@ -50,6 +50,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
             *_kernels(analysis),
             *_routing(analysis),
             *assumptions(fusions, chip.name),
+            *(applied.caveat for applied in analysis.system.passes if applied.caveat),
         ],
     }
 

@@ -73,9 +73,10 @@ class TechniqueOption:
     repeated: bool = False
 
 
-def add_pass(name: str, make: Callable[[Chip], Pass]) -> Change:
-    """A change that adds a graph pass, listed under `name`."""
-    return lambda system: replace(system, passes=(*system.passes, AppliedTechnique(name=name, make=make)))
+def add_pass(name: str, make: Callable[[Chip], Pass], caveat: str = "") -> Change:
+    """A change that adds a graph pass, listed under `name`.  caveat: what results assume with it."""
+    applied = AppliedTechnique(name=name, make=make, caveat=caveat)
+    return lambda system: replace(system, passes=(*system.passes, applied))
 
 
 def change_kv_cache(name: str, **fields: float | bool) -> Change:

@@ -23,7 +23,6 @@ from llmviewer.models.model import Model
 from llmviewer.techniques.layer_settings import AND, AT, BUDGET, OF, OR, ranges_of
 from llmviewer.techniques.quantization.allocation import least_error
 from llmviewer.techniques.quantization.grammar import parse_scheme
-from llmviewer.techniques.quantization.quantize import QuantizationScheme
 from llmviewer.techniques.technique import Parameter
 
 WHERE = "--quantization"
@@ -87,9 +86,7 @@ def _parsed(text: str) -> _Budget:
     formats = {}
     for name in names.split(OR):
         scheme = parse_scheme(name)
-        if scheme.weights is None or scheme != QuantizationScheme(
-            name=scheme.name, weights=scheme.weights, activations=scheme.activations
-        ):
+        if scheme.weights is None or not scheme.is_of_products:
             raise UserError(
                 f"{WHERE}: {quoted(name)} cannot be allocated; allowed: formats of linear layers alone, w#a#"
             )

@@ -30,7 +30,19 @@ class PublishedScheme:
 
 
 def _read_schemes() -> Iterator[PublishedScheme]:
-    keys = ("names", "method", "weights", "activations", "cache", "embedding", "head", "kept", "source", "note")
+    keys = (
+        "names",
+        "method",
+        "weights",
+        "activations",
+        "cache",
+        "embedding",
+        "head",
+        "kept",
+        "caveat",
+        "source",
+        "note",
+    )
     for number, row in enumerate(data.read_yaml(FILE)["presets"], 1):
         data.check_keys(row, keys, ("names", "method", "source"), f"{FILE.name}: preset {number}")
         yield PublishedScheme(
@@ -42,6 +54,7 @@ def _read_schemes() -> Iterator[PublishedScheme]:
                 activations=_dtype(row.get("activations")),
                 **{part: _dtype(row.get(part)) for part in ("cache", "embedding", "head")},
                 kept=tuple(row.get("kept", ())),
+                caveat=row.get("caveat", ""),
             ),
             source=row["source"],
             note=row.get("note", ""),

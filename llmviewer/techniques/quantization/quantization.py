@@ -40,7 +40,8 @@ def _make(text: str) -> Change:
     change = (
         _by_matrix(settings, schemes) if by_matrix else by_layer(WHERE, settings, [quantize(one) for one in schemes])
     )
-    return add_pass(f"quantize({AND.join(names)})", lambda _: change)
+    caveats = "; ".join(dict.fromkeys(scheme.caveat for scheme in schemes if scheme.caveat))
+    return add_pass(f"quantize({AND.join(names)})", lambda _: change, caveats)
 
 
 def _by_matrix(settings: Sequence[LayerSetting], schemes: Sequence[QuantizationScheme]) -> Pass:
@@ -49,8 +50,7 @@ def _by_matrix(settings: Sequence[LayerSetting], schemes: Sequence[QuantizationS
     Layers whose operators all have the same schemes become one block.
     """
     for one, scheme in zip(settings, schemes, strict=True):
-        formats = QuantizationScheme(name=scheme.name, weights=scheme.weights, activations=scheme.activations)
-        if one.matrices and scheme != formats:
+        if one.matrices and not scheme.is_of_products:
             raise UserError(f"{WHERE}: {quoted(scheme.name)} is for more than operators; allowed there: w#a#")
 
     def of_layer(number: int) -> tuple[int, frozenset[tuple[str, int]]]:

@@ -21,7 +21,7 @@ class QuantizationScheme:
     name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
     the width of a head.  values: format of the cached values, where it is not that of the keys.  embedding, head:
     stored formats of the table of tokens and of lm_head (one tied table: the head's).  kept: names of linear layers
-    that keep the checkpoint's format.
+    that keep the checkpoint's format.  caveat: what a prediction with the formats alone leaves out, in a sentence.
     """
 
     name: str
@@ -32,6 +32,13 @@ class QuantizationScheme:
     embedding: Dtype | None = None
     head: Dtype | None = None
     kept: tuple[str, ...] = ()
+    caveat: str = ""
+
+    @property
+    def is_of_products(self) -> bool:
+        """Whether it sets formats of weights and inputs of linear layers alone."""
+        others = (self.cache, self.values, self.embedding, self.head)
+        return not self.kept and all(one is None for one in others)
 
 
 def quantize(scheme: QuantizationScheme, own: Mapping[str, QuantizationScheme] | None = None) -> Pass:
