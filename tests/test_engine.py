@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer import api, models
 from llmviewer.analysis import analysis
 from llmviewer.analysis.analysis import Analysis
@@ -71,6 +72,32 @@ def test_slow_kernel_launches_of_the_host_are_the_bound() -> None:
     assert terms(slow, kernels_s=1e-3) == pytest.approx({"host": kernels * 10e-6 - 1e-3})
     assert not terms(slow, kernels_s=1.0)
     assert not terms(replace(slow, graph_tokens=512.0), kernels_s=1e-3)
+
+
+def test_enforce_eager_launches_every_kernel_from_python() -> None:
+    """Every kernel takes 50 us; a fit's larger `eager` stays, and so do presets without."""
+    kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
+    preset = engine.parse("x", file(constants={"step": 100.0, "eager": 10.0}, graph_tokens=512, uncompiled=50))
+    assert "host" not in terms(preset)
+    assert terms(preset.without_graphs())["host"] == pytest.approx(kernels * 50e-6)
+    slower = engine.parse("x", file(constants={"step": 100.0, "eager": 60.0}, uncompiled=50))
+    assert slower.without_graphs().constants["eager"] == 60.0
+    assert engine.parse("x", file()).without_graphs().constants == {"step": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "tokens", "published_ms"),
+    [("gpt2", "h200", (128, 32), 4.8), ("qwen2.5-7b", "a800-80gb-sxm", (256, 256), 22.0)],
+)
+def test_vllm_without_graphs_is_near_published_times(
+    model: str, hardware: str, tokens: tuple[int, int], published_ms: float
+) -> None:
+    """https://github.com/deepspeedai/DeepSpeed/pull/8352, https://github.com/vllm-project/vllm-omni/issues/7960"""
+    options = {"engine": "vllm", "input_len": tokens[0], "output_len": tokens[1]}
+    eager, graphs = (lv.analyze(model, hardware, enforce_eager=switch, **options) for switch in (True, False))
+    assert 0.65 < 1e3 * float(eager.tpot_s) / published_ms < 1.35
+    assert eager.tpot_s > 1.25 * graphs.tpot_s
+    assert any("enforce_eager" in text for text in eager.to_dict()["provenance"]["assumed"])
 
 
 def test_experts_that_run_one_by_one_are_launched_one_by_one() -> None:

@@ -186,7 +186,7 @@ def _with_limits(preset: Engine, options: Options) -> Engine:
     if options.max_model_len is not None:
         preset = replace(preset, max_model_len=float(options.max_model_len))
     if options.enforce_eager:
-        preset = replace(preset, graph_tokens=0.0)
+        preset = preset.without_graphs()
     if preset.memory is None:
         return preset
     memory = preset.memory.without_graphs() if options.enforce_eager else preset.memory

@@ -25,6 +25,12 @@ FRAMEWORK_NOTE = (
     f"{capacity.FRAMEWORK_SOURCE}"
 )
 
+#: Host times of a kernel that published runs of vLLM with enforce_eager imply: GPT-2 on an H200, Qwen2.5-7B on an A800.
+UNCOMPILED = (
+    "published runs took 35 and 68 us: https://github.com/deepspeedai/DeepSpeed/pull/8352 and "
+    "https://github.com/vllm-project/vllm-omni/issues/7960"
+)
+
 HYPOTHETICAL_NOTE = "hypothetical chip: kernels reach the same share of the new figures as of the real ones"
 
 #: How draft tokens choose experts with the popularity of a preset.
@@ -44,6 +50,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
             *_memory(analysis, chip),
             *_version(analysis),
             *_rounds(analysis),
+            *_launches(analysis),
             *unknowns(chip),
             *_host(analysis, chip),
             *_hypothetical(analysis, chip),
@@ -90,6 +97,14 @@ def _rounds(analysis: Analysis) -> list[str]:
     """Assumption about the host time of rounds of speculation in the engine."""
     engine, verifies = analysis.system.engine, np.any(analysis.system.generation.verifies)
     return [engine.rounds.assumption(engine.name)] if verifies and engine.rounds.high else []
+
+
+def _launches(analysis: Analysis) -> list[str]:
+    """Assumption about the host time of kernels that are launched one by one, where it is not fitted."""
+    engine = analysis.system.engine
+    if not engine.uncompiled or engine.constants.get("eager") != engine.uncompiled:
+        return []
+    return [f"enforce_eager: {engine.name} takes {engine.uncompiled:g} us to launch a kernel; {UNCOMPILED}"]
 
 
 def _hypothetical(analysis: Analysis, chip: Chip) -> list[str]:

@@ -41,7 +41,7 @@ NOT_OF_PASSES = ("eager", "expert", "request")
 TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "source")
 NUMBER_KEYS = (
     *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
-    *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew"),
+    *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew", "uncompiled"),
 )
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
@@ -70,6 +70,7 @@ class Engine:
     ungrouped: 1.0 if its decode attention reads a KV head once for each of its query heads, else 0.0.
     cache_write: 1.0 if a kernel of its own writes keys and values to the cache, 0.0 if rope or attention does.
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
+    uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     generations: generation of chips -> its own values of GENERATION_KEYS.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
@@ -103,6 +104,7 @@ class Engine:
     ungrouped: float = 0.0
     cache_write: float = 0.0
     expert_skew: float = 0.0
+    uncompiled: float = 0.0
     mxfp8_inputs: str = ""
     generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
@@ -193,6 +195,11 @@ class Engine:
     def request_s(self) -> float:
         """Host time of a request before its first token [s]."""
         return self.constants.get("request", 0.0) * 1e-6
+
+    def without_graphs(self) -> Engine:
+        """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""
+        launched = {"eager": max(self.uncompiled, self.constants.get("eager", 0.0))} if self.uncompiled else {}
+        return replace(self, graph_tokens=0.0, constants={**self.constants, **launched})
 
     def without_step_terms(self) -> Engine:
         """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
