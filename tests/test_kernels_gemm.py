@@ -211,6 +211,8 @@ def test_less_power_for_the_same_peak_lowers_the_sustained_rate() -> None:
     assert power.sustained_share(specs.load("h100-pcie")) < power.sustained_share(H100) == pytest.approx(0.80)
     weak = replace(H100, tdp_w=350.0)
     assert power.sustained_share(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
+    # 46 to 54 of a TITAN RTX's 130.5 TFLOP/s at 280 W leave 18.2 of the 65 TFLOP/s of a T4 with 70 W
+    assert 65.0 * power.sustained_share(specs.load("t4")) == pytest.approx(65.0 * 0.38 * (70.0 / 65.0 / 2.15) ** 0.45)
 
 
 def test_more_bandwidth_for_the_same_units_lowers_its_utilization() -> None:

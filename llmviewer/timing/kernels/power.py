@@ -22,8 +22,10 @@ from llmviewer.timing.kernels.clock import has_sm_like_units
 #: https://github.com/zzc0721/torch-performance-test-data (issues 185, 46, 126, 140): torch reaches 108 to 119 of 150 on
 #: an A40 at 4096 to 10240, 120 of 155 on an A6000, 62 to 69 of 70 on an A10G, 89 to 97 of 125 on a V100.  Torch on an
 #: A100, whose `compute` is 0.86, reaches 232 to 245 of 312: the same part of 0.86 on an A40.  CDNA 4 is an estimate.
+#: A TITAN RTX (issue 127 there; 130.5 TFLOP/s, 280 W) reaches 66 at 2048 and then, throttled, 40 to 54.
 SUSTAINED: dict[str, tuple[float, float, float]] = {
     "volta": (0.85, 2.40, 0.88),
+    "turing": (0.38, 2.15, 0.75),
     "ampere": (0.86, 1.06, 0.86),
     "ampere-ga10x": (0.86, 1.97, 0.97),
     "ada": (0.63, 0.967, 0.95),
