@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from llmviewer.cli.survey import everything
-from llmviewer.reports.survey.claims import Finding, Judged
+from llmviewer.reports.survey.claims import Judged
 from llmviewer.reports.survey.claims_text import value_text
+from llmviewer.reports.survey.rules import Finding
 
 HERE = Path(__file__).resolve().parent
 HEAD = """# Coverage of the survey
@@ -22,8 +23,8 @@ optimization](https://developer.nvidia.com/blog/mastering-llm-techniques-inferen
 [speculative decoding](https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/), and a talk on SpecInfer name:
 the option or preset that answers for it, or why there is none, and a command that shows it. The tests run all of them.
 What a method does to the quality of answers is not judged here; a method that changes only values of weights has the
-counts of its number format. The last column has the numbers that the survey states about a method, each with ours;
-[the survey's page](survey.md#the-text-claim-by-claim) has their commands and rules.
+counts of its number format. The last column has the numbers that the documents state about a method, each with ours,
+and the verdict unless it holds; [the survey's page](survey.md#the-text-claim-by-claim) has their commands and rules.
 """
 
 
@@ -40,7 +41,7 @@ def names(row: list[Any]) -> list[str]:
 
 @cache
 def judged() -> list[Judged]:
-    """The claims of the survey's text, judged."""
+    """The claims of the survey's text and of the other documents, judged."""
     return everything()[1]
 
 
@@ -64,7 +65,7 @@ def page() -> str:
             for row in one["rows"]
         ]
         where = one["where"][:1].upper() + one["where"][1:]
-        head = f"## {one['title']}\n\n{where}.\n\n| named | answer | command | survey and ours |\n|---|---|---|---|"
+        head = f"## {one['title']}\n\n{where}.\n\n| named | answer | command | documents and ours |\n|---|---|---|---|"
         parts.append("\n".join([head, *rows]) + "\n")
     return "\n".join(parts)
 
@@ -72,7 +73,7 @@ def page() -> str:
 def _numbers(one: Judged) -> str:
     """The number of a claim beside ours."""
     ours = one.claim.figure.replace("_", " ") if one.claim.figure else f"ours {value_text(one)}"
-    return f"{one.claim.quoted}, {ours}" + (" (does not hold)" if one.finding is Finding.FAILS else "")
+    return f"{one.claim.quoted}, {ours}" + ("" if one.finding is Finding.HOLDS else f" ({one.finding.value})")
 
 
 def _command(words: str) -> str:

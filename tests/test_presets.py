@@ -69,6 +69,12 @@ def test_a_cache_preset_states_its_own_scales() -> None:
     assert {state.dtype.bits for state in plain.blocks[1].states} == {2 + 32 / 128}
 
 
+def test_the_formats_of_kvquant_differ_by_their_outliers() -> None:
+    """arXiv 2401.18079: 3 bits with 1 % of outliers of 32 bits; appendix A and table 17: 2 bits (2.00 to 2.02)."""
+    bits = [parse_scheme(name).cache for name in ("kvquant", "kvquant-nuq3", "kvquant-nuq2")]
+    assert [dtype.bits for dtype in bits if dtype is not None] == [3 + 0.01 * 32, 3 + 0.01 * 32, 2]
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_runs_on_moe_and_latent_attention(name: str) -> None:
     graph = models.load("deepseek-v2-lite").graph(decode(2.0, 9.0))

@@ -55,7 +55,7 @@ def command(
             (temporary / page).write_text(text, encoding="utf-8")
     holds = [verdict.holds for one in sections for _, verdict in one.verdicts]
     _progress(f"{output}: {len(sections)} figures, {sum(holds)} of {len(holds)} conclusions hold; open index.html")
-    _progress(f"text: of {len(judged)} claims {tally(judged)}")
+    _progress(f"text and other documents: of {len(judged)} claims {tally(judged)}")
     return 0
 
 

@@ -1,16 +1,16 @@
-"""Claims of the survey's text (claims.yaml): their queries, our numbers and the verdicts."""
+"""Claims of the survey's text (claims.yaml) and of articles (documents.yaml): queries, our numbers and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.rules import RULES, Finding
 
 
 class Answer(Protocol):
@@ -22,50 +22,21 @@ class Answer(Protocol):
 
 #: Query -> its answer, or the error that says why the configuration is refused.
 Outcomes: TypeAlias = Mapping[SurveyQuery, Answer | UserError]
-#: Relative tolerances: of counts, bits and memory; of speedups and shares that a paper gives in round numbers.
-EXACT, ROUND = 0.05, 0.25
 SIZES = ("batch_size", "input_len", "output_len")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How our value is compared with a claim's limits.  meaning: printed on the page."""
+class Document:
+    """A document other than the survey whose figures are judged.  kind: article, talk."""
 
-    meaning: str
-    holds: Callable[[float, float, float], bool]
-
-
-#: Rule -> its comparison of our value with the lowest and the highest limit, which are one number for most.
-RULES: dict[str, Rule] = {
-    "at least": Rule(meaning="not less than the number", holds=lambda ours, low, high: ours >= low),
-    "at most": Rule(meaning="not more than the number", holds=lambda ours, low, high: ours <= high),
-    "below": Rule(meaning="less than the number", holds=lambda ours, low, high: ours < low),
-    "equals": Rule(
-        meaning="within 5 % of the number: counts, bits, memory, proportions",
-        holds=lambda ours, low, high: abs(ours / low - 1.0) <= EXACT,
-    ),
-    "about": Rule(
-        meaning="within 25 % of the number: what a paper gives as about, almost or up to",
-        holds=lambda ours, low, high: abs(ours / low - 1.0) <= ROUND,
-    ),
-    "between": Rule(
-        meaning="in the range, whose ends have 5 % of tolerance",
-        holds=lambda ours, low, high: low * (1.0 - EXACT) <= ours <= high * (1.0 + EXACT),
-    ),
-}
-
-
-class Finding(Enum):
-    """Verdicts on a claim."""
-
-    HOLDS = "holds"
-    FAILS = "does not hold"
-    OPEN = "cannot be judged"
+    kind: str
+    title: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextClaim:
-    """One entry of claims.yaml, whose head explains the fields."""
+    """One entry of claims.yaml or documents.yaml; the head of the former explains the fields."""
 
     section: str
     subject: str
@@ -83,7 +54,13 @@ class TextClaim:
     unit: str = ""
     rule: str = ""
     limit: float | tuple[float, float] = 0.0
+    setting: str = "ours"
     note: str = ""
+
+    @property
+    def document(self) -> Document | None:
+        """The document that states the claim; None is the survey."""
+        return documents().get(self.section)
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -160,29 +137,35 @@ def judge(claim: TextClaim, outcomes: Outcomes, figures: Mapping[tuple[str, str]
     ours = claim.ours([outcome for outcome in found if not isinstance(outcome, UserError)]) if found else None
     if claim.cannot or ours is None:
         return Judged(claim=claim, ours=ours, finding=Finding.OPEN, because=claim.cannot)
-    held = RULES[claim.rule].holds(ours, *claim.limits)
-    return Judged(claim=claim, ours=ours, finding=Finding.HOLDS if held else Finding.FAILS)
+    return Judged(claim=claim, ours=ours, finding=RULES[claim.rule].finding(ours, *claim.limits))
 
 
 @cache
-def _file() -> Mapping[str, Any]:
+def _file(name: str) -> Mapping[str, Any]:
     import yaml
 
-    text = Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     found: Mapping[str, Any] = yaml.safe_load(text)
     return found
 
 
 def section_titles() -> Mapping[str, str]:
     """Number of a section of the survey -> its title."""
-    titles: Mapping[str, str] = _file()["sections"]
+    titles: Mapping[str, str] = _file("claims.yaml")["sections"]
     return titles
 
 
 @cache
+def documents() -> Mapping[str, Document]:
+    """Name in a claim's `section` -> the document."""
+    return {name: Document(**fields) for name, fields in _file("documents.yaml")["documents"].items()}
+
+
+@cache
 def text_claims() -> tuple[TextClaim, ...]:
-    """All claims, in the order of the survey."""
-    return tuple(TextClaim(**{name: _frozen(value) for name, value in entry.items()}) for entry in _file()["claims"])
+    """All claims: those of the survey in its order, then those of the other documents."""
+    entries = [entry for name in ("claims.yaml", "documents.yaml") for entry in _file(name)["claims"]]
+    return tuple(TextClaim(**{name: _frozen(value) for name, value in entry.items()}) for entry in entries)
 
 
 def _frozen(value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""The claims of the survey's text as a table, and as lines with the commands that give our numbers."""
+"""The claims of the survey's text and of other documents as tables, and as lines with the commands that they need."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,21 +13,38 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports import markdown
 from llmviewer.reports.page import Row, Table, left, right
 from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.claims import RULES, SIZES, Finding, Judged, section_titles
+from llmviewer.reports.survey.claims import SIZES, Judged, TextClaim, documents, section_titles
+from llmviewer.reports.survey.rules import RULES, Finding
 
 TITLE = "The text, claim by claim"
 INTRODUCTION = (
     "Every number in the text, and what it says about performance without a figure, in our words. A claim is run as a "
     "user would, with calibrated efficiencies unless the command says ideal; a number with a link is that of the paper "
-    "that the survey names. Where the text has words in place of a number, the limit is ours. Claims about accuracy, "
-    "training or unpublished models cannot be judged. How numbers are compared: {rules}."
+    "that the survey names. Where the text has words in place of a number, the limit is ours; whether model, chip and "
+    "sizes are ours or the source's is said with each. Claims about accuracy or unpublished models cannot be judged, "
+    "nor those whose answer follows from a share that nobody stated. How numbers are compared: {rules}."
 )
+OTHERS = "Other documents, claim by claim"
+OTHERS_INTRODUCTION = (
+    "Figures that other documents state about sizes and speed, by the same rules. They are {documents}."
+)
+#: Finding -> words after the number of claims that have it.
+COUNTED = {
+    Finding.HOLDS: "hold",
+    Finding.EXCEEDED: "exceeded",
+    Finding.BOUND: "allowed by a bound",
+    Finding.FAILS: "do not hold",
+    Finding.OPEN: "cannot be judged",
+}
+#: Whose model, chip and sizes a claim is run with, as said on the page.
+SETTINGS = {"ours": "our setting", "source": "setting of the source"}
 #: Unit of claims.yaml -> how a value is written.
 UNITS: dict[str, Callable[[float], str]] = {
     "times": fmt.times,
     "percent": fmt.percent,
     "bits": lambda value: f"{fmt.digits(value)} bit",
     "bytes": fmt.traffic,
+    "memory": fmt.memory,
     "parameters": fmt.parameters,
     "tokens": lambda value: f"{fmt.whole(value)} tokens",
     "tokens/s": lambda value: f"{fmt.per_second(value)} tokens/s",
@@ -34,15 +52,38 @@ UNITS: dict[str, Callable[[float], str]] = {
 }
 
 
-def introduction() -> str:
-    """The paragraph before the claims, with the rules of comparison."""
-    return INTRODUCTION.format(rules="; ".join(f"*{name}*: {rule.meaning}" for name, rule in RULES.items()))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The claims of the survey's text, or those of the other documents.  introduction: Markdown."""
+
+    anchor: str
+    title: str
+    introduction: str
+    judged: Sequence[Judged]
+
+
+def parts(judged: Sequence[Judged]) -> list[Part]:
+    """The claims of the text, then those of the other documents."""
+    rules = "; ".join(f"*{name}*: {rule.meaning}" for name, rule in RULES.items())
+    named = ", ".join(f"[{one.title}]({one.url})" if one.url else one.title for one in documents().values())
+    survey = [one for one in judged if one.claim.document is None]
+    others = [one for one in judged if one.claim.document is not None]
+    found = [
+        Part(anchor="text", title=TITLE, introduction=INTRODUCTION.format(rules=rules), judged=survey),
+        Part(anchor="documents", title=OTHERS, introduction=OTHERS_INTRODUCTION.format(documents=named), judged=others),
+    ]
+    return [part for part in found if part.judged]
+
+
+def plain(text: str) -> str:
+    """Markdown without emphasis and addresses of links."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("*", "")
 
 
 def tally(judged: Sequence[Judged]) -> str:
     """The number of claims by finding."""
     counts = Counter(one.finding for one in judged)
-    return f"{counts[Finding.HOLDS]} hold, {counts[Finding.FAILS]} do not, {counts[Finding.OPEN]} cannot be judged"
+    return ", ".join(f"{counts[finding]} {words}" for finding, words in COUNTED.items() if counts[finding])
 
 
 def value_text(one: Judged) -> str:
@@ -71,9 +112,22 @@ class Line:
 
 
 def by_section(judged: Sequence[Judged]) -> Iterator[tuple[str, list[Line]]]:
-    """Heading of a section of the survey, and the lines of its claims."""
-    for number, ones in groupby(judged, key=lambda one: one.claim.section):
-        yield f"{number} {section_titles()[number]}", [line(one) for one in ones]
+    """Heading of a section of the survey or of a document, and the lines of its claims."""
+    for section, ones in groupby(judged, key=lambda one: one.claim.section):
+        yield heading(section), [line(one) for one in ones]
+
+
+def heading(section: str) -> str:
+    """Number and title of a section of the survey, or the title of a document."""
+    named = documents().get(section)
+    return f"{section} {section_titles()[section]}" if named is None else named.title
+
+
+def source(claim: TextClaim) -> tuple[str, str]:
+    """The source of the number of a claim in words, and its address, which may be empty."""
+    if claim.paper:
+        return "its paper", claim.paper
+    return ("the text", "") if claim.document is None else (f"the {claim.document.kind}", claim.document.url)
 
 
 def line(one: Judged) -> Line:
@@ -86,7 +140,8 @@ def line(one: Judged) -> Line:
         number += f" ({claim.rule} {_limits(one)})"
     elif number:
         number = f"for illustration {number}"
-    sentences = filter(None, (one.because, ", ".join(filter(None, (number, claim.note)))))
+    setting = SETTINGS[claim.setting] if number else ""
+    sentences = filter(None, (one.because, ", ".join(filter(None, (number, setting, claim.note)))))
     words = ". ".join(text[:1].upper() + text[1:] for text in sentences)
     return Line(judged=one, words=words, commands=tuple(command(query) for query in reversed(claim.queries)))
 
@@ -108,23 +163,26 @@ def command(query: SurveyQuery) -> str:
 
 
 def as_markdown(judged: Sequence[Judged]) -> Iterator[str]:
-    """The parts of the section: introduction, table, and the claims with their commands."""
-    yield f"## {TITLE}"
-    yield introduction()
-    yield f"Of {len(judged)} claims {tally(judged)}."
-    yield markdown.text((table(judged),)).strip()
-    for heading, lines in by_section(judged):
-        yield f"### {heading}"
-        yield "\n".join(map(_markdown_line, lines))
+    """The parts of both sections: introduction, table, and the claims with their commands."""
+    for part in parts(judged):
+        yield f"## {part.title}"
+        yield part.introduction
+        yield f"Of {len(part.judged)} claims {tally(part.judged)}."
+        yield markdown.text((table(part.judged),)).strip()
+        for title, lines in by_section(part.judged):
+            yield f"### {title}"
+            yield "\n".join(map(_markdown_line, lines))
 
 
 def _markdown_line(said: Line) -> str:
     claim = said.judged.claim
-    source = f"its [paper]({claim.paper})" if claim.paper else "the text"
+    named, url = source(claim)
+    article, _, noun = named.partition(" ")
+    stated = f"{article} [{noun}]({url})" if url else named
     words = f": {said.words}" if said.words else ""
     commands = f" {', beside '.join(f'`{text}`' for text in said.commands)}" if said.commands else ""
     verdict = said.judged.finding.value.capitalize()
-    return f"- {claim.subject}: *{claim.says}* By {source}: {claim.quoted}. **{verdict}**{words}.{commands}"
+    return f"- {claim.subject}: *{claim.says}* By {stated}: {claim.quoted}. **{verdict}**{words}.{commands}"
 
 
 def records(judged: Sequence[Judged]) -> list[dict[str, object]]:
