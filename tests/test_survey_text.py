@@ -156,7 +156,7 @@ def test_a_number_that_is_given_as_the_best_is_compared_as_such(claim: TextClaim
     assert best == (claim.rule == "up to")
 
 
-@pytest.mark.parametrize("says", [*EXCEEDED, *BOUNDED])
+@pytest.mark.parametrize("says", sorted(EXCEEDED | BOUNDED))
 def test_what_is_exceeded_or_a_bound_says_why(says: str) -> None:
     assert len(the(says).claim.note.split()) > 10
 
