@@ -23,7 +23,7 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.web.chosen import tensor_bytes
+from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.equivalents import equivalents
 from llmviewer.reports.web.possible import WHOLE, offered
@@ -42,6 +42,7 @@ from llmviewer.reports.web.state import (
 )
 from llmviewer.reports.web.tabs import TABS, content
 from llmviewer.reports.web.view import View, memory_points, points
+from llmviewer.result.explanation.explain import explained
 from tests.certificate.our_counts import published_config
 from tests.web_pages import application
 
@@ -346,11 +347,27 @@ def test_an_operator_of_an_explained_number_leads_to_its_time() -> None:
     view = View(state=parsed("?model=llama-3.2-1b&hardware=l40s&tab=explain"))
     *_, made = content(view)
     links = [unescape(text) for text in re.findall(r'href="([^"]*)" data-go', made["html"])]
-    assert any("number=operators.q_proj.time_s" in link for link in links)
+    assert any("number=operators.layer.q_proj.time_s" in link for link in links)
     for link in links:
         *_, opened = content(View(state=parsed(link)))
         assert 'role="alert"' not in opened["html"]
         assert "<details" in opened["html"]
+
+
+@pytest.mark.parametrize(
+    ("model", "block"), [("t5-v1.1-xxl", "decoder_cross"), ("gemma-4-e2b", "full_own"), ("jamba-1.5-mini", "mamba_moe")]
+)
+def test_the_panel_is_about_the_operator_of_its_own_block(model: str, block: str) -> None:
+    """Bytes by tensor add up to those of the operator, and the explained time is the time of the panel."""
+    asked = f"?model={model}&hardware=h200&tab=network&stage=decode&block={block}&input_len=8192"
+    for line in View(state=parsed(asked)).blocks[block]:
+        view = View(state=parsed(f"{asked}&operator={line.key}"))
+        number = f"operators.{block}.{line.operator['name']}"
+        root = explained(view.result, f"{number}.traffic_bytes").root
+        assert root.value == pytest.approx(line.operator["traffic_bytes"])
+        assert [verb for verb, _ in tensor_bytes(view, line)] == [one.name.split()[0] for one in root.children]
+        assert f"{line.operator['name']}.time_s" in panel(view)["html"]
+        assert explained(view.result, f"{number}.time_s").value == pytest.approx(line.operator["time_s"])
 
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])

@@ -44,7 +44,8 @@ def panel(view: View) -> Piece:
 
 def _name(line: Line) -> str:
     """The beginning of the names of an operator's numbers."""
-    return f"{'stages.prefill.' if line.stage == 'prefill' else ''}operators.{line.operator['name']}"
+    stage = "stages.prefill." if line.stage == "prefill" else ""
+    return f"{stage}operators.{line.operator['block']}.{line.operator['name']}"
 
 
 def tensor_bytes(view: View, line: Line) -> tuple[tuple[str, str], ...]:
