@@ -360,7 +360,7 @@ def test_an_operator_of_an_explained_number_leads_to_its_time() -> None:
 def test_the_panel_is_about_the_operator_of_its_own_block(model: str, block: str) -> None:
     """Bytes by tensor add up to those of the operator, and the explained time is the time of the panel."""
     asked = f"?model={model}&hardware=h200&tab=network&stage=decode&block={block}&input_len=8192"
-    for line in View(state=parsed(asked)).blocks[block]:
+    for line in View(state=parsed(asked)).shown.blocks[block]:
         view = View(state=parsed(f"{asked}&operator={line.key}"))
         number = f"operators.{block}.{line.operator['name']}"
         root = explained(view.result, f"{number}.traffic_bytes").root

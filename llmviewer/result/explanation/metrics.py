@@ -10,8 +10,9 @@ import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.result.attribution import over_passes
 from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass, traffic
@@ -91,18 +92,7 @@ def _terms(one: Question, stage: str, share: float) -> Iterator[Node]:
 
 def _summed(own: Analysis, stage: str, point: int) -> Callable[[Count], float]:
     """Function from a quantity of every pass to its sum over the passes of a stage."""
-    plan = own.schedule
-    if stage == "prefill":
-        return lambda values: float(plan.prefill(values)[point])
-
-    def decoded(values: Count) -> float:
-        if own.passes.is_whole:
-            found: Array = plan.decode_sum(values)
-        else:  # the operators of the step shown, scaled to all real ones
-            found = plan.decode(values) * plan.decode_sum(own.passes.time_s) / plan.decode(own.evaluation.time_s)
-        return float(own.system.generation.per_token(found, [0.0 * found for _ in own.drafts])[point])
-
-    return decoded
+    return lambda values: float(over_passes(own, stage, values)[point])
 
 
 def _of_evaluation(
