@@ -41,6 +41,7 @@ from llmviewer.reports.web.state import (
     unpacked,
 )
 from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View, memory_points, points
 from llmviewer.result.explanation.explain import explained
 from tests.certificate.our_counts import published_config
@@ -242,6 +243,29 @@ def test_every_tab_is_drawn_for_every_kind_of_model(model: str, tab: str, theme:
 def test_every_stage_is_drawn(tab: str, stage: str) -> None:
     view = View(state=parsed(f"tab={tab}&stage={stage}&colour=time&operator=nonsense&block=nonsense"))
     assert "down_proj" in drawn(view)
+
+
+UNFIT = "model=llama-2-70b&hardware=rtx-4090&quantization=w4a16"
+
+
+def test_a_request_that_does_not_fit_is_told_first_and_without_trials() -> None:
+    """70 B weights of 4.125 bit are 34.5 GiB with their cache; 0.9 of 24 GiB are 21.6 GiB."""
+    view = View(state=parsed(UNFIT))
+    _, first, cards, *_ = content(view)
+    assert re.findall(r"<d[td]>(.*?)</d[td]>", first["html"])[:2] == [
+        "DOES NOT FIT",
+        "34.5 GiB needed, budget 21.6 GiB",
+    ]
+    assert "Best change" not in first["html"]
+    (marked,) = re.findall(r'<div class="warning"><dt>(.*?)</dt>.*?<span>(.*?)</span>', cards["html"])
+    assert marked == ("Memory per device", "does not fit: of 21.6 GiB")
+
+
+def test_what_makes_a_request_fit_follows_the_trials() -> None:
+    assert "it fits with -tp 2" in changes(View(state=parsed(UNFIT)))
+    fitting = View(state=parsed(""))
+    assert "Best change" in changes(fitting)
+    assert 'class="warning"' not in "".join(one.get("html", "") for one in content(fitting))
 
 
 # commands and calls
