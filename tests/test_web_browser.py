@@ -167,6 +167,22 @@ def test_every_tab_opens_by_a_click(web: WebPage) -> None:
         assert f"tab={name}" in web.page.url or name == "verdict"
 
 
+@pytest.mark.parametrize(("tab", "graph"), [("memory", "total_bytes"), ("sweep", "ttft_s")])
+def test_numbers_of_logarithmic_axes_are_in_full(web: WebPage, tab: str, graph: str) -> None:
+    """Ticks at 1, 2 and 5 of every decade: 20, 50, 100, 200 and so on, each larger than the one before."""
+    web.open(f"tab={tab}")
+    web.page.wait_for_selector(f"#graph-curve-{graph} .ytick text")
+    texts = web.page.locator(f"#graph-curve-{graph} .ytick text").all_text_contents()
+    numbers = [float(text.replace(",", "")) for text in texts]
+    assert numbers == sorted(set(numbers))
+    assert {20.0, 50.0, 100.0, 200.0, 500.0, 1000.0} <= set(numbers)
+
+
+def test_curves_of_memory_have_a_key(web: WebPage) -> None:
+    web.open("tab=memory&batch_size=2")
+    expect(web.page.locator("#content .legend li")).to_have_text(["batch 2", "batch 8", "batch 32", "batch 128"])
+
+
 def operator_time(name: str, stage: str = "decode") -> str:
     answer = lv.analyze(MODEL, CHIP).to_dict()
     found = next(one for one in answer["stages"][stage]["operators"] if one["name"] == name)

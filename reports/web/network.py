@@ -10,8 +10,8 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
-from llmviewer.reports.web.colours import of_bound, palette
 from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS
+from llmviewer.reports.web.colours import of_bound, palette
 from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.shown import Shown
 from llmviewer.reports.web.view import STAGES, View
@@ -28,7 +28,7 @@ the first layer of a kind to that of the next."""
 #: Stage -> what its draft models do in the time that is shown.
 DRAFTS = {
     "prefill": "Shares are of the time of prefill with that of the draft model.",
-    "decode": "Shares are of the time of one round: the passes of the draft model, and the pass that verifies its tokens.",
+    "decode": "Shares are of the time of one round: the draft model's passes, and the one that verifies them.",
     "request": "Shares are of the whole request, the passes of the draft model included.",
 }
 AT_ONCE = "Stages of the pipeline run at once: times of operators are scaled to the time of the request."
