@@ -25,8 +25,9 @@ pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 from llmviewer.reports import format as fmt
 from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.colours import THEMES
+from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.equivalents import equivalents
-from llmviewer.reports.web.possible import WHOLE, offered
+from llmviewer.reports.web.possible import offered
 from llmviewer.reports.web.state import (
     ASKED,
     LOCAL,
@@ -145,8 +146,32 @@ def test_a_config_of_ones_own_gives_the_numbers_of_the_catalogue() -> None:
     fields = published_config("llama-2-7b")
     state = State(config=packed(json.dumps(fields).encode()), hardware="a6000")
     assert unpacked(state.config) == fields
+    assert state.config == packed(json.dumps(fields, indent=4).encode())
     own, known = View(state=parsed(state.query())).result, lv.analyze("llama-2-7b", "a6000")
     assert own.to_dict()["metrics"] == known.to_dict()["metrics"]
+
+
+def test_white_space_of_a_config_takes_no_room_and_texts_keep_theirs() -> None:
+    """Names of 800 modules that stay in 16 bit, as exporters of quantized checkpoints write them, one a line."""
+    names = [f"model.layers.{layer}.mlp.experts.{at}.gate  proj" for layer in range(20) for at in range(40)]
+    fields = {"model_type": "llama", "quantization_config": {"ignore": names, "quote": 'a " b \\'}}
+    wide, narrow = (json.dumps(fields, indent=indent).encode() for indent in (8, None))
+    assert len(wide) > 1.3 * len(narrow)
+    assert packed(wide) == packed(narrow)
+    assert unpacked(packed(wide)) == fields
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"{}", "needs a model_type"), (b'{"a": 1}', "missing field 'model_type'")]
+)
+def test_a_config_without_a_model_type_is_told_what_it_needs(content: bytes, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        View(state=State(config=squeezed(content))).result  # noqa: B018 - the answer is refused
+    assert "dict" not in str(refused.value)
+
+
+def squeezed(content: bytes) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(content, 9)).decode("ascii")
 
 
 @pytest.mark.parametrize(
@@ -168,10 +193,6 @@ def test_a_file_that_is_no_config_is_refused(content: bytes) -> None:
     with pytest.raises(UserError) as refused:
         packed(content)
     assert "\n" not in str(refused.value)
-
-
-def squeezed(content: bytes) -> str:
-    return base64.urlsafe_b64encode(zlib.compress(content, 9)).decode("ascii")
 
 
 @pytest.mark.parametrize(
@@ -344,9 +365,40 @@ def test_the_page_of_the_viewer_describes_every_tab() -> None:
 def test_every_value_that_a_menu_offers_has_an_answer(model: str) -> None:
     view = View(state=parsed(f"model={model}&hardware=h100-sxm"))
     for name, texts in offered(view).items():
-        if name not in WHOLE:
-            for text in texts[:: max(len(texts) // 4, 1)]:
-                assert View(state=parsed(f"model={model}&hardware=h100-sxm&{name}={text}")).result is not None
+        for text in texts[:: max(len(texts) // 4, 1)]:
+            assert View(state=parsed(f"model={model}&hardware=h100-sxm&{name}={text}")).result is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "experts", "sequence"),
+    [
+        ("llama-3.1-8b", "", ["1"], ["off"]),
+        ("llama-3.1-8b", "&tensor_parallel_size=2", ["1"], ["off", "on"]),
+        ("mixtral-8x7b", "", ["1"], ["off"]),
+        ("mixtral-8x7b", "&tensor_parallel_size=2", ["1", "2"], ["off", "on"]),
+        ("mixtral-8x7b", "&tensor_parallel_size=2&data_parallel_size=2", ["1", "4"], ["off", "on"]),
+        ("gemma-4-26b-a4b", "&data_parallel_size=2", ["1", "2"], ["off"]),
+    ],
+)
+def test_groups_that_the_model_and_its_devices_have_are_offered(
+    model: str, devices: str, experts: list[str], sequence: list[str]
+) -> None:
+    """Experts are stored on all devices of the tensor and data groups; a group of one device splits no tokens."""
+    view = View(state=parsed(f"model={model}&hardware=h200{devices}"))
+    found = offered(view)
+    assert (found["expert_parallel_size"], found["sequence_parallel"]) == (experts, sequence)
+    last = f"expert_parallel_size={experts[-1]}&sequence_parallel={sequence[-1]}"
+    assert View(state=parsed(f"model={model}&hardware=h200{devices}&{last}")).result is not None
+    html = controls(view.state, found, "")
+    assert ('data-option="expert_parallel_size"' in html) == (len(experts) > 1)
+    assert ('data-option="sequence_parallel"' in html) == (len(sequence) > 1)
+
+
+def test_an_encoder_has_no_field_for_tokens_that_it_does_not_write() -> None:
+    encoder, decoder = (View(state=parsed(f"model={model}")) for model in ("bert-base", "llama-3.1-8b"))
+    assert encoder.sizes["output_len"] == 1
+    assert 'data-option="output_len"' not in controls(encoder.state, offered(encoder), "")
+    assert 'data-option="output_len"' in controls(decoder.state, offered(decoder), "")
 
 
 def test_a_tab_computes_the_parts_of_an_answer_that_it_reads() -> None:
