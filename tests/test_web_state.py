@@ -23,6 +23,7 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports import format as fmt
+from llmviewer.reports.html.operators import HEADS
 from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.controls import controls
@@ -287,6 +288,19 @@ def test_what_makes_a_request_fit_follows_the_trials() -> None:
     fitting = View(state=parsed(""))
     assert "Best change" in changes(fitting)
     assert 'class="warning"' not in "".join(one.get("html", "") for one in content(fitting))
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+def test_rates_are_named_by_what_they_are(stage: str) -> None:
+    """down_proj of Llama 3.1 8B reads 14,336 x 4,096 weights of 2 bytes for one token: 1 FLOP per byte, 3.35 TB/s."""
+    view = View(state=parsed(f"hardware=h100-sxm&stage={stage}"))
+    at = {head.title: place for place, head in enumerate(HEADS)}
+    line = next(one for one in view.lines if one.operator["name"] == "down_proj" and one.stage == stage)
+    attainable, reached = (line.cells[at[f"{word} FLOP/s"]].value for word in ("Attainable", "Reached"))
+    assert reached == pytest.approx(line.operator["flops"] / line.operator["time_s"])
+    assert attainable == pytest.approx(3.35e12 if stage == "decode" else 989.4e12, rel=1e-3)
+    assert reached < attainable
+    assert {"Attainable FLOP/s", "Reached FLOP/s"} <= set(re.findall(r"<dt>(.*?)</dt>", panel(view)["html"]))
 
 
 # commands and calls
