@@ -95,7 +95,7 @@ def bandwidth(value: Number) -> str:
 
 
 def rate(value: Number) -> str:
-    """Formats an attainable FLOP/s compactly, at most in T: `154.8 T`."""
+    """Formats FLOP/s compactly, at most in T: `154.8 T`."""
     if value is None:
         return DASH
     number, prefix = _prefixed(float(value), DECIMAL[:5], 1e3, 4)

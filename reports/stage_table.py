@@ -115,7 +115,7 @@ def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> R
         _nonzero(operator["kv_read_bytes"] + operator["kv_write_bytes"]),
         fmt.intensity(operator["arithmetic_intensity"]),
         operator["compute_dtype"] if computes else "",
-        fmt.rate(operator["attainable_flops_per_s"]) if computes else "",
+        fmt.rate(operator["flops"] / operator["time_s"]) if computes else "",
         operator["bound"],
         fmt.duration(operator["time_s"]),
         fmt.duration(operator["time_s"] * layers),

@@ -15,33 +15,59 @@ from llmviewer.result.verdict import Change, Verdict
 def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:
     """Returns the five lines.  answer: the analysis object of the verdict's result.  name: of its configuration."""
     fits = bool(answer["memory"]["fits"])
+    (label, fit), *others = _without_trials(answer)
+    *others, certainty = others
     lines = (
         *((("Configuration", name),) if name else ()),
-        ("Fits" if fits else "DOES NOT FIT", _fit(found, answer)),
+        (label, fit if fits else f"{fit}; {_remedies(found)}"),
+        *others,
+        ("Best change", _best(found) if fits else "none tried: the workload has to fit first"),
+        certainty,
+    )
+    return Facts(lines=lines, emphasis=_emphasis(answer))
+
+
+def at_once(answer: dict[str, Any]) -> Facts:
+    """Returns the lines that need no trial of another option, the fit first."""
+    return Facts(lines=_without_trials(answer), emphasis=_emphasis(answer))
+
+
+def of_trials(found: Verdict, answer: dict[str, Any]) -> Facts:
+    """Returns the line that the trials of other options add: the best change, or what makes the request fit."""
+    if answer["memory"]["fits"]:
+        return Facts(lines=(("Best change", _best(found)),))
+    return Facts(lines=(("To make it fit", _remedies(found)),))
+
+
+def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The lines on fit, speed, bottleneck and certainty."""
+    return (
+        ("Fits" if answer["memory"]["fits"] else "DOES NOT FIT", _fit(answer["memory"])),
         ("Speed", _speed(answer)),
         ("Bottleneck", bottleneck.sentence(answer)),
-        ("Best change", _best(found) if fits else "none tried: the workload has to fit first"),
         ("Certainty", _certainty(answer)),
     )
-    return Facts(lines=lines, emphasis=Emphasis.GROUP if fits else Emphasis.WARNING)
 
 
-def _fit(found: Verdict, answer: dict[str, Any]) -> str:
-    memory = answer["memory"]
-    if memory["fits"]:
-        used, budget = fmt.memory(memory["total_bytes"]), fmt.memory(memory["budget_bytes"])
-        stored = f"{used} of a budget of {budget} per device"
-        if memory["max_concurrent_requests"] is None:  # an encoder
-            return f"{stored}; nothing is cached"
-        concurrent = fmt.whole(memory["max_concurrent_requests"])
-        return f"{stored}; room for {concurrent} requests of this length at once"
+def _emphasis(answer: dict[str, Any]) -> Emphasis:
+    return Emphasis.GROUP if answer["memory"]["fits"] else Emphasis.WARNING
+
+
+def _fit(memory: dict[str, Any]) -> str:
+    if not memory["fits"]:
+        return shortage(memory).removeprefix("does not fit: ").partition(";")[0]
+    used, budget = fmt.memory(memory["total_bytes"]), fmt.memory(memory["budget_bytes"])
+    stored = f"{used} of a budget of {budget} per device"
+    if memory["max_concurrent_requests"] is None:  # an encoder
+        return f"{stored}; nothing is cached"
+    concurrent = fmt.whole(memory["max_concurrent_requests"])
+    return f"{stored}; room for {concurrent} requests of this length at once"
+
+
+def _remedies(found: Verdict) -> str:
+    """What makes a request fit that does not."""
     remedies = " or ".join(map(_remedy, found.remedies))
-    missing = shortage(memory).removeprefix("does not fit: ").partition(";")[0]
-    return (
-        f"{missing}; it fits with {remedies}"
-        if remedies
-        else f"{missing}; no single change that was tried makes it fit"
-    )
+    return f"it fits with {remedies}" if remedies else "no single change that was tried makes it fit"
 
 
 def _remedy(change: Change) -> str:

@@ -104,6 +104,36 @@ def test_every_operator_is_given_again(model: str, chip: str, options: dict[str,
             assert tree.evaluated() == pytest.approx(tree.value, rel=1e-9, abs=1e-30), (row["name"], field)
 
 
+def test_an_operator_of_each_kind_of_layer_is_explained_by_the_name_of_the_block() -> None:
+    """Cross-attention of T5 XXL reads 8,192 keys and values of 64 heads of 64, self-attention those of one token."""
+    result = lv.analyze("t5-v1.1-xxl", "h200", input_len=8192)
+    rows = {row["block"]: row for row in result.stage("decode")["operators"] if row["name"] == "attention"}
+    for block in ("decoder_self", "decoder_cross"):
+        for field in ("time_s", "traffic_bytes"):
+            found = explained(result, f"operators.{block}.attention.{field}")
+            assert found.value == pytest.approx(rows[block][field], rel=1e-12)
+            assert found.warnings == result.warnings
+    read = {
+        node.name: node.value
+        for node in explained(result, "operators.decoder_cross.attention.traffic_bytes").root.children
+    }
+    assert read["reads k_cache"] == read["reads v_cache"] == 8192 * 64 * 64 * 2
+
+
+def test_the_short_name_of_an_operator_of_several_blocks_says_which_is_meant() -> None:
+    found = lv.explain("operators.attention.time_s", "t5-v1.1-xxl", "h200")
+    assert found.root.name == "decoder_self.attention.time_s"
+    (said,) = (text for text in found.warnings if "decoder_cross" in text)
+    assert "that of decoder_self" in said
+    assert "operators.decoder_cross.attention.time_s" in said
+
+
+def test_an_operator_of_one_kind_of_layer_has_the_same_number_by_both_names() -> None:
+    short, full = (lv.explain(f"operators.{name}.time_s", "llama-2-7b", "a6000") for name in ("q_proj", "layer.q_proj"))
+    assert short.value == full.value
+    assert short.warnings == full.warnings
+
+
 def test_a_linear_layer_by_hand() -> None:
     """Ideal q_proj of Llama-2-7b, one token: (4096² + 2 · 4096) · 2 byte over 768 GB/s of an A6000."""
     found = lv.explain("operators.q_proj.time_s", "llama-2-7b", "a6000", efficiency="ideal")
@@ -143,6 +173,11 @@ def test_a_smooth_maximum_by_hand() -> None:
         ("memory.weight llama-2-7b --hardware h100", "unknown part of the memory 'weight'"),
         ("operators.q_pro.time_s llama-2-7b --hardware h100", "did you mean 'q_proj'"),
         ("operators.q_proj.cost llama-2-7b --hardware h100", "unknown number of an operator 'cost'"),
+        ("operators.layr.q_proj.time_s llama-2-7b --hardware h100", "unknown operator 'layr.q_proj'"),
+        (
+            "operators.decoder_cros.attention.time_s t5-v1.1-xxl --hardware h200",
+            "did you mean 'decoder_cross.attention'",
+        ),
         ("tpot_s llama-2-7b --hardware h100 --output-len 1", "undefined for one output token"),
         ("tpot_s", "explain needs a model"),
         ("tpot_s llama-2-7b", "explain needs --hardware"),

@@ -302,3 +302,13 @@ def test_a_model_without_a_cache_or_limit_is_printed():
     text = printed("mamba-130m", batch_size=2)
     assert "of state per sequence" in text
     assert memory_bar.UNLIMITED == 2**32
+
+
+def test_the_rate_of_an_operator_is_its_work_over_its_time_as_in_the_total() -> None:
+    stage = analyze("llama-2-7b", "a6000").stage("decode")
+    table = stage_table.stage_table("Decode", stage, "")
+    at = [column.title for column in table.columns].index("FLOP/s")
+    cells = {row.cells[0].strip(): row.cells[at] for row in table.rows}
+    row = next(one for one in stage["operators"] if one["name"] == "down_proj")
+    assert cells["down_proj"] == fmt.rate(row["flops"] / row["time_s"])
+    assert table.total[at] == fmt.rate(stage["flops"] / stage["time_s"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.web_pages import CHROMIUM, DESKTOP, PATIENCE, PHONE, WebPage, served
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 from llmviewer.reports.web.downloads import FILES
+from llmviewer.reports.web.state import packed, unpacked
 from llmviewer.reports.web.tabs import TABS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
@@ -167,6 +170,22 @@ def test_every_tab_opens_by_a_click(web: WebPage) -> None:
         assert f"tab={name}" in web.page.url or name == "verdict"
 
 
+@pytest.mark.parametrize(("tab", "graph"), [("memory", "total_bytes"), ("sweep", "ttft_s")])
+def test_numbers_of_logarithmic_axes_are_in_full(web: WebPage, tab: str, graph: str) -> None:
+    """Ticks at 1, 2 and 5 of every decade: 20, 50, 100, 200 and so on, each larger than the one before."""
+    web.open(f"tab={tab}")
+    web.page.wait_for_selector(f"#graph-curve-{graph} .ytick text")
+    texts = web.page.locator(f"#graph-curve-{graph} .ytick text").all_text_contents()
+    numbers = [float(text.replace(",", "")) for text in texts]
+    assert numbers == sorted(set(numbers))
+    assert {20.0, 50.0, 100.0, 200.0, 500.0, 1000.0} <= set(numbers)
+
+
+def test_curves_of_memory_have_a_key(web: WebPage) -> None:
+    web.open("tab=memory&batch_size=2")
+    expect(web.page.locator("#content .legend li")).to_have_text(["batch 2", "batch 8", "batch 32", "batch 128"])
+
+
 def operator_time(name: str, stage: str = "decode") -> str:
     answer = lv.analyze(MODEL, CHIP).to_dict()
     found = next(one for one in answer["stages"][stage]["operators"] if one["name"] == name)
@@ -281,10 +300,57 @@ def test_a_config_of_ones_own_is_answered_and_stays_in_the_address(web: WebPage)
     fields = json.loads(config(num_hidden_layers=16))
     shows(web, cards(fields, "a6000"))
     expect(web.page.locator("#drop")).to_contain_text("of your own is used")
+    expect(web.menu("Model").locator("option:checked")).to_have_text("llama (your config.json)")
     web.page.reload()
     shows(web, cards(fields, "a6000"))
     web.page.get_by_role("button", name="Use the catalogue").click()
     shows(web, cards(MODEL, "a6000"))
+
+
+def test_a_model_of_the_catalogue_replaces_a_config_of_ones_own(web: WebPage) -> None:
+    web.open("hardware=a6000")
+    web.drop(config(num_hidden_layers=16))
+    expect(web.menu("Model").locator("option:checked")).to_have_text("llama (your config.json)")
+    web.choose("Model", MODEL)
+    shows(web, cards(MODEL, "a6000"))
+    web.page.go_back()
+    expect(web.menu("Model").locator("option:checked")).to_have_text("llama (your config.json)")
+
+
+def noisy(names: int, indent: int) -> bytes:
+    """A config.json, indented by this, with names of modules that stay in 16 bit."""
+    digests = [sha256(str(at).encode()).hexdigest()[:8] for at in range(names)]
+    fields = {**published_config("llama-2-7b"), "quantization_config": {"modules_to_not_convert": digests}}
+    return json.dumps(fields, indent=indent).encode()
+
+
+def test_white_space_of_a_config_takes_no_room_in_the_address(web: WebPage) -> None:
+    web.open("hardware=a6000")
+    web.drop(noisy(300, 16))
+    web.page.wait_for_url(re.compile("config="))
+    query = parse_qs(urlsplit(web.page.url).query)
+    assert unpacked(query["config"][0]) == json.loads(noisy(300, 16))
+    assert len(query["config"][0]) < 1.1 * len(packed(noisy(300, 16)))
+
+
+def test_a_config_that_is_too_long_for_an_address_is_told_and_the_page_stays(web: WebPage) -> None:
+    web.open()
+    shows(web, cards())
+    web.drop(noisy(2000, 2))
+    expect(web.page.locator("#alert [role=alert]")).to_contain_text("allowed: at most 8,000")
+    assert "config=" not in web.page.url
+    shows(web, cards())
+
+
+def test_controls_that_change_keep_the_focus_and_what_is_open(web: WebPage) -> None:
+    """Two devices make more options possible, with which the controls are drawn again."""
+    web.open()
+    web.page.get_by_text("Figures of the chip").click()
+    web.menu("Tensor parallel size").focus()
+    web.choose("Tensor parallel size", "2")
+    expect(web.page.locator('[data-option="sequence_parallel"]')).to_have_count(1)
+    expect(web.field("bandwidth")).to_be_visible()
+    expect(web.menu("Tensor parallel size")).to_be_focused()
 
 
 def deep(levels: int) -> bytes:

@@ -23,10 +23,12 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.web.chosen import tensor_bytes
+from llmviewer.reports.html.operators import HEADS
+from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.colours import THEMES
+from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.equivalents import equivalents
-from llmviewer.reports.web.possible import WHOLE, offered
+from llmviewer.reports.web.possible import offered
 from llmviewer.reports.web.state import (
     ASKED,
     LOCAL,
@@ -41,7 +43,9 @@ from llmviewer.reports.web.state import (
     unpacked,
 )
 from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View, memory_points, points
+from llmviewer.result.explanation.explain import explained
 from tests.certificate.our_counts import published_config
 from tests.web_pages import application
 
@@ -143,8 +147,32 @@ def test_a_config_of_ones_own_gives_the_numbers_of_the_catalogue() -> None:
     fields = published_config("llama-2-7b")
     state = State(config=packed(json.dumps(fields).encode()), hardware="a6000")
     assert unpacked(state.config) == fields
+    assert state.config == packed(json.dumps(fields, indent=4).encode())
     own, known = View(state=parsed(state.query())).result, lv.analyze("llama-2-7b", "a6000")
     assert own.to_dict()["metrics"] == known.to_dict()["metrics"]
+
+
+def test_white_space_of_a_config_takes_no_room_and_texts_keep_theirs() -> None:
+    """Names of 800 modules that stay in 16 bit, as exporters of quantized checkpoints write them, one a line."""
+    names = [f"model.layers.{layer}.mlp.experts.{at}.gate  proj" for layer in range(20) for at in range(40)]
+    fields = {"model_type": "llama", "quantization_config": {"ignore": names, "quote": 'a " b \\'}}
+    wide, narrow = (json.dumps(fields, indent=indent).encode() for indent in (8, None))
+    assert len(wide) > 1.3 * len(narrow)
+    assert packed(wide) == packed(narrow)
+    assert unpacked(packed(wide)) == fields
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"{}", "needs a model_type"), (b'{"a": 1}', "missing field 'model_type'")]
+)
+def test_a_config_without_a_model_type_is_told_what_it_needs(content: bytes, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        View(state=State(config=squeezed(content))).result  # noqa: B018 - the answer is refused
+    assert "dict" not in str(refused.value)
+
+
+def squeezed(content: bytes) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(content, 9)).decode("ascii")
 
 
 @pytest.mark.parametrize(
@@ -166,10 +194,6 @@ def test_a_file_that_is_no_config_is_refused(content: bytes) -> None:
     with pytest.raises(UserError) as refused:
         packed(content)
     assert "\n" not in str(refused.value)
-
-
-def squeezed(content: bytes) -> str:
-    return base64.urlsafe_b64encode(zlib.compress(content, 9)).decode("ascii")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +265,42 @@ def test_every_tab_is_drawn_for_every_kind_of_model(model: str, tab: str, theme:
 def test_every_stage_is_drawn(tab: str, stage: str) -> None:
     view = View(state=parsed(f"tab={tab}&stage={stage}&colour=time&operator=nonsense&block=nonsense"))
     assert "down_proj" in drawn(view)
+
+
+UNFIT = "model=llama-2-70b&hardware=rtx-4090&quantization=w4a16"
+
+
+def test_a_request_that_does_not_fit_is_told_first_and_without_trials() -> None:
+    """70 B weights of 4.125 bit are 34.5 GiB with their cache; 0.9 of 24 GiB are 21.6 GiB."""
+    view = View(state=parsed(UNFIT))
+    _, first, cards, *_ = content(view)
+    assert re.findall(r"<d[td]>(.*?)</d[td]>", first["html"])[:2] == [
+        "DOES NOT FIT",
+        "34.5 GiB needed, budget 21.6 GiB",
+    ]
+    assert "Best change" not in first["html"]
+    (marked,) = re.findall(r'<div class="warning"><dt>(.*?)</dt>.*?<span>(.*?)</span>', cards["html"])
+    assert marked == ("Memory per device", "does not fit: of 21.6 GiB")
+
+
+def test_what_makes_a_request_fit_follows_the_trials() -> None:
+    assert "it fits with -tp 2" in changes(View(state=parsed(UNFIT)))
+    fitting = View(state=parsed(""))
+    assert "Best change" in changes(fitting)
+    assert 'class="warning"' not in "".join(one.get("html", "") for one in content(fitting))
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+def test_rates_are_named_by_what_they_are(stage: str) -> None:
+    """down_proj of Llama 3.1 8B reads 14,336 x 4,096 weights of 2 bytes for one token: 1 FLOP per byte, 3.35 TB/s."""
+    view = View(state=parsed(f"hardware=h100-sxm&stage={stage}"))
+    at = {head.title: place for place, head in enumerate(HEADS)}
+    line = next(one for one in view.lines if one.operator["name"] == "down_proj" and one.stage == stage)
+    attainable, reached = (line.cells[at[f"{word} FLOP/s"]].value for word in ("Attainable", "Reached"))
+    assert reached == pytest.approx(line.operator["flops"] / line.operator["time_s"])
+    assert attainable == pytest.approx(3.35e12 if stage == "decode" else 989.4e12, rel=1e-3)
+    assert reached < attainable
+    assert {"Attainable FLOP/s", "Reached FLOP/s"} <= set(re.findall(r"<dt>(.*?)</dt>", panel(view)["html"]))
 
 
 # commands and calls
@@ -319,9 +379,40 @@ def test_the_page_of_the_viewer_describes_every_tab() -> None:
 def test_every_value_that_a_menu_offers_has_an_answer(model: str) -> None:
     view = View(state=parsed(f"model={model}&hardware=h100-sxm"))
     for name, texts in offered(view).items():
-        if name not in WHOLE:
-            for text in texts[:: max(len(texts) // 4, 1)]:
-                assert View(state=parsed(f"model={model}&hardware=h100-sxm&{name}={text}")).result is not None
+        for text in texts[:: max(len(texts) // 4, 1)]:
+            assert View(state=parsed(f"model={model}&hardware=h100-sxm&{name}={text}")).result is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "experts", "sequence"),
+    [
+        ("llama-3.1-8b", "", ["1"], ["off"]),
+        ("llama-3.1-8b", "&tensor_parallel_size=2", ["1"], ["off", "on"]),
+        ("mixtral-8x7b", "", ["1"], ["off"]),
+        ("mixtral-8x7b", "&tensor_parallel_size=2", ["1", "2"], ["off", "on"]),
+        ("mixtral-8x7b", "&tensor_parallel_size=2&data_parallel_size=2", ["1", "4"], ["off", "on"]),
+        ("gemma-4-26b-a4b", "&data_parallel_size=2", ["1", "2"], ["off"]),
+    ],
+)
+def test_groups_that_the_model_and_its_devices_have_are_offered(
+    model: str, devices: str, experts: list[str], sequence: list[str]
+) -> None:
+    """Experts are stored on all devices of the tensor and data groups; a group of one device splits no tokens."""
+    view = View(state=parsed(f"model={model}&hardware=h200{devices}"))
+    found = offered(view)
+    assert (found["expert_parallel_size"], found["sequence_parallel"]) == (experts, sequence)
+    last = f"expert_parallel_size={experts[-1]}&sequence_parallel={sequence[-1]}"
+    assert View(state=parsed(f"model={model}&hardware=h200{devices}&{last}")).result is not None
+    html = controls(view.state, found, "")
+    assert ('data-option="expert_parallel_size"' in html) == (len(experts) > 1)
+    assert ('data-option="sequence_parallel"' in html) == (len(sequence) > 1)
+
+
+def test_an_encoder_has_no_field_for_tokens_that_it_does_not_write() -> None:
+    encoder, decoder = (View(state=parsed(f"model={model}")) for model in ("bert-base", "llama-3.1-8b"))
+    assert encoder.sizes["output_len"] == 1
+    assert 'data-option="output_len"' not in controls(encoder.state, offered(encoder), "")
+    assert 'data-option="output_len"' in controls(decoder.state, offered(decoder), "")
 
 
 def test_a_tab_computes_the_parts_of_an_answer_that_it_reads() -> None:
@@ -346,11 +437,27 @@ def test_an_operator_of_an_explained_number_leads_to_its_time() -> None:
     view = View(state=parsed("?model=llama-3.2-1b&hardware=l40s&tab=explain"))
     *_, made = content(view)
     links = [unescape(text) for text in re.findall(r'href="([^"]*)" data-go', made["html"])]
-    assert any("number=operators.q_proj.time_s" in link for link in links)
+    assert any("number=operators.layer.q_proj.time_s" in link for link in links)
     for link in links:
         *_, opened = content(View(state=parsed(link)))
         assert 'role="alert"' not in opened["html"]
         assert "<details" in opened["html"]
+
+
+@pytest.mark.parametrize(
+    ("model", "block"), [("t5-v1.1-xxl", "decoder_cross"), ("gemma-4-e2b", "full_own"), ("jamba-1.5-mini", "mamba_moe")]
+)
+def test_the_panel_is_about_the_operator_of_its_own_block(model: str, block: str) -> None:
+    """Bytes by tensor add up to those of the operator, and the explained time is the time of the panel."""
+    asked = f"?model={model}&hardware=h200&tab=network&stage=decode&block={block}&input_len=8192"
+    for line in View(state=parsed(asked)).shown.blocks[block]:
+        view = View(state=parsed(f"{asked}&operator={line.key}"))
+        number = f"operators.{block}.{line.operator['name']}"
+        root = explained(view.result, f"{number}.traffic_bytes").root
+        assert root.value == pytest.approx(line.operator["traffic_bytes"])
+        assert [verb for verb, _ in tensor_bytes(view, line)] == [one.name.split()[0] for one in root.children]
+        assert f"{line.operator['name']}.time_s" in panel(view)["html"]
+        assert explained(view.result, f"{number}.time_s").value == pytest.approx(line.operator["time_s"])
 
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])

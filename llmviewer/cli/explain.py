@@ -19,7 +19,10 @@ from llmviewer.result.explanation.node import Node
 def command(
     number: Annotated[
         str,
-        typer.Argument(metavar="NUMBER", help="tpot_s, memory.kv_cache_bytes, operators.q_proj.time_s, ... (list)."),
+        typer.Argument(
+            metavar="NUMBER",
+            help="tpot_s, operators.q_proj.time_s, of one kind of layer operators.BLOCK.q_proj.time_s, ... (list).",
+        ),
     ],
     model: opt.Model = "",
     hardware: opt.Hardware = "",

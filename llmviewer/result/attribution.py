@@ -52,19 +52,22 @@ def _contributions(analysis: Analysis, metric: str, pass_s: Count) -> list[Array
     """Seconds that a term adds to the metric in prefill, in decode, or in both; `pass_s`: seconds per pass."""
     parts = []
     if metric != "tpot_s":
-        parts.append(analysis.schedule.prefill(pass_s))
+        parts.append(over_passes(analysis, "prefill", pass_s))
     if metric != "ttft_s":
-        generated = _generated(analysis, pass_s)
+        generated = over_passes(analysis, "decode", pass_s)
         parts.append(generated / analysis.schedule.tokens if metric == "tpot_s" else generated)
     return parts
 
 
-def _generated(analysis: Analysis, pass_s: Count) -> Array:
-    """Seconds of a term over all decode steps.
+def over_passes(analysis: Analysis, stage: str, pass_s: Count) -> Array:
+    """Seconds of a term over all passes of `prefill` or of the real decode steps, per point [s].
 
-    If the steps were too many to keep, the term of the decode step shown is scaled to all of them.
+    pass_s: seconds per pass.  If the steps were too many to keep, the term of the decode step shown is scaled to all
+    of them.
     """
     plan = analysis.schedule
+    if stage == "prefill":
+        return plan.prefill(pass_s)
     if analysis.passes.is_whole:
         own = plan.decode_sum(pass_s)
     else:

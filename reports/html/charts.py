@@ -22,6 +22,8 @@ DASHES = ("solid", "dash", "dashdot", "dot")
 #: Bounds in the order of bar segments.
 ORDER = ("memory", "compute", "vector", "special", "l2", "link", "host", "disk", "overhead")
 GIB = 2.0**30
+#: Numbers of a logarithmic axis in full; without a format Plotly writes 20 and 50 as 2 and 5, in small figures.
+IN_FULL: Json = {"tickformat": ",.6~r"}
 #: Marks in memory bars: field of the memory object, label, Plotly symbol.
 LIMITS = (("budget_bytes", "budget", "line-ns"), ("capacity_bytes", "capacity", "diamond-tall"))
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.html.charts import Chart, Json, series
+from llmviewer.reports.html.charts import IN_FULL, Chart, Json, series
 
 #: Largest multiple of the least cost that is drawn; dearer points are far beyond need.
 MOST_TIMES = 20.0
@@ -29,7 +29,7 @@ def chart(answer: dict[str, Any]) -> Chart:
         table="size",
         data=data,
         layout={
-            "xaxis": {"title": {"text": title}, "type": "log"},
+            "xaxis": {"title": {"text": title}, "type": "log", **IN_FULL},
             "yaxis": {"title": {"text": "TPOT (ms)"}, "rangemode": "tozero"},
             "hovermode": "closest",
         },

@@ -73,7 +73,8 @@ HEADS = (
     ColumnHead(title="Weights", note="bytes of weights read", number=True, extra=True),
     ColumnHead(title="KV cache", note="bytes of KV cache read and written", number=True, extra=True),
     ColumnHead(title="FLOP/B", note="arithmetic intensity", number=True),
-    ColumnHead(title="FLOP/s", note="attainable by the roofline", number=True, extra=True),
+    ColumnHead(title="Attainable FLOP/s", note="by the roofline of the data sheet", number=True, extra=True),
+    ColumnHead(title="Reached FLOP/s", note="FLOP / predicted time", number=True, extra=True),
     ColumnHead(title="Dtype", note="of the compute units used"),
     ColumnHead(title="80 % interval", note="80 % interval of the time of one layer", extra=True),
     ColumnHead(title="Output", note="output shape", extra=True),
@@ -124,8 +125,8 @@ def _cells(configuration: str, stage: str, operator: dict[str, Any], share: floa
     yield Cell(text=_nonzero(operator["weight_read_bytes"]), value=operator["weight_read_bytes"])
     yield Cell(text=_nonzero(cache), value=cache)
     yield Cell(text=fmt.intensity(operator["arithmetic_intensity"]), value=operator["arithmetic_intensity"])
-    rate = operator["attainable_flops_per_s"]
-    yield Cell(text=fmt.rate(rate) if computes else "", value=rate if computes else 0.0)
+    for rate in (operator["attainable_flops_per_s"], operator["flops"] / operator["time_s"]):
+        yield Cell(text=fmt.rate(rate) if computes else "", value=rate if computes else 0.0)
     yield Cell(text=operator["compute_dtype"] if computes else "")
     yield Cell(text="" if interval is None else fmt.durations(*interval["80"]))
     yield Cell(text=" × ".join(fmt.whole(size) for size in operator["output_shape"]))

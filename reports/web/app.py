@@ -17,7 +17,7 @@ from llmviewer.reports.web import possible
 from llmviewer.reports.web.colours import sheet
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.downloads import downloads
-from llmviewer.reports.web.equivalents import foot
+from llmviewer.reports.web.equivalents import OWN, foot
 from llmviewer.reports.web.layout import layout, tabs
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.state import State as Asked
@@ -101,14 +101,10 @@ def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:
         end = foot(view)
     except UserError as error:
         return _refused(state, str(error), offered)
-    key = _key(state)
-    side = no_update if key == offered else controls(state, possible.offered(view))
+    key = possible.key(state)
+    named = view.configuration.model.name
+    side = no_update if key == offered else controls(state, possible.offered(view), named)
     return tabs(state), piece("alerts", warnings), end, side, made, key
-
-
-def _key(state: Asked) -> str:
-    """The part of a question on which the possible values of options depend."""
-    return "|".join((state.model, state.config, state.hardware, state.words.get("engine", "")))
 
 
 def _known(state: Asked) -> Asked:
@@ -121,7 +117,7 @@ def _refused(state: Asked, text: str, offered: str) -> tuple[Any, ...]:
     """The page of a question without an answer: one line, and controls if there are none, or to remove a config."""
     if offered and not state.config:
         return tabs(state), piece("alerts", [text]), "", no_update, [], offered
-    return tabs(state), piece("alerts", [text]), "", controls(state, {}), [], "refused"
+    return tabs(state), piece("alerts", [text]), "", controls(state, {}, OWN), [], "refused"
 
 
 def _late(settled: tuple[str, float]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports import format as fmt
@@ -10,41 +10,101 @@ from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.page import Facts
 from llmviewer.reports.web.markup import Piece, block, piece, tree
-from llmviewer.reports.web.view import View
+from llmviewer.reports.web.shown import Part, RequestLine
+from llmviewer.reports.web.view import STAGES, View
 from llmviewer.result.explanation.explain import explained
+from llmviewer.result.request_time import passes
 
 HINT = "A click on an operator shows where its time comes from, down to the data sheet and the fits."
-#: Choices that are the same for every model, with their labels.
-STAGES = {"prefill": "prefill", "decode": "decode", "request": "whole request"}
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
+#: Columns of the table that the panel leaves out: the same for all operators, and those of its title.
+LEFT_OUT = ("Configuration", "Operator")
+#: Columns that one stage of a request leaves out, since they are those of all stages.
+OF_ALL = (*LEFT_OUT, "Stage", "Layer", "Kind", "All layers", "Share")
 
 
 def chosen(view: View) -> Line:
     """The operator that the state names, or the one of the unfolded block that takes most time."""
-    own = view.blocks[view.unfolded]
-    named = next((line for line in view.lines if line.key == view.state.shown["operator"]), None)
-    return named or max(own, key=lambda line: line.share)
+    lines, wanted = view.shown.lines, view.state.shown["operator"]
+    named = next((line.operator for line in view.lines if line.key == wanted), None)
+    if named is not None:
+        place = named["block"], named["name"]
+        found = next((line for line in lines if (line.operator["block"], line.operator["name"]) == place), None)
+        if found is not None:
+            return found
+    return max(view.shown.blocks[view.unfolded], key=lambda line: line.share)
 
 
 def panel(view: View) -> Piece:
     """Everything that is known about the chosen operator."""
     line = chosen(view)
-    operator = line.operator
-    lines = [(head.title, cell.text) for head, cell in zip(operators.HEADS, line.cells, strict=True) if cell.text]
-    shown = tuple(one for one in lines if one[0] not in ("Configuration", "Operator"))
-    facts = [
-        Facts(lines=shown),
-        Facts(title="Bytes of one layer, by tensor", lines=tensor_bytes(view, line)),
-        Facts(title="Formulas", lines=line.formulas),
-        Facts(title="On the roofline", lines=(("Place", _place(view, line)),)),
-    ]
-    title = f"{operator['name']}, {line.stage}"
-    return block(piece("panel", title, tuple(facts)) + _explained(view, line), "panel sticky", "Chosen operator")
+    title = f"{line.operator['name']}, {STAGES[view.stage]}"
+    if isinstance(line, RequestLine):
+        parts = [part.line for part in line.parts]
+        of_parts = [one for part in parts for one in _of_stage(view, part, _stage(view, part), OF_ALL)]
+        facts = [_of_request(line), *of_parts]
+        trees = {f" in {part.stage}": part for part in parts}
+    else:
+        facts = [*_of_stage(view, line, "", LEFT_OUT)]
+        trees = {_pass(view, line): line}
+    text = piece("panel", title, tuple(facts)) + _explained(view, trees)
+    return block(text, "panel sticky", "Chosen operator")
+
+
+def _of_request(line: RequestLine) -> Facts:
+    """The time of an operator over all passes of a request."""
+    operator, layers = line.operator, line.operator["layers"]
+    block_of = operator["block"] if layers == 1 else f"{operator['block']} × {layers}"
+    return Facts(
+        lines=(
+            ("Layer", block_of),
+            ("Kind", operator["kind"]),
+            *((part.line.stage.capitalize(), _passes(part)) for part in line.parts),
+            ("Time", f"{fmt.duration(operator['time_s'])} of one layer"),
+            ("All layers", fmt.duration(operator["time_s"] * layers)),
+            ("Share", f"{fmt.share(line.share)} of the request"),
+        )
+    )
+
+
+def _passes(part: Part) -> str:
+    """Passes times the mean time of one layer in a pass."""
+    count = f"{part.passes:,.1f}".removesuffix(".0")
+    mean = fmt.duration(part.seconds / part.passes)
+    if part.passes == 1.0:
+        return f"1 pass of {mean}"
+    return f"{count} passes × {mean} = {fmt.duration(part.seconds)}"
+
+
+def _of_stage(view: View, line: Line, title: str, left_out: Sequence[str]) -> Iterator[Facts]:
+    """Figures of an operator in prefill or in the decode step shown."""
+    cells = zip(operators.HEADS, line.cells, strict=True)
+    shown = tuple((head.title, cell.text) for head, cell in cells if cell.text and head.title not in left_out)
+    yield Facts(title=title, lines=shown)
+    yield Facts(title=f"Bytes of one layer{_pass(view, line)}, by tensor", lines=tensor_bytes(view, line))
+    yield Facts(title="Formulas", lines=line.formulas)
+    yield Facts(title="On the roofline", lines=(("Place", _place(view, line)),))
+
+
+def _stage(view: View, line: Line) -> str:
+    """The passes whose figures are shown of one stage of a request."""
+    if line.stage == "decode":
+        cached = view.answer["stages"]["decode"]["cached_tokens"]
+        return f"In one decode step, at {fmt.whole(cached)} cached tokens"
+    count = passes(view.result.analysis, line.stage, 0)
+    return "In prefill" if count == 1.0 else f"In prefill, all {fmt.whole(count)} passes"
+
+
+def _pass(view: View, line: Line) -> str:
+    """Which pass of several is taken apart, in words."""
+    count = passes(view.result.analysis, line.stage, 0) if line.stage == "prefill" else 1.0
+    return "" if count == 1.0 else f" in the last of {fmt.whole(count)} passes"
 
 
 def _name(line: Line) -> str:
     """The beginning of the names of an operator's numbers."""
-    return f"{'stages.prefill.' if line.stage == 'prefill' else ''}operators.{line.operator['name']}"
+    stage = "stages.prefill." if line.stage == "prefill" else ""
+    return f"{stage}operators.{line.operator['block']}.{line.operator['name']}"
 
 
 def tensor_bytes(view: View, line: Line) -> tuple[tuple[str, str], ...]:
@@ -68,15 +128,22 @@ def _place(view: View, line: Line) -> str:
     return f"{intensity} FLOP/B, {side} the ridge at {fmt.intensity(ridge)}; {fmt.percent(attained)} of the bound"
 
 
-def _explained(view: View, line: Line) -> str:
-    """HTML of the explained time of an operator that the visitor chose; the others cost as much as an answer."""
-    if line.key != view.state.shown["operator"]:
+def _explained(view: View, lines: Mapping[str, Line]) -> str:
+    """HTML of the explained times of an operator that the visitor chose; the others cost as much as an answer.
+
+    lines: its figures in a stage, by the words for the pass that is taken apart.
+    """
+    if view.state.shown["operator"] not in [line.key for line in lines.values()]:
         return piece("note", HINT)
+    return "".join(_tree(view, words, line) for words, line in lines.items())
+
+
+def _tree(view: View, words: str, line: Line) -> str:
     try:
         root = explained(view.result, f"{_name(line)}.time_s").root
     except UserError as error:
         return piece("note", str(error))
-    return tree("Where the time comes from", root, "")
+    return tree(f"Where the time{words} comes from", root, "")
 
 
 def switches(view: View, names: Sequence[str]) -> Piece:
@@ -93,9 +160,9 @@ def _values(view: View, name: str) -> tuple[str, dict[str, str]]:
     if name == "stage":
         return view.stage, {one: STAGES[one] for one in view.stages}
     if name == "block":
-        return view.unfolded, {one: one for one in view.blocks}
+        return view.unfolded, {one: one for one in view.shown.blocks}
     if name == "operator":
         line = chosen(view)
-        listed = [one for one in view.shown_lines if one.operator["block"] == line.operator["block"]]
+        listed = view.shown.blocks[line.operator["block"]]
         return line.key, {one.key: one.operator["name"] for one in listed}
     return view.state.shown["colour"], COLOURS

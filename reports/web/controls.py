@@ -42,16 +42,21 @@ class Control:
     power: float = 0.0
 
 
-def controls(state: State, offered: dict[str, list[str]]) -> str:
-    """HTML of all controls with the values of a state.  offered: option -> values that are possible."""
+def controls(state: State, offered: dict[str, list[str]], named: str) -> str:
+    """HTML of all controls with the values of a state.
+
+    offered: option -> values that are possible.  named: the model's name, which the menu shows for a config of one's
+    own.
+    """
+    sizes = [name for name in WORKLOAD if not _is_fixed(name, state, offered)]
     return (
         templates()
         .get_template("controls.html.j2")
         .render(
             model=_named("model", state.model, MODEL),
             chip=_named("hardware", state.hardware, HARDWARE),
-            own=bool(state.config),
-            sizes=[_option(name, state, offered) for name in WORKLOAD],
+            own=named if state.config else "",
+            sizes=[_option(name, state, offered) for name in sizes],
             common=[_option(name, state, offered) for name in COMMON],
             figures=_figures(state),
             whole=_option("set", state, offered),
@@ -102,6 +107,11 @@ def power(text: str) -> float:
     return log2(size) if isinstance(size, (int, float)) and size > 0 else 0.0
 
 
+def _is_fixed(name: str, state: State, offered: dict[str, list[str]]) -> bool:
+    """Whether an option cannot take another value than it has."""
+    return name in offered and len(offered[name]) < 2 and name not in state.words
+
+
 def _figures(state: State) -> list[Control]:
     """Fields for figures of the chip, which make `--set`."""
     given = dict(part.partition("=")[::2] for part in state.words.get("set", "").split(",") if "=" in part)
@@ -114,7 +124,7 @@ def _panels(state: State, offered: dict[str, list[str]]) -> list[tuple[str, list
     for name, declared in OPTIONS.items():
         if name in (*WORKLOAD, *COMMON, *LOCAL, "set"):
             continue
-        if name in offered and len(offered[name]) < 2 and name not in state.words:
+        if _is_fixed(name, state, offered):
             continue
         found.setdefault(declared.panel, []).append(_option(name, state, offered))
     return [(panel.value, found[panel]) for panel in Panel if panel in found]

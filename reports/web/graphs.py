@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmviewer.reports.html.charts import Chart
+from llmviewer.reports.html.curves import Sweep
 from llmviewer.reports.web.colours import coloured, palette
 from llmviewer.reports.web.markup import Piece, block, group, piece
 
@@ -30,6 +31,11 @@ def graph(chart: Chart, theme: str, identifier: str = "") -> Piece:
     title = [block(piece("title", chart.title))] if chart.title else []
     note = [block(piece("note", chart.note))] if chart.note else []
     return group("chart", *title, drawn, *note)
+
+
+def legend(found: Sweep, theme: str) -> Piece:
+    """The key of the curves of a sweep, which its charts share."""
+    return block(piece("legend", [(name, coloured(colour, theme)) for name, colour, _ in found.legend]))
 
 
 def figure(chart: Chart, theme: str) -> dict[str, Any]:

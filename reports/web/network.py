@@ -10,9 +10,11 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
+from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS
 from llmviewer.reports.web.colours import of_bound, palette
-from llmviewer.reports.web.markup import Piece
-from llmviewer.reports.web.view import View
+from llmviewer.reports.web.markup import Piece, block, group, piece
+from llmviewer.reports.web.shown import Shown
+from llmviewer.reports.web.view import STAGES, View
 
 #: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
 BLOCK_WIDTH, BLOCK_HEIGHT, PITCH, APART = 190.0, 64.0, 96.0, 60.0
@@ -21,6 +23,15 @@ LOWEST, HIGHEST = 420.0, 1200.0
 #: Opacity of the colour of an operator that takes no time, and of one that takes a third of the stage or more.
 PALE, FULL, MOST_SHARE = 0.1, 0.6, 1.0 / 3.0
 ELEMENTS = "network"
+GROUPED = """Layers of one kind are one box, wherever they stand in the model: kinds may alternate, and arrows lead from
+the first layer of a kind to that of the next."""
+#: Stage -> what its draft models do in the time that is shown.
+DRAFTS = {
+    "prefill": "Shares are of the time of prefill with that of the draft model.",
+    "decode": "Shares are of the time of one round: the draft model's passes, and the one that verifies them.",
+    "request": "Shares are of the whole request, the passes of the draft model included.",
+}
+AT_ONCE = "Stages of the pipeline run at once: times of operators are scaled to the time of the request."
 #: Numbers of each command of an SVG path, the last two of which are the point that it reaches.
 COMMANDS = re.compile(r"[MLC]([^MLC]+)")
 
@@ -28,13 +39,15 @@ Point = tuple[float, float]
 
 
 def network(view: View) -> Piece:
-    """The graph of the shown stage."""
-    found, chosen = view.blocks, view.unfolded
-    drawn = drawing([line.operator for line in found[chosen]])
-    elements = [*_chain(found, chosen, view), *_operators(drawn, found[chosen], view)]
-    height = min(max(drawn.height, LOWEST), HIGHEST)
-    described = f"Blocks of {view.configuration.model.name} in {view.stage}, {chosen} unfolded into its operators"
-    return {
+    """The graph of the shown stage, and what is to be known about it."""
+    found, chosen = view.shown, view.unfolded
+    drawn = drawing([line.operator for line in found.blocks[chosen]])
+    elements = [*_chain(found, chosen, view), *_drafts(found, view), *_operators(drawn, found.blocks[chosen], view)]
+    height = min(max(drawn.height, PITCH * (len(found.blocks) + len(found.drafts)), LOWEST), HIGHEST)
+    described = (
+        f"Blocks of {view.configuration.model.name} in {STAGES[view.stage]}, {chosen} unfolded into its operators"
+    )
+    graph = {
         "network": {
             "id": ELEMENTS,
             "elements": elements,
@@ -49,16 +62,17 @@ def network(view: View) -> Piece:
         "width": round(BLOCK_WIDTH + APART + drawn.width),
         "height": round(height),
     }
+    return group("", graph, block("".join(piece("note", text) for text in _notes(view))))
 
 
-def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[str, Any]]:
-    """Boxes of the blocks from top to bottom, with their share of the stage's time."""
+def _chain(found: Shown, chosen: str, view: View) -> list[dict[str, Any]]:
+    """Boxes of the blocks from top to bottom, with their share of the time."""
     elements: list[dict[str, Any]] = []
-    for at, (name, lines) in enumerate(found.items()):
-        share, repeats = sum(line.share for line in lines), lines[0].operator["layers"]
+    for at, (name, lines) in enumerate(found.blocks.items()):
+        share, repeats = found.share(name), lines[0].operator["layers"]
         heaviest = max(lines, key=lambda line: line.share)
         times = "" if repeats == 1 else f" × {repeats}"
-        label = f"{name}{times}\n{fmt.duration(_seconds(lines))}\n{fmt.share(share)}"
+        label = f"{name}{times}\n{fmt.duration(found.seconds(name))}\n{fmt.share(share)}"
         elements.append(
             {
                 "data": {"id": f"block {name}", "label": label, "block": name, **_paint(heaviest, share, view)},
@@ -66,14 +80,39 @@ def _chain(found: dict[str, list[Line]], chosen: str, view: View) -> list[dict[s
                 "classes": "block chosen" if name == chosen else "block",
             }
         )
-    names = list(found)
-    for before, after in pairwise(names):
+    for before, after in pairwise(found.blocks):
         elements.append({"data": {"source": f"block {before}", "target": f"block {after}"}})
     return elements
 
 
-def _seconds(lines: list[Line]) -> float:
-    return float(sum(line.operator["time_s"] * line.operator["layers"] for line in lines))
+def _drafts(found: Shown, view: View) -> list[dict[str, Any]]:
+    """Boxes of draft models below the blocks, with their share of the time; they have no operators here."""
+    return [
+        {
+            "data": {
+                "id": f"draft {name}",
+                "label": f"draft {name}\n{fmt.duration(seconds)}\n{fmt.share(seconds / found.time_s)}",
+            },
+            "position": {"x": 0.0, "y": PITCH * at},
+            "classes": "draft",
+        }
+        for at, (name, seconds) in enumerate(found.drafts.items(), start=len(found.blocks))
+    ]
+
+
+def _notes(view: View) -> list[str]:
+    """Sentences below the graph: what its boxes join, and why times do not add up."""
+    found = view.shown
+    said = []
+    if sum(name not in SINGLE_BLOCKS for name in found.blocks) > 1:
+        said.append(GROUPED)
+    if found.drafts:
+        said.append(DRAFTS[view.stage])
+    if any(found.hidden_s.values()):
+        said.append(f"Operators one after another{OVERLAP_NOTE}.")
+    if found.factor < 1.0:
+        said.append(AT_ONCE)
+    return said
 
 
 def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, Any]]:
@@ -149,6 +188,12 @@ def _styles(theme: str) -> list[dict[str, Any]]:
             "selector": ".tensor",
             "style": {"background-color": colours["--paper"], "border-width": 1, "border-style": "dashed",
                       "border-color": colours["--soft"], "height": 26, "font-size": 11, "width": 100},
+        },
+        {
+            "selector": ".draft",
+            "style": {"background-color": colours["--paper"], "border-width": 2, "border-style": "dashed",
+                      "border-color": colours["--soft"], "width": BLOCK_WIDTH, "height": BLOCK_HEIGHT,
+                      "font-size": 13},
         },
         {"selector": ".chosen", "style": {"border-width": 5}},
         {"selector": ".near", "style": {"border-width": 7, "border-color": colours["--focus"]}},

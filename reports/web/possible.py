@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
-from llmviewer.reports.web.state import State, default_text
+from llmviewer.reports.web.state import State, default_text, parsed
 from llmviewer.reports.web.view import View
 from llmviewer.techniques import presets
 from llmviewer.techniques.methods import METHODS
@@ -30,27 +33,49 @@ TRIED: dict[str, tuple[str, ...]] = {
     "speculative": ("none", "ngram,tokens=3,acceptance=0.6", "eagle3,tokens=3,acceptance=0.7"),
     "latent_attention": OPTIONS["latent_attention"].choices,
 }
-#: Options that need others beside them, which are offered whole.
-WHOLE = {"expert_parallel_size": SIZES, "sequence_parallel": ("off", "on")}
+#: Options whose values depend on the sizes of these groups, with which they are tried.
+GROUPS = ("tensor_parallel_size", "data_parallel_size")
+OF_GROUPS = ("expert_parallel_size", "sequence_parallel")
 #: Pass whose graph is built to try a value.
 STEP = decode(1.0, 1024.0)
-#: Option -> attribute of a part of the model's layers without which it has no effect.
-ONLY = {"latent_attention": "kv_rank", "expert_parallel_size": "experts"}
+#: Option -> attribute of a part of the model's layers, which is larger than this where the option has an effect.
+ONLY = {"latent_attention": ("kv_rank", 0), "expert_parallel_size": ("experts", 1)}
 
 
 def offered(view: View) -> dict[str, list[str]]:
     """Option -> texts that this model and chip support, of those that are tried."""
-    key = (view.state.model, view.state.config, view.state.hardware, view.state.words.get("engine", ""))
-    return dict(_offered(*key))
+    state = view.state
+    plain = replace(state, words=_chosen(state, ("engine",)), asked={}, shown={}, others=())
+    grouped = replace(plain, words=_chosen(state, ("engine", *GROUPS)))
+    return {**dict(_alone(plain.query())), **dict(_in_groups(grouped.query()))}
+
+
+def key(state: State) -> str:
+    """The part of a question on which the possible values of options depend."""
+    return replace(state, words=_chosen(state, ("engine", *GROUPS)), asked={}, shown={}, others=()).query()
+
+
+def _chosen(state: State, names: Sequence[str]) -> dict[str, str]:
+    return {name: state.words[name] for name in names if name in state.words}
 
 
 @lru_cache(maxsize=256)
-def _offered(model: str, config: str, hardware: str, engine: str) -> tuple[tuple[str, list[str]], ...]:
-    words = {"engine": engine} if engine else {}
-    plain = View(state=State(model=model, config=config, hardware=hardware, words=words)).configuration
-    tried = [(name, [text for text in texts if _is_possible(plain, name, text)]) for name, texts in TRIED.items()]
-    whole = [(name, list(texts) if _concerns(plain, name) else []) for name, texts in WHOLE.items()]
-    return (*tried, *whole)
+def _alone(query: str) -> tuple[tuple[str, list[str]], ...]:
+    """Values of the options that are tried one by one, and the length of what a model writes that writes nothing."""
+    plain = View(state=parsed(query)).configuration
+    found = [(name, [text for text in texts if _is_possible(plain, name, text)]) for name, texts in TRIED.items()]
+    return (*found, ("output_len", ["1"])) if plain.model.is_encoder else tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _in_groups(query: str) -> tuple[tuple[str, list[str]], ...]:
+    """Values of the options of tensor and data groups of the sizes of a question."""
+    plain = View(state=parsed(query)).configuration
+    sizes = plain.system.parallelism
+    texts = {"expert_parallel_size": ("1", str(sizes.tensor * sizes.data)), "sequence_parallel": ("off", "on")}
+    return tuple(
+        (name, [text for text in dict.fromkeys(texts[name]) if _is_possible(plain, name, text)]) for name in OF_GROUPS
+    )
 
 
 def _is_possible(plain: Configuration, name: str, text: str) -> bool:
@@ -71,8 +96,18 @@ def _concerns(plain: Configuration, name: str) -> bool:
     """Whether a model has the parts of layers that an option is about: experts, the rank of a latent cache."""
     if name not in ONLY:
         return True
-    attribute = ONLY[name]
-    return any(hasattr(part, attribute) for layer in plain.model.layers for part in (layer.mixer, layer.feed_forward))
+    attribute, least = ONLY[name]
+    return any(getattr(part, attribute, least) > least for layer in plain.model.layers for part in _parts(layer))
+
+
+def _parts(part: Any) -> Iterator[Any]:
+    """A part of a layer and the parts in it."""
+    yield part
+    for one in fields(part) if is_dataclass(part) else ():
+        value = getattr(part, one.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(inner):
+                yield from _parts(inner)
 
 
 def suggestions(name: str) -> tuple[str, ...]:

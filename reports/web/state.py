@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,12 +24,14 @@ LOCAL = ("profile", "trace_model", "ignore_fields")
 SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "number": "", "run": ""}
 #: Load and limits of the tabs that size and simulate, on top of the options of a run.
 ASKED = ("request_rate", "ttft", "tpot", "max_gpus", "chips")
-#: Longest URL, and a config.json in it before and after packing [byte].
+#: Longest URL [characters], and largest config.json, whose packed form is a part of it [byte].
 MAX_QUERY, MAX_CONFIG = 8_000, 65_536
 #: Most fields of a URL, and most further configurations that are compared.
 MAX_FIELDS = 200
 MAX_OTHERS = 5
 TRUE = ("true", "on", "1")
+#: A text of JSON, which is kept, or white space outside of texts.
+SPACES = re.compile(rb'("(?:[^"\\]|\\.)*")|\s+')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +123,16 @@ def _value(name: str, text: str) -> Any:
 
 
 def packed(content: bytes) -> str:
-    """A config.json as text for a URL.  Raises UserError for one that is too large or no JSON object."""
+    """A config.json as text for a URL, without white space between its fields.
+
+    Raises UserError for one that is too large or no JSON object.
+    """
     if len(content) > MAX_CONFIG:
         raise UserError(f"the file has {len(content):,} bytes; a config.json of at most {MAX_CONFIG:,} is read")
     _fields(content)
-    text = base64.urlsafe_b64encode(zlib.compress(content, 9)).decode("ascii")
-    if len(text) > MAX_QUERY // 2:
-        raise UserError(f"the file takes {len(text):,} characters of the address; allowed: {MAX_QUERY // 2:,}")
+    text = base64.urlsafe_b64encode(zlib.compress(SPACES.sub(rb"\1", content), 9)).decode("ascii")
+    if len(text) > MAX_QUERY:
+        raise UserError(f"the file takes {len(text):,} characters of the address, which has at most {MAX_QUERY:,}")
     return text
 
 
@@ -149,4 +155,6 @@ def _fields(content: bytes) -> dict[str, Any]:
         raise UserError("the file is no JSON; a model's config.json is needed") from error
     if not isinstance(fields, dict):
         raise UserError("the file has no fields; a model's config.json is needed")
+    if not fields:
+        raise UserError('the file is empty; a config.json needs a model_type, like "llama", and the sizes of the model')
     return fields

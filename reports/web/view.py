@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from llmviewer.core.workload import Request
 from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.report import Report
+from llmviewer.reports.web.shown import Shown, one_stage, whole_request
 from llmviewer.reports.web.state import State
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, Sweep
@@ -23,6 +24,8 @@ from llmviewer.techniques.options import WORKLOAD
 
 #: Stage that joins prefill and all decode steps.
 REQUEST = "request"
+#: Stages with their labels.
+STAGES = {"prefill": "prefill", "decode": "decode", REQUEST: "whole request"}
 #: Questions whose answers a process keeps.
 MOST_KNOWN = 64
 
@@ -127,51 +130,16 @@ class View:
         return (*found, REQUEST) if len(found) > 1 else found
 
     @cached_property
-    def shown_lines(self) -> list[Line]:
-        """Operators of the shown stage; those of the whole request have the time and share of both stages."""
-        if self.stage == REQUEST:
-            return whole_request(self.lines, self.answer["metrics"])
-        return [line for line in self.lines if line.stage == self.stage]
-
-    @cached_property
-    def blocks(self) -> dict[str, list[Line]]:
-        """Operators of the shown stage by block, in the order in which blocks first run."""
-        found: dict[str, list[Line]] = {}
-        for line in self.shown_lines:
-            found.setdefault(line.operator["block"], []).append(line)
-        return found
+    def shown(self) -> Shown:
+        """What is shown of the stage, or of the whole request."""
+        make = whole_request if self.stage == REQUEST else one_stage
+        return make(self.lines, self.result, self.answer, self.stage)
 
     @cached_property
     def unfolded(self) -> str:
         """The block that is unfolded: the one that the state names, or the one that takes most time."""
-        found, chosen = self.blocks, self.state.shown["block"]
-        return chosen if chosen in found else max(found, key=lambda name: sum(line.share for line in found[name]))
-
-
-def whole_request(lines: list[Line], metrics: dict[str, Any]) -> list[Line]:
-    """Operators of prefill and decode joined by block and name.
-
-    The time of each is its share of TTFT plus its share of the rest of the request, divided by the layers, and the
-    ideal time is as much shorter as in both stages together; everything else is that of the stage in which it takes
-    longer.
-    """
-    spent = {"prefill": metrics["ttft_s"], "decode": metrics["e2e_s"] - metrics["ttft_s"]}
-    joined: dict[tuple[str, str], list[Line]] = {}
-    for line in lines:
-        joined.setdefault((line.operator["block"], line.operator["name"]), []).append(line)
-    found = []
-    for both in joined.values():
-        seconds = sum(line.share * spent[line.stage] for line in both)
-        longer = max(both, key=lambda line: line.share * spent[line.stage])
-        ideal_s = sum(line.share * spent[line.stage] * _attained(line.operator) for line in both)
-        each = {"time_s": seconds, "ideal_time_s": ideal_s}
-        operator = {**longer.operator, **{name: value / longer.operator["layers"] for name, value in each.items()}}
-        found.append(replace(longer, operator=operator, share=seconds / metrics["e2e_s"]))
-    return found
-
-
-def _attained(operator: dict[str, Any]) -> float:
-    return float(operator["ideal_time_s"] / operator["time_s"])
+        found, chosen = self.shown, self.state.shown["block"]
+        return chosen if chosen in found.blocks else max(found.blocks, key=found.seconds)
 
 
 def view_of(query: str, theme: str) -> View:

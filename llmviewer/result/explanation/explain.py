@@ -9,13 +9,20 @@ import numpy as np
 
 from llmviewer.core.errors import unknown
 from llmviewer.result.explanation.memory import NAMES, memory_node
-from llmviewer.result.explanation.metrics import Question, metric_time, operator_node, stage_time
+from llmviewer.result.explanation.metrics import Question, blocks_of, metric_time, operator_node, stage_time
 from llmviewer.result.explanation.node import SCHEMA, Node, evaluated
 from llmviewer.result.result import Result
 
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
 RATES = ("output_tokens_per_s", "output_tokens_per_s_per_user", "output_tokens_per_s_per_device")
 STAGES = ("prefill", "decode")
+#: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
+OPERATORS = (
+    "operators.NAME",
+    "operators.BLOCK.NAME",
+    "stages.prefill.operators.NAME",
+    "stages.prefill.operators.BLOCK.NAME",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +49,13 @@ class Explanation:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the numbers that can be explained; NAME stands for an operator."""
+    """Names of the numbers that can be explained; NAME stands for an operator, BLOCK for a kind of layer."""
     return (
         *TIMES,
         *RATES,
         *(f"memory.{name}" for name in NAMES),
         *(f"stages.{stage}.time_s" for stage in STAGES),
-        "operators.NAME.time_s",
-        "operators.NAME.traffic_bytes",
-        "stages.prefill.operators.NAME.time_s",
+        *(f"{where}.{field}" for where in OPERATORS for field in ("time_s", "traffic_bytes")),
     )
 
 
@@ -58,7 +63,31 @@ def explained(result: Result, name: str, point: int = 0) -> Explanation:
     """The explanation of a number of one point.  Raises UserError for an unknown name or an undefined number."""
     one = Question(analysis=result.analysis, point=point)
     subject = f"{result.analysis.model.name} on {result.analysis.system.chip.name}"
-    return Explanation(metric=name, subject=subject, root=_root(one, name), warnings=result.warnings)
+    root, warnings = _root(one, name), (*result.warnings, *_ambiguous(one, name))
+    return Explanation(metric=name, subject=subject, root=root, warnings=warnings)
+
+
+def _operator_of(name: str) -> tuple[str, str, str] | None:
+    """Stage, operator (with its block, if the name has it) and field that a name asks for; None for other numbers."""
+    stage, parts = "decode", name.removeprefix("metrics.").split(".")
+    if parts[0] == "stages" and len(parts) > 2 and parts[1] in STAGES:
+        stage, parts = parts[1], parts[2:]
+    if parts[0] != "operators" or len(parts) < 3:
+        return None
+    return stage, ".".join(parts[1:-1]), parts[-1]
+
+
+def _ambiguous(one: Question, name: str) -> tuple[str, ...]:
+    """A line for an operator that several blocks run, of which the first is explained."""
+    asked = _operator_of(name)
+    if asked is None:
+        return ()
+    stage, operator, field = asked
+    first, *others = blocks_of(one, operator, stage)
+    if not others:
+        return ()
+    named = " or ".join(f"{name.removesuffix(f'{operator}.{field}')}{block}.{operator}.{field}" for block in others)
+    return (f"several kinds of layers have {operator}; explained is that of {first}; for another ask {named}",)
 
 
 def _root(one: Question, name: str) -> Node:
@@ -70,14 +99,13 @@ def _root(one: Question, name: str) -> Node:
     parts = word.split(".")
     if parts[0] == "memory" and len(parts) == 2:
         return memory_node(one, parts[1])
-    stage = "decode"
-    if parts[0] == "stages" and len(parts) > 2 and parts[1] in STAGES:
-        stage, parts = parts[1], parts[2:]
-        if parts == ["time_s"]:
-            return stage_time(one, stage)
-    if parts[0] == "operators" and len(parts) >= 3:
-        return operator_node(one, ".".join(parts[1:-1]), parts[-1], stage)
-    raise unknown("number", name, names())
+    if parts[0] == "stages" and len(parts) == 3 and parts[1] in STAGES and parts[2] == "time_s":
+        return stage_time(one, parts[1])
+    asked = _operator_of(name)
+    if asked is None:
+        raise unknown("number", name, names())
+    stage, operator, field = asked
+    return operator_node(one, operator, field, stage)
 
 
 def _rate(one: Question, name: str) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.result.attribution import over_passes
 from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass, traffic
@@ -90,18 +92,7 @@ def _terms(one: Question, stage: str, share: float) -> Iterator[Node]:
 
 def _summed(own: Analysis, stage: str, point: int) -> Callable[[Count], float]:
     """Function from a quantity of every pass to its sum over the passes of a stage."""
-    plan = own.schedule
-    if stage == "prefill":
-        return lambda values: float(plan.prefill(values)[point])
-
-    def decoded(values: Count) -> float:
-        if own.passes.is_whole:
-            found: Array = plan.decode_sum(values)
-        else:  # the operators of the step shown, scaled to all real ones
-            found = plan.decode(values) * plan.decode_sum(own.passes.time_s) / plan.decode(own.evaluation.time_s)
-        return float(own.system.generation.per_token(found, [0.0 * found for _ in own.drafts])[point])
-
-    return decoded
+    return lambda values: float(over_passes(own, stage, values)[point])
 
 
 def _of_evaluation(
@@ -141,7 +132,7 @@ def _operator(one: Question, row: TimedOperator, seconds: float, stage: str, sha
             formula="layers * passes * shown_s",
             values=values,
             source=source,
-            asked=f"{'' if stage == 'decode' else f'stages.{stage}.'}operators.{row.operator.name}.time_s",
+            asked=f"{'' if stage == 'decode' else f'stages.{stage}.'}operators.{name}.time_s",
             children=Later(lambda: (operator_time(row, at_pass, "shown_s"),)),
         )
     return Node(name=name, value=value, unit="s", source=f"{source}; the one shown does not run it")
@@ -160,18 +151,35 @@ def stage_time(one: Question, stage: str) -> Node:
 
 
 def operator_node(one: Question, name: str, field: str, stage: str) -> Node:
-    """A number of one operator of one layer in the pass that is shown: time_s, traffic_bytes or matmul_flops.
+    """A number of one operator of one layer in the pass that is shown: time_s or traffic_bytes.
+
+    name: of the operator, which then is that of the first block that runs it, or BLOCK.OPERATOR.
+    Raises UserError for an operator that the graph does not have.
+    """
+    found = _runs_of(one, name, stage)
+    shown = one.at_pass(one.shown[stage])
+    if field == "traffic_bytes":
+        return traffic(found[0], shown)
+    if field != "time_s":
+        raise unknown("number of an operator", field, ("time_s", "traffic_bytes"))
+    full = f"{found[0].block.name}.{found[0].operator.name}" if len(found) > 1 else name
+    return operator_time(found[0], shown, f"{full}.time_s")
+
+
+def blocks_of(one: Question, name: str, stage: str) -> list[str]:
+    """The blocks that run an operator of this name in the pass that is shown, in their order; one for BLOCK.OPERATOR.
 
     Raises UserError for an operator that the graph does not have.
     """
+    return [row.block.name for row in _runs_of(one, name, stage)]
+
+
+def _runs_of(one: Question, name: str, stage: str) -> list[TimedOperator]:
     shown = one.at_pass(one.shown[stage])
-    rows = {
-        row.operator.name: row for row in reversed(one.analysis.evaluation.rows) if shown.at(row.timing.time_s) > 0.0
-    }
-    if name not in rows:
-        raise unknown("operator", name, rows)
-    if field == "traffic_bytes":
-        return traffic(rows[name], shown)
-    if field != "time_s":
-        raise unknown("number of an operator", field, ("time_s", "traffic_bytes"))
-    return operator_time(rows[name], shown, f"{name}.time_s")
+    rows = [row for row in one.analysis.evaluation.rows if shown.at(row.timing.time_s) > 0.0]
+    found = [row for row in rows if name in (row.operator.name, f"{row.block.name}.{row.operator.name}")]
+    if not found:
+        counted = Counter(row.operator.name for row in rows)
+        several = (f"{row.block.name}.{row.operator.name}" for row in rows if counted[row.operator.name] > 1)
+        raise unknown("operator", name, [*counted, *several])
+    return found

@@ -6,7 +6,7 @@
   const current = () => new URLSearchParams(window.location.search);
   // Milliseconds between two changes; until text is read; until nothing moves; of one movement; until an answer is late.
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500, WAITING = 400;
-  const MAX_CONFIG = 65536; // bytes of a config.json, as in state.py
+  const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
   let before = 0, later = 0, name = "", moved = 0, still = 0, slow = 0;
 
   // ---- the address --------------------------------------------------------------------------------------------
@@ -68,7 +68,8 @@
   function show() {
     const parameters = current();
     for (const control of $$("[data-option]")) {
-      control.value = parameters.get(control.dataset.option) ?? control.dataset.default;
+      const own = control.dataset.option === "model" && parameters.has("config");
+      control.value = own ? "" : parameters.get(control.dataset.option) ?? control.dataset.default;
       place(control);
     }
     const set = new Map((parameters.get("set") ?? "").split(",").map((part) => part.split("=")));
@@ -106,16 +107,19 @@
     go(parameters, key);
   }
 
-  // A config.json goes into the address, packed as state.py unpacks it.
+  // A config.json goes into the address, without white space between its fields, packed as state.py unpacks it.
   async function read(file) {
     if (!file) return;
     if (file.size > MAX_CONFIG) return tell(`the file has ${file.size.toLocaleString("en")} bytes; a config.json of at most ${MAX_CONFIG.toLocaleString("en")} is read`);
-    const packed = new Response(file.stream().pipeThrough(new CompressionStream("deflate")));
+    const content = (await file.text()).replace(/("(?:[^"\\]|\\.)*")|\s+/g, (_, text) => text ?? "");
+    const packed = new Response(new Blob([content]).stream().pipeThrough(new CompressionStream("deflate")));
     const bytes = new Uint8Array(await packed.arrayBuffer());
     const text = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
     const parameters = current();
     ["block", "operator", "run"].forEach((key) => parameters.delete(key));
     parameters.set("config", text.replaceAll("+", "-").replaceAll("/", "_"));
+    const length = parameters.toString().length;
+    if (length > MAX_QUERY) return tell(`with this file the address has ${length.toLocaleString("en")} characters; allowed: at most ${MAX_QUERY.toLocaleString("en")}`);
     go(parameters);
   }
 
@@ -329,9 +333,25 @@
   // Pieces of one kind at one place are the same element before and after a change.
   const keyed = (one, at) => make(window.React.Fragment, { key: `${at} ${one.id ?? Object.keys(one)[0]}` }, kind(one));
 
+  // Other controls, where other values became possible, have the same parts open and the same control in focus.
+  function kept(place) {
+    const open = [...(place?.querySelectorAll("details[open] > summary") ?? [])].map((one) => one.textContent);
+    const focus = place?.contains(document.activeElement) ? document.activeElement.dataset : {};
+    return { open, option: focus.option };
+  }
+
+  function restore(place, { open, option }) {
+    for (const one of place.querySelectorAll("details > summary")) if (open.includes(one.textContent)) one.parentElement.open = true;
+    if (option) place.querySelector(`[data-option="${option}"]`)?.focus();
+  }
+
   // Text is HTML that the server made of templates, in which it escaped all data.
   window.llmviewer_web = {
-    Markup: ({ id, text, className }) => make("div", { id, className, dangerouslySetInnerHTML: { __html: text || "" } }),
+    Markup: ({ id, text, className }) => {
+      const place = window.React.useRef(null), before = kept(place.current);
+      window.React.useLayoutEffect(() => restore(place.current, before), [text]);
+      return make("div", { id, className, ref: place, dangerouslySetInnerHTML: { __html: text || "" } });
+    },
     Answer: ({ id, pieces }) => {
       window.React.useEffect(arrived, [pieces]);
       return make("div", { id }, (pieces || []).map(keyed));

@@ -28,7 +28,9 @@ def number_of(view: View) -> str:
 
 def _tree(view: View, number: str) -> str:
     try:
-        root = explained(view.result, number).root
-        return tree(number, root, f"?{view.state.showing(number='').query()}&number=")
+        found = explained(view.result, number)
+        said = [text for text in found.warnings if text not in view.result.warnings]
+        notes = "".join(piece("note", text) for text in said)
+        return notes + tree(number, found.root, f"?{view.state.showing(number='').query()}&number=")
     except UserError as error:  # not defined for this request
         return piece("alerts", [str(error)])

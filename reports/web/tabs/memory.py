@@ -21,5 +21,9 @@ def content(view: View) -> list[Piece]:
     batches = [view.sizes["batch_size"] * times for times in MULTIPLES]
     found = curves.sweep(report(view, memory_points(view, batches, lengths)), ("total_bytes",))
     (chart,) = found.charts
-    drawn = [graphs.graph(one, view.theme) for one in (charts.memory([answer]), chart)]
-    return [*drawn, block(page(analysis_page.memory(answer)))]
+    return [
+        graphs.graph(charts.memory([answer]), view.theme),
+        graphs.graph(chart, view.theme),
+        graphs.legend(found, view.theme),
+        block(page(analysis_page.memory(answer))),
+    ]

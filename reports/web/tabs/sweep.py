@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from llmviewer.reports.html import curves
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.colours import coloured
 from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.view import View, points, report
 
@@ -15,11 +14,10 @@ BATCHES = tuple(2**power for power in range(10))
 def content(view: View) -> list[Piece]:
     """Curves over batch sizes, for the prompt asked, half of it and twice it."""
     found = curves.sweep(report(view, points(view, batches_of(view), inputs_of(view), [view.sizes["output_len"]])))
-    colours = [(name, coloured(colour, view.theme)) for name, colour, _ in found.legend]
-    above = piece("legend", colours) + piece("download", "sweep.csv", "Download as CSV", view.state.query())
+    download = block(piece("download", "sweep.csv", "Download as CSV", view.state.query()))
     drawn = group("grid", *(graphs.graph(chart, view.theme) for chart in found.charts))
     notes = "".join(piece("note", text) for text in (found.left_out, found.bands) if text)
-    return [block(above, "above"), drawn, block(notes)]
+    return [group("above", graphs.legend(found, view.theme), download), drawn, block(notes)]
 
 
 def batches_of(view: View) -> list[int]:

@@ -1,0 +1,112 @@
+"""Time of a request by stage: seconds of every operator over all passes, of draft models, and saved by overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.core.counts import Count
+from llmviewer.result.attribution import over_passes
+from llmviewer.result.stages import value_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """What a request spends in prefill or in decode.
+
+    time_s: all of it, waiting included [s].  passes: forward passes of the model, with speculation their expected
+    number.  operators: (block, operator) -> seconds over all layers and passes.  layers: block -> number of layers.
+    hidden_s: block -> seconds by which its copies and kernels overlap, over all layers and passes.  drafts: draft
+    model -> seconds of its own passes.  Stages of a pipeline that run at once take longer together than the request
+    does; `operators`, `hidden_s` and `drafts` then are their times times `factor`, which is 1.0 otherwise.
+    """
+
+    time_s: float
+    passes: float
+    operators: dict[tuple[str, str], float]
+    layers: dict[str, float]
+    hidden_s: dict[str, float]
+    drafts: dict[str, float]
+    factor: float = 1.0
+
+
+def stage_time(analysis: Analysis, stage: str, point: int) -> StageTime:
+    """The time of one point in `prefill` or `decode`."""
+    waves = value_at(analysis.in_flight, point) if analysis.system.block and stage == "decode" else 1.0
+
+    def summed(pass_s: Count) -> float:
+        return waves * float(over_passes(analysis, stage, pass_s)[point])
+
+    operators: dict[tuple[str, str], float] = {}
+    layers: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    engine_s = 0.0
+    for evaluation in analysis.evaluation.stages or (analysis.evaluation,):
+        own = {row.block.name: float(row.block.repeats) for row in evaluation.rows}
+        layers |= {name: layers.get(name, 0.0) + repeats for name, repeats in own.items()}
+        for row in evaluation.rows:
+            key = row.block.name, row.operator.name
+            operators[key] = operators.get(key, 0.0) + summed(row.timing.time_s) * own[row.block.name]
+        for layer in evaluation.copying:
+            hidden[layer.block.name] = summed(layer.hidden_s) * float(layer.block.repeats)
+        engine_s += sum(summed(seconds) for _, seconds in evaluation.served)
+    found = StageTime(
+        time_s=value_at(analysis.ttft_s if stage == "prefill" else analysis.generation_s, point),
+        passes=waves * passes(analysis, stage, point),
+        operators=operators,
+        layers=layers,
+        hidden_s=hidden,
+        drafts=drafts(analysis, stage, point),
+    )
+    return _within(found, engine_s)
+
+
+def _within(found: StageTime, engine_s: float) -> StageTime:
+    """The stage with the times of its parts scaled to its own if they are longer.  engine_s: the engine's own time."""
+    parts_s = sum(found.operators.values()) - sum(found.hidden_s.values()) + sum(found.drafts.values()) + engine_s
+    if parts_s <= found.time_s * (1.0 + 1e-9):
+        return found
+    factor = found.time_s / parts_s
+    return replace(
+        found,
+        operators={key: seconds * factor for key, seconds in found.operators.items()},
+        hidden_s={name: seconds * factor for name, seconds in found.hidden_s.items()},
+        drafts={name: seconds * factor for name, seconds in found.drafts.items()},
+        factor=factor,
+    )
+
+
+def passes(analysis: Analysis, stage: str, point: int) -> float:
+    """Forward passes of the model in a stage of the request; with speculation the expected number of rounds."""
+    if stage == "prefill":
+        return float(analysis.schedule.prefill(1.0)[point])
+    steps = analysis.schedule.decode_sum(1.0)
+    return float(analysis.system.generation.per_token(steps, [0.0 * steps for _ in analysis.drafts])[point])
+
+
+def drafts(analysis: Analysis, stage: str, point: int) -> dict[str, float]:
+    """Draft model -> seconds of its own passes in a stage of the request."""
+    generation = analysis.system.generation
+    found: dict[str, float] = {}
+    for at, (draft, own) in enumerate(analysis.drafts):
+        if stage == "prefill":
+            seconds = value_at(own.own_prefill_s, point) if draft.caches else 0.0
+        else:
+            nothing = np.zeros(analysis.schedule.points)
+            each = [
+                own.schedule.decode_sum(own.step_s) if one == at else nothing for one in range(len(analysis.drafts))
+            ]
+            seconds = float(generation.per_token(nothing, each)[point])
+        found[draft.name] = found.get(draft.name, 0.0) + seconds
+    return found
+
+
+def drafts_of_round(analysis: Analysis, point: int) -> dict[str, float]:
+    """Draft model -> seconds of its passes in the round whose verification the decode stage shows."""
+    found: dict[str, float] = {}
+    for draft, own in analysis.drafts:
+        seconds = value_at(draft.passes, point) * float(own.schedule.decode(own.step_s)[point])
+        found[draft.name] = found.get(draft.name, 0.0) + seconds
+    return found
