@@ -63,6 +63,7 @@ ARCHITECTURES: dict[str, str] = {
     "deepseek_v4": "deepseek_v4.deepseek_v4",
     "diffllama": "one_of_a_kind.parse_diffllama",
     "doge": "one_of_a_kind.parse_doge",
+    "distilbert": "bert.parse_distilbert",
     "dit": "dit.parse_dit",
     "dots1": "sparse_families.dots1",
     "dots3_note_text": "dots.dots3_note",
