@@ -83,7 +83,7 @@ class Encoder:
 
     @property
     def depth(self) -> int:
-        """Number of encoder layers."""
+        """Number of encoder layers; those that are two blocks, of attention and of a feed-forward part, count twice."""
         return sum(layer.repeats for layer in self.layers)
 
     def blocks(self, step: Step) -> tuple[Block, ...]:

@@ -213,6 +213,7 @@ ARCHITECTURES: dict[str, str] = {
     "stablelm_epoch": "gpt_like.STABLELM",
     "starcoder2": "gpt.parse_starcoder2",
     "step3_text": "custom_experts.step3_text",
+    "switch_transformers": "switch_transformers.parse_switch_transformers",
     "t5": "t5.T5",
     "telechat": "remote_code.TELECHAT",
     "umt5": "t5.UMT5",
