@@ -142,7 +142,7 @@ TECHNIQUE = Technique(
     name="early_exit",
     kind="sparsity",
     summary="Tokens with a confident prediction exit before the last layer; a batch runs as deep as its deepest token. "
-    "Of an encoder, whole sequences exit.",
+    "Of an encoder, whole sequences exit; of an encoder-decoder, the tokens of its decoder.",
     parameters={
         "mean": "mean share of the layers that a token runs; 0.9..0.4 falls from the start of the answer to its end",
         "tau": "how fast that share falls, as exp(-tau t / N) (4); 0: a straight line",
