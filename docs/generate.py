@@ -71,9 +71,9 @@ A size that a config leaves out is that of its class in transformers, and a note
   whose text has a known `model_type`. The vision tower counts as memory, exactly for Qwen2-VL to Qwen3.5, LLaVA,
   InternVL, PaliGemma, Gemma 3 and Mistral 3.
 - **Embedders and classifiers** (`MistralModel`, `...ForSequenceClassification`): no `lm_head`, or a head of their
-  labels. Encoders (BERT, RoBERTa) are one pass; encoder-decoders (T5, BART, Marian, NLLB, Whisper) an encoder pass and
-  a decoder with cross attention; a denoising step of a diffusion transformer (DiT) is one pass
-  ([how](conventions.md)).
+  labels. Encoders (BERT, RoBERTa, DistilBERT) are one pass; encoder-decoders (T5, Switch Transformers, BART, Marian,
+  NLLB, Whisper) an encoder pass and a decoder with cross attention; a denoising step of a diffusion transformer (DiT)
+  is one pass ([how](conventions.md)).
 - **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa, MLP speculators): `--speculative draft=PATH`
   takes them; as a MODEL they are refused in one line that says what they are. Gemma 4's assistants are named only.
 - **Refused**: an unknown `model_type`; a config without width, depth, heads or vocabulary, such as the

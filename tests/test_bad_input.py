@@ -435,6 +435,9 @@ def test_dataframe_columns_are_accepted_as_sizes() -> None:
 def test_only_close_names_are_suggested() -> None:
     assert nearest("lama-2-7b", ["llama-2-7b", "gpt2"]) == "llama-2-7b"
     assert nearest("foo", ["olmoe", "gpt2"]) is None
+    assert nearest("gpt-3", ["opt-30b", "gpt2"]) == "gpt2"  # both are alike, but one begins with its letter
+    assert nearest("gpt-3", ["opt-30b"]) is None
+    assert nearest("ppt-30b", ["opt-30b"]) == "opt-30b"
     assert nearest("x" * 10**6, ["olmoe"]) is None
     assert str(unknown("dtype", "bf61", ["bf16", "fp8"], where="mine", hint="more")) == (
         "mine: unknown dtype 'bf61'; allowed: bf16, fp8; did you mean 'bf16'? (more)"

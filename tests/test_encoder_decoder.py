@@ -114,7 +114,7 @@ def test_each_layer_of_umt5_has_its_own_biases() -> None:
         {"max_num_batched_tokens": 16},
         {"pipeline_parallel_size": 2},
         {"branches": "apar,2"},
-        {"early_exit": "mean=0.6"},
+        {"skip_layers": "0.5"},
         {"prune": "depth=0.5"},
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from llmviewer import cli
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import prefill
-from llmviewer.models.load import from_fields
+from llmviewer.models.load import from_fields, load
 from llmviewer.models.model import Model
 
 SMALL = {
@@ -66,21 +66,53 @@ def test_a_masked_lm_head_works_on_every_token() -> None:
     assert masked - pooled == 2 * 10 * (64 + 800) - 2 * 2 * 64
 
 
-@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
-@pytest.mark.parametrize("head", ["Model", "ForMaskedLM"])
+#: Sizes of a small config under the names of BERT's class, and under those of DistilBERT's.
+SIZES = {
+    "vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+}  # fmt: skip
+DISTILLED = {"vocab_size": 1000, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128}
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert"])
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_parameters_and_flops_equal_those_of_the_library(kind: str, head: str) -> None:
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     counter = pytest.importorskip("torch.utils.flop_counter").FlopCounterMode(display=False)
-    config = getattr(transformers, f"{kind}Config")(
-        vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
-    )  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**(DISTILLED if kind == "DistilBert" else SIZES))
     library = getattr(transformers, kind + head)(config)
     ids = torch.full((2, 48), 5)
     with counter, torch.no_grad():
-        library(input_ids=ids, token_type_ids=torch.zeros_like(ids))
+        library(input_ids=ids)
     ours = from_fields({**config.to_dict(), "architectures": [kind + head]})
     assert ours.parameters == sum(p.numel() for p in library.parameters())
     assert _flops(ours, 2.0, 48.0)[0] == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_a_distilbert_without_sizes_has_those_of_its_class(head: str) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    with torch.device("meta"):
+        library = getattr(transformers, f"DistilBert{head}")(transformers.DistilBertConfig())
+    ours = from_fields({"model_type": "distilbert", "architectures": [f"DistilBert{head}"]})
+    assert ours.parameters == sum(p.numel() for p in library.parameters())
+
+
+def test_distilbert_is_bert_with_half_of_the_layers() -> None:
+    """The catalogue's two models differ by six layers and by two segments of 768, counted by hand."""
+    layer = 4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768
+    assert load("bert-base").parameters - load("distilbert-base").parameters == 6 * layer + 2 * 768
+
+
+def test_a_plain_distilbert_ends_at_its_last_layer(tmp_path: Path) -> None:
+    """No pooler and no vocabulary: there is no block of a head, and a report is written."""
+    fields = {**DISTILLED, "model_type": "distilbert", "max_position_embeddings": 16, "torch_dtype": "float16"}
+    config, page = tmp_path / "config.json", tmp_path / "page.html"
+    config.write_text(json.dumps({**fields, "architectures": ["DistilBertModel"]}))
+    blocks = from_fields(json.loads(config.read_text())).graph(prefill(1.0, 8.0)).blocks
+    assert [block.name for block in blocks] == ["embedding", "layer"]
+    with pytest.raises(SystemExit, match="0"):
+        cli.run(["report", str(config), "--hardware", "a100", "--input-len", "8", "--output-len", "1", "-o", str(page)])
+    assert "mlp_norm" in page.read_text(encoding="utf-8")
 
 
 def test_an_encoder_decodes_nothing() -> None:

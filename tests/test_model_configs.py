@@ -103,6 +103,12 @@ def test_every_family_has_a_model(family: str) -> None:
     assert models.load(FAMILIES[family]).parameters > 0
 
 
+@pytest.mark.parametrize(("name", "context"), [("starcoder", 8192), ("dbrx", 32768), ("gpt2", 1024)])
+def test_a_stated_context_is_not_shortened_to_the_default_of_the_class(name: str, context: int) -> None:
+    """GPTBigCode's class has 1,024 positions by default, DBRX's 2,048; the configs state more under other names."""
+    assert models.load(name).max_context == context
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_states_its_source(name: str) -> None:
     fields = spec(name)

@@ -12,7 +12,7 @@ from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
 
 #: Beginnings of the names of techniques that leave out layers by their place among the others.
-DEPTH_TECHNIQUES = ("early_exit", "skip_layers", "prune(depth", "offload", "flexgen")
+DEPTH_TECHNIQUES = ("skip_layers", "prune(depth", "offload", "flexgen")
 
 
 def check_encoder(model: Model, system: System, request: Request, token_budget: float) -> None:

@@ -79,11 +79,15 @@ def system_per_pass(system: System, plan: Schedule, piece: slice | npt.NDArray[n
 
 
 def places_in_answers(plan: Schedule) -> Array:
-    """Place of the token of each pass in its answer, t / N for t = 1 ... N - 1 after the first token; NaN for the
-    passes shown."""
+    """Place of the token of each pass in its answer, t / N for t = 1 ... N - 1 after the first token.
+
+    The first token of an answer, whose pass has nothing cached, is at 0; the other passes shown have NaN.
+    """
     counts = plan.decode_steps.astype(int)
     number = np.arange(1.0, counts.sum() + 1.0) - np.repeat(plan.decode_starts - plan.shown, counts)
-    return np.concatenate((np.full(plan.shown, np.nan), number / np.repeat(plan.decode_steps + 1.0, counts)))
+    cached = np.broadcast_to(plan.step.groups[0].cached_tokens, plan.repeats.shape)[: plan.shown]
+    shown = np.where(cached == 0.0, 0.0, np.nan)
+    return np.concatenate((shown, number / np.repeat(plan.decode_steps + 1.0, counts)))
 
 
 def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:

@@ -7,6 +7,8 @@ from numbers import Number
 
 #: An error lists at most this many names; `list` commands show longer lists.
 MAX_LISTED_NAMES = 24
+#: Least similarity of a suggestion, and of one that begins with another letter: most typing errors come later.
+LEAST_SIMILARITY, LEAST_WITH_ANOTHER_LETTER = 0.6, 0.75
 #: Names are compared up to this length: comparing long ones takes time.
 MAX_COMPARED_CHARACTERS = 100
 #: Longest line of an error or a warning: names in it come from files of others.
@@ -24,11 +26,13 @@ class UserError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word closest to `word`, or None if none is close."""
+    """The known word closest to `word`, one that begins with the same letter if any is close; None if none is."""
     from difflib import get_close_matches  # imported here because only errors need it
 
-    folded = {name.lower(): name for name in known}
-    found = get_close_matches(word[:MAX_COMPARED_CHARACTERS].lower(), folded, n=1, cutoff=0.6)
+    folded, asked = {name.lower(): name for name in known}, word[:MAX_COMPARED_CHARACTERS].lower()
+    alike = [name for name in folded if name[:1] == asked[:1]]
+    found = get_close_matches(asked, alike, n=1, cutoff=LEAST_SIMILARITY)
+    found = found or get_close_matches(asked, folded, n=1, cutoff=LEAST_WITH_ANOTHER_LETTER)
     return folded[found[0]] if found else None
 
 

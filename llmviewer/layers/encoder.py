@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import MODEL_SCOPE, Access, Block, Operator, Role, Tensor
+from llmviewer.core.ir import MODEL_SCOPE, Access, Block, Graph, Operator, Role, Tensor
 from llmviewer.core.workload import Step
 from llmviewer.layers.cross_attention import CrossAttention
 from llmviewer.layers.decoder import DecoderLayer
@@ -22,6 +22,8 @@ from llmviewer.ops.norm import Norm
 SHARED_TABLE = "embedding.weight"
 #: Frames that a kernel of Whisper's convolutions covers, and frames per position of the encoder.
 KERNEL, FRAMES_PER_POSITION = 3, 2
+#: Last block of an encoder: the projections of its output, one for each decoder layer.
+CROSS_KEYS = "cross_keys"
 
 
 class Embedder(Protocol):
@@ -83,7 +85,7 @@ class Encoder:
 
     @property
     def depth(self) -> int:
-        """Number of encoder layers."""
+        """Number of encoder layers; those that are two blocks, of attention and of a feed-forward part, count twice."""
         return sum(layer.repeats for layer in self.layers)
 
     def blocks(self, step: Step) -> tuple[Block, ...]:
@@ -94,7 +96,7 @@ class Encoder:
         before = _renamed(self.embedding.block(own))
         after = () if self.norm is None else (self._norm_block(self.norm, own, hidden),)
         keys = Block(
-            name="cross_keys",
+            name=CROSS_KEYS,
             operators=self.cross.input_keys(own, output),
             repeats=self.decoder_layers,
             numbers=tuple(range(self.depth, self.depth + self.decoder_layers)),
@@ -106,6 +108,17 @@ class Encoder:
         output = Access(replace(hidden, name="encoder_output"), hidden.elements)
         operator = norm.operator(hidden, own.tokens, (output,))
         return Block(name="encoder_norm", operators=(operator,), scope=MODEL_SCOPE)
+
+
+def after_encoder(graph: Graph) -> tuple[Block, ...]:
+    """The blocks of a graph that run over the tokens of an answer: all, without those of an encoder."""
+    ends = [at for at, block in enumerate(graph.blocks, 1) if block.name == CROSS_KEYS]
+    return graph.blocks[ends[0] :] if ends else graph.blocks
+
+
+def decoder_depth(graph: Graph) -> int:
+    """Number of decoder layers of an encoder-decoder; 0 of another model."""
+    return next((block.repeats for block in graph.blocks if block.name == CROSS_KEYS), 0)
 
 
 def _first(step: Step) -> Count:

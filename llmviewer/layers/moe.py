@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
@@ -54,6 +54,7 @@ class Moe:
     identities: further experts that return their input; tokens choose them like others (LongCat's zero experts).
     scored: shared experts that the router also scores (Inkling).
     latent: smaller width of the experts, between two projections, 0 = none (Nemotron 3).
+    capacity: most tokens of one sequence that an expert takes, 0 = no limit (Switch Transformers).
     """
 
     expert: Mlp
@@ -70,6 +71,7 @@ class Moe:
     identities: int = 0
     scored: int = 0
     latent: int = 0
+    capacity: int = 0
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """Router, experts over tokens x chosen rows, weighted sum, shared expert, sum of both."""
@@ -80,7 +82,7 @@ class Moe:
         tokens = step.tokens
         router = self._router(tokens, router_input)
         into, inner = self._latent_in(tokens, x)
-        rows = tokens * (1.0 * self.chosen)
+        rows = self._routed_tokens(step) * (1.0 * self.chosen)
         active = distinct_experts(self.experts + self.identities, self.chosen, tokens)
         if self.identities:  # the share of choices that fall on experts with weights
             rows, active = (count * (self.experts / (self.experts + self.identities)) for count in (rows, active))
@@ -91,6 +93,13 @@ class Moe:
         out = self._latent_out(tokens, combine.output)
         operators = (*router, *into, *routed, combine, *out)
         return operators + self._shared(step, x, operators[-1].output)
+
+    def _routed_tokens(self, step: Step) -> Count:
+        """Tokens that experts take if all experts are chosen equally often; tokens beyond their capacity pass by."""
+        if not self.capacity:
+            return step.tokens
+        most = self.capacity * self.experts / self.chosen
+        return total(group.batch_size * np.minimum(group.new_tokens, most) for group in step.groups)
 
     def _router(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
         linear = Linear(

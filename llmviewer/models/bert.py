@@ -1,4 +1,4 @@
-"""Encoders with the layers of BERT: BERT, RoBERTa, XLM-RoBERTa, CamemBERT; one bidirectional pass, no cache."""
+"""Encoders with the layers of BERT: also RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT; one pass, no cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,31 @@ from llmviewer.layers.decoder import Norms
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.draft_heads import class_name
-from llmviewer.models.model import Head, Model
+from llmviewer.models.fields import MAX_LAYERS
+from llmviewer.models.model import Embedding, Head, Model
 from llmviewer.ops.elementwise import Activation, activate, activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, layer_norm
 
 #: RoBERTa's position table begins at row 2: in fairseq the first rows belonged to padding.
 ROBERTA_POSITION_OFFSET = 2
+TANH = Activation(1.0, 1.0)
 #: Ending of the class's name -> its head.
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How an encoder differs from BERT.
+
+    offset: rows of the position table before the first position.  segments: rows of the table of segments, 0 = none.
+    pooled: activation of the matrix that pools a sequence before a classifier.  pools: the plain model ends with it.
+    """
+
+    offset: int = 0
+    segments: int = 2
+    pooled: Activation = TANH
+    pools: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,6 +46,7 @@ class EncoderHead(Head):
 
     lm_head: the last matrix.  dense: the matrix before it, None if the last one is the pooler itself.
     every_token: a masked-LM head works on all tokens, with an activation and the norm `dense_norm` between.
+    has_logits: False for a model that ends at its last layer.
     """
 
     dense: Linear | None = None
@@ -39,6 +56,8 @@ class EncoderHead(Head):
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The operators of the head over all tokens, or over the first token of each sequence."""
+        if not self.has_logits:
+            return Block(name="head", operators=(), scope="model")
         rows = step.tokens if self.every_token else step.sequences
         x = replace(hidden, elements=rows * (1.0 * self.lm_head.in_features))
         operators = []
@@ -56,15 +75,31 @@ class EncoderHead(Head):
 
 def parse_bert(config: Config, dtype: Dtype) -> Model:
     """BertModel, BertForMaskedLM, BertForSequenceClassification: norms after each sum, learned positions, biases."""
-    return _encoder(config, dtype, 0, segments=2)
+    return _encoder(config, dtype, Form())
 
 
 def parse_roberta(config: Config, dtype: Dtype) -> Model:
     """RobertaModel and the same of XLM-RoBERTa and CamemBERT: BERT whose positions begin at row 2."""
-    return _encoder(config, dtype, ROBERTA_POSITION_OFFSET, segments=2)
+    return _encoder(config, dtype, Form(offset=ROBERTA_POSITION_OFFSET))
 
 
-def _encoder(config: Config, dtype: Dtype, offset: int, *, segments: int) -> Model:
+def parse_distilbert(config: Config, dtype: Dtype) -> Model:
+    """DistilBertModel and its classes with heads: BERT's layers under other names of fields, no segments, no pooler.
+
+    A position table is stored whether or not its values are sines.
+    """
+    config.ignore("sinusoidal_pos_embds", "tie_weights_")
+    config.override(
+        hidden_size=config.count("dim", 768),
+        num_hidden_layers=config.count("n_layers", 6, maximum=MAX_LAYERS),
+        num_attention_heads=config.count("n_heads", 12),
+        intermediate_size=config.count("hidden_dim", 3072),
+        hidden_act=config.text("activation", "gelu"),
+    )
+    return _encoder(config, dtype, Form(segments=0, pooled=activation("relu"), pools=False))
+
+
+def _encoder(config: Config, dtype: Dtype, form: Form) -> Model:
     config.expect("position_embedding_type", "absolute")
     config.expect("is_decoder", False)
     config.expect("add_cross_attention", False)
@@ -78,33 +113,40 @@ def _encoder(config: Config, dtype: Dtype, offset: int, *, segments: int) -> Mod
     norms = Norms(attn_sum=layer_norm("attn_norm", hidden, dtype), mlp_sum=layer_norm("mlp_norm", hidden, dtype))
     layers = parts.uniform_layers(config, norms, attention, parts.plain_mlp(config, dtype, act="gelu"))
     plain = parts.model(config, dtype, layers, None, tied=True)
-    embedding = replace(
-        plain.embedding,
-        positions=config.count("max_position_embeddings"),
-        types=config.count("type_vocab_size", segments),
-        norm=layer_norm("embedding_norm", hidden, dtype),
+    return replace(
+        plain,
+        embedding=_embedding(config, plain.embedding, form),
+        head=_head(config, dtype, plain.head, form),
+        max_context=plain.max_context - form.offset,
+        is_encoder=True,
     )
-    context = plain.max_context - offset
-    head = _head(config, dtype, plain.head)
-    return replace(plain, embedding=embedding, head=head, max_context=context, is_encoder=True)
 
 
-def _head(config: Config, dtype: Dtype, plain: Head) -> EncoderHead:
-    """The head that `architectures` names; without one the pooler of the plain encoder."""
+def _embedding(config: Config, plain: Embedding, form: Form) -> Embedding:
+    """The table of words with positions, segments and a norm over their sum."""
+    return replace(
+        plain,
+        positions=config.count("max_position_embeddings"),
+        types=config.count("type_vocab_size", form.segments) if form.segments else 0,
+        norm=layer_norm("embedding_norm", plain.width, plain.dtype),
+    )
+
+
+def _head(config: Config, dtype: Dtype, plain: Head, form: Form) -> EncoderHead:
+    """The head that `architectures` names; without one that of the plain encoder."""
     named = class_name(config.fields) or "Model"
     ending = next((head for head in HEADS if named.endswith(head)), None)
     if ending is None:
         raise unknown("head in architectures", named, HEADS, where=config.where)
     hidden = plain.lm_head.in_features
-    tanh = Activation(1.0, 1.0)
     dense = Linear(name="pooler", in_features=hidden, out_features=hidden, dtype=dtype, bias=True)
     if ending == "Model":
-        return EncoderHead(lm_head=dense, tied=False, act=tanh)
+        return EncoderHead(lm_head=dense, tied=False, act=form.pooled, has_logits=form.pools)
     if ending == "ForSequenceClassification":
         names = config.get("id2label")
         labels = config.count("num_labels", len(names) if isinstance(names, dict) and names else 2)
         out = Linear(name="classifier", in_features=hidden, out_features=labels, dtype=dtype, bias=True)
-        return EncoderHead(lm_head=out, tied=False, dense=dense, act=tanh)
+        return EncoderHead(lm_head=out, tied=False, dense=dense, act=form.pooled)
     act = activation(config.text("hidden_act", "gelu"))
     return EncoderHead(
         lm_head=replace(plain.lm_head, bias=True), tied=plain.tied, dense=replace(dense, name="mlm_dense"),

@@ -66,9 +66,13 @@ def _size(config: Config, *names: str, maximum: int = MAX_FIELD_VALUE) -> int:
 
 
 def max_context(config: Config) -> float:
-    """Longest supported context [tokens]: `model_max_length` (Command-R), else the smallest of the usual fields."""
+    """Longest supported context [tokens]: `model_max_length` (Command-R), else the smallest of the usual fields.
+
+    The default of the class counts only where the config states none of them.
+    """
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
-    smallest = min(config.count(name, ABSENT_CONTEXT) for name in names)
+    stated = [config.count(name) for name in names if config.has(name)]
+    smallest = min(stated) if stated else config.count(names[0], ABSENT_CONTEXT)
     return float(config.count("model_max_length", smallest))
 
 

@@ -166,11 +166,12 @@ class Model:
     encoder: Encoder | None = None
 
     def graph(self, step: Step) -> Graph:
-        """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""
+        """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, any head."""
         hidden = Tensor(name="hidden", elements=step.tokens * (1.0 * self.hidden), dtype=self.dtype)
         layers = tuple(layer.block(step, hidden) for layer in self.layers)
         before = self.encoder.blocks(step) if self.encoder else ()
-        decoder = (self.embedding.block(step), *layers, self.head.block(step, hidden))
+        head = self.head.block(step, hidden)
+        decoder = (self.embedding.block(step), *layers, *((head,) if head.operators else ()))
         return self.checkpoint(Graph(blocks=(*before, *decoder)))
 
     @property

@@ -22,9 +22,9 @@ def _under(parents: tuple[str, ...], leaf: str) -> tuple[str, ...]:
 
 #: Operator name -> possible names of its matrix below `layers.N`, over all families.
 MODULES: dict[str, tuple[str, ...]] = {
-    "q_proj": (*_under(_ATTENTION, "q_proj"), "attention.self.query"),
-    "k_proj": (*_under(_ATTENTION, "k_proj"), "attention.self.key"),
-    "v_proj": (*_under(_ATTENTION, "v_proj"), "attention.self.value"),
+    "q_proj": (*_under(_ATTENTION, "q_proj"), "attention.self.query", "attention.q_lin"),
+    "k_proj": (*_under(_ATTENTION, "k_proj"), "attention.self.key", "attention.k_lin"),
+    "v_proj": (*_under(_ATTENTION, "v_proj"), "attention.self.value", "attention.v_lin"),
     "qkv_proj": (
         "self_attn.qkv_proj",
         "self_attn.q_proj",  # Kimi Linear: three matrices, read in one pass
@@ -49,6 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "attention.dense",
         "self_attention.dense",
         "attention.output.dense",
+        "attention.out_lin",
         "mixer.o_proj",
         "self_attn.o_b_proj",
     ),
@@ -79,6 +80,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "ffn.up_proj",
         "mixer.up_proj",
         "intermediate.dense",
+        "ffn.lin1",
     ),
     "down_proj": (
         "mlp.down_proj",
@@ -92,6 +94,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "ffn.down_proj",
         "mixer.down_proj",
         "output.dense",
+        "ffn.lin2",
     ),
     "gate_up_proj": ("mlp.gate_up_proj",),
     "expert_gate_proj": (

@@ -22,7 +22,7 @@ from llmviewer.ops.norm import rms_norm
 class Entry:
     """Entry for T5ForConditionalGeneration and the same of other names.
 
-    layers, heads, inner, vocabulary: defaults of the class.  gated: default of its feed-forward part.
+    layers, heads, inner, vocabulary, width: defaults of the class.  gated: default of its feed-forward part.
     shared_bias: the first layer of each half has the table of relative positions for all of them.
     """
 
@@ -32,17 +32,25 @@ class Entry:
     vocabulary: int
     gated: bool
     shared_bias: bool = True
+    width: int = 512
 
     def __call__(self, config: Config, dtype: Dtype) -> Model:
-        """The model of a config; a missing `num_decoder_layers` is `num_layers`."""
+        """The model of a config."""
+        return self.joined(config, dtype, *self.halves(config, dtype))
+
+    def halves(self, config: Config, dtype: Dtype) -> tuple[Stack, Stack]:
+        """Encoder and decoder; a missing `num_decoder_layers` is `num_layers`."""
         config.ignore("relative_attention_max_distance", "dropout_rate", "initializer_factor", "n_positions",
                       "tokenizer_class", "output_past", "num_hidden_layers", "scalable_attention")  # fmt: skip
-        hidden, vocabulary = config.count("d_model", 512), config.count("vocab_size", self.vocabulary)
         layers = config.count("num_layers", self.layers, maximum=MAX_LAYERS)
         depth = config.count("num_decoder_layers", layers, maximum=MAX_LAYERS)
         decoder = self._stack(config, dtype, depth)
         encoder = self._stack(config, dtype, layers)
-        encoder = replace(encoder, attention=replace(encoder.attention, causal=False))
+        return replace(encoder, attention=replace(encoder.attention, causal=False)), decoder
+
+    def joined(self, config: Config, dtype: Dtype, encoder: Stack, decoder: Stack) -> Model:
+        """The model of two halves, with one table for both and for lm_head if it is tied."""
+        hidden, vocabulary = config.count("d_model", self.width), config.count("vocab_size", self.vocabulary)
         embedding = Embedding(vocabulary=vocabulary, width=hidden, dtype=dtype)
         lm_head = Linear(name="lm_head", in_features=hidden, out_features=vocabulary, dtype=dtype)
         tied = config.flag("tie_word_embeddings", default=True)
@@ -52,7 +60,7 @@ class Entry:
         return assembled(encoder, decoder, (embedding, embedding), norms, Head(lm_head=lm_head, tied=tied))
 
     def _stack(self, config: Config, dtype: Dtype, layers: int) -> Stack:
-        hidden, heads = config.count("d_model", 512), config.count("num_heads", self.heads)
+        hidden, heads = config.count("d_model", self.width), config.count("num_heads", self.heads)
         attention = RelativeAttention(
             hidden=hidden,
             heads=heads,

@@ -58,7 +58,7 @@ BESIDE: dict[str, Evidence] = {
             parameters=EXACT,
             flops="exact, one pass",
         )
-        for name in ("bert", "roberta")
+        for name in ("bert", "distilbert", "roberta")
     },
     "camembert": Evidence(
         test="tests/test_encoders.py::test_parameters_and_flops_equal_those_of_the_library",

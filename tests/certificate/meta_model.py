@@ -22,7 +22,7 @@ BOOKKEEPING = (
 PLAIN_KERNELS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
 """The grouped kernel for experts has no formula in PyTorch's counter; its FLOPs would vanish."""
 
-ENCODERS = ("bert", "camembert", "roberta", "xlm-roberta")
+ENCODERS = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
 """Model types whose class is the one that `architectures` names."""
 
 DATA_DEPENDENT_ROPE = ("longrope", "su", "dynamic")

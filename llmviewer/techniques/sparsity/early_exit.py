@@ -9,14 +9,15 @@ from functools import partial
 
 import numpy as np
 
-from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import Kind
+from llmviewer.layers.encoder import after_encoder
 from llmviewer.techniques.scaling import map_operators, scale_moved, sometimes, with_probability
 from llmviewer.techniques.sparsity.exit_checks import Confidence
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens, forced, has_cache, mean
+from llmviewer.techniques.sparsity.exit_layers import depth, layer_indices
 
 
 class Fill(Enum):
@@ -68,16 +69,16 @@ class ExitingStep:
     def of(cls, plan: EarlyExit, graph: Graph, place: Count) -> ExitingStep:
         """The exits of the whole graph's step.  place: of its tokens in their answers, as in Exits."""
         tokens, exits = StepTokens.from_graph(graph), plan.exits
-        depth = sum(block.repeats for block in graph.blocks if block.is_layer)
+        layers = depth(graph)
         if plan.confidence is Confidence.POSITION and not exits.at:
-            runs = tuple(tokens.together(share) for share in exits.fixed(depth, place))
+            runs = tuple(tokens.together(share) for share in exits.fixed(layers, place))
         else:
             deepest = tokens.together if plan.confidence is Confidence.POSITION else tokens.deepest
-            runs = tuple(deepest(reach) for reach in exits.reach(depth, place))
+            runs = tuple(deepest(reach) for reach in exits.reach(layers, place))
         if plan.deficient is not None:
             runs = forced(runs, plan.deficient)
         fill = plan.fill if has_cache(graph) else Fill.NONE
-        return cls(plan=plan, tokens=tokens, fill=fill, runs=runs, checked=exits.checked(depth))
+        return cls(plan=plan, tokens=tokens, fill=fill, runs=runs, checked=exits.checked(layers))
 
     @property
     def head_is_checked(self) -> bool:
@@ -95,7 +96,7 @@ class ExitingStep:
             "exit_check": self.tokens.may_exit * mean(self.runs[layer] for layer in checked) if checked else 0.0,
             "exit_jump": exited / max(len(checked), 1),  # a step uses one of the stored matrices
         }
-        kinds = iter(numbers)
+        kinds, passed = iter(numbers), after_encoder(graph)
 
         def change_block(block: Block) -> Block:
             if block.name in probabilities:  # pruning may have reduced the number of layers to check
@@ -106,11 +107,10 @@ class ExitingStep:
             if not block.is_layer:
                 return block
             runs = mean(self.runs[layer] for layer in next(kinds))
-            return map_operators(
-                _check_fill(block, self.fill), partial(_run_with_probability, runs=runs, fill=self.fill)
-            )
+            return map_operators(block, partial(_run_with_probability, runs=runs, fill=_fill_of(block, self.fill)))
 
-        return graph.map_blocks(change_block)
+        encoder = graph.blocks[: len(graph.blocks) - len(passed)]
+        return replace(graph, blocks=(*encoder, *map(change_block, passed)))
 
 
 def early_exit(plan: EarlyExit, place: Count = np.nan) -> Pass:
@@ -118,7 +118,8 @@ def early_exit(plan: EarlyExit, place: Count = np.nan) -> Pass:
 
     A batch runs as deep as its deepest token, with finished tokens in it: 1 - (1 - Pr(depth >= l))^B.  Only steps whose
     tokens all need logits exit early: decode and verification, not a prefill, a chunk or a batch with one of them; and
-    the one pass of an encoder.
+    the one pass of an encoder.  Encoder-decoders skip layers of the decoder, cross attention included, in all steps: in
+    the first one it decodes a start token.  Their encoder runs whole and has filled the cache of cross attention.
     Skipped layers stay stored; `plan.fill` fills their cache.  With RECOMPUTE the FLOPs of tokens are deferred, not
     saved; weights and cached keys are read when a layer runs.  The checks are added by `exit_checks`; this pass runs
     last, so that collectives are skipped with their layers.  place: of tokens in their answers, as in Exits.
@@ -126,8 +127,7 @@ def early_exit(plan: EarlyExit, place: Count = np.nan) -> Pass:
 
     def change(graph: Graph) -> Graph:
         step = ExitingStep.of(plan, graph, place)
-        numbers = layer_numbers([block for block in graph.blocks if block.is_layer])
-        found = step.change(graph, numbers, 1.0 - step.runs[-1])
+        found = step.change(graph, layer_indices(graph), 1.0 - step.runs[-1])
         return with_head(found, step.runs[-1]) if step.head_is_checked else found
 
     return change
@@ -139,12 +139,14 @@ def with_head(graph: Graph, probability: Count) -> Graph:
     return graph.map_blocks(lambda block: map_operators(block, head) if block.name == "head" else block)
 
 
-def _check_fill(block: Block, fill: Fill) -> Block:
+def _fill_of(block: Block, fill: Fill) -> Fill:
+    """The method that fills the cache of a block: NONE instead of PROPAGATE where it writes none (cross attention)."""
     if fill in (Fill.PROPAGATE, Fill.NONE) and any(state.per_sequence for state in block.states):
         raise UserError(
             f"--early-exit: recurrent layers need every token, but kv={fill.value} skips some; try kv=recompute"
         )
-    return block
+    writes = any(access.tensor.role is Role.CACHE for operator in block.operators for access in operator.writes)
+    return Fill.NONE if fill is Fill.PROPAGATE and not writes else fill
 
 
 def _run_with_probability(operator: Operator, runs: Count, fill: Fill) -> Operator:

@@ -13,6 +13,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.ops.elementwise import activate, activation, elementwise
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
+from llmviewer.techniques.sparsity.exit_layers import depth, skippable
 
 #: FLOP per logit of a softmax: max, subtract, exponential, sum, divide, as for attention scores.
 SOFTMAX_FLOPS = 5.0
@@ -44,10 +45,9 @@ def exit_checks(exits: Exits, confidence: Confidence, *, jump: bool) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        layers = [block for block in graph.blocks if block.is_layer]
-        checked = exits.checked(sum(block.repeats for block in layers))
+        checked = exits.checked(depth(graph))
         step, head = StepTokens.from_graph(graph), graph.blocks[-1]
-        hidden = _hidden(layers, step.tokens)
+        hidden = _hidden(skippable(graph), step.tokens)
         rows = np.maximum(step.logits, 1.0)  # a step without logits runs no check: its probability is 0
         operators = {}
         if confidence is not Confidence.POSITION:

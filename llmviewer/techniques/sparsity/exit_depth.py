@@ -10,6 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Role
+from llmviewer.layers.encoder import after_encoder
 from llmviewer.ops.attention import AttentionShape
 
 #: Default of `tau`, the value that CALM decays its thresholds with (arXiv 2207.07061, section 3.5).
@@ -94,12 +95,12 @@ class StepTokens:
 
     @staticmethod
     def from_graph(graph: Graph) -> StepTokens:
-        """The tokens of the step that a graph describes.
+        """The tokens of the step that a graph describes; of an encoder-decoder those of its decoder.
 
         Only tokens that need logits may exit early; if any token does not (a prompt, a chunk), every layer runs.  A
         graph without a cache is the one pass of an encoder, whose sequences exit as wholes, decided on one row each.
         """
-        tokens = graph.blocks[0].operators[0].output_shape[0]
+        tokens = after_encoder(graph)[0].operators[0].output_shape[0]
         if not has_cache(graph):
             shape = next(op.shape for _, op in graph if isinstance(op.shape, AttentionShape))
             return StepTokens(tokens=tokens, logits=total(group.batch_size for group in shape.groups))

@@ -157,7 +157,8 @@ TECHNIQUE = Technique(
     },
     formula="work of layer l x (1 - (1 - Pr(depth >= l))^B); mean: Pr(depth > l) = r^l with mean r^l = share; checks: "
     "4 hidden (classifier), lm_head and 5 per logit (softmax), 6 hidden (similarity), 64 hidden (policy) FLOP per "
-    "token; propagation keeps k_proj and v_proj; kv=pipeline: a token takes mean max(time to its exit, slowest stage)",
+    "token; propagation keeps k_proj and v_proj; of an encoder-decoder the decoder's layers with cross attention; "
+    "kv=pipeline: a token takes mean max(time to its exit, slowest stage)",
     source="CALM arXiv 2207.07061; FREE arXiv 2310.05424 (two exits, recomputation); linear jump arXiv 2303.09435; "
     "batches run to their deepest token arXiv 2407.20272; ConsistentEE arXiv 2312.11882; EE-LLM arXiv 2312.04916; "
     "SkipDecode arXiv 2307.02628; DeeBERT arXiv 2004.12993 (encoders)",
