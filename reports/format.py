@@ -138,7 +138,7 @@ def share(value: Number) -> str:
     """Formats a fraction as a percentage: `63.1 %`; a small nonzero one is `<0.1 %`."""
     if value is None:
         return DASH
-    if value >= 100.0:
+    if abs(value) >= 10.0:
         return f"{digits(100.0 * value)} %"
     return "<0.1 %" if 0.0 < value < 0.0005 else f"{100.0 * value:.1f} %"
 

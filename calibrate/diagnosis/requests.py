@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate import judge
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
-from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part, told
+from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Summary
 from llmviewer.calibrate.diagnosis.suspects import MOST, Suspect
+from llmviewer.calibrate.diagnosis.wording import told
 from llmviewer.calibrate.readers import files, torch_profiler
 from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.core.errors import UserError, printable
