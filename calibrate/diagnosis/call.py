@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from llmviewer.calibrate.diagnosis.samples import compared_samples, is_own
 from llmviewer.calibrate.diagnosis.steps import passes_of
 from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
 from llmviewer.calibrate.diagnosis.times import Comparison
+from llmviewer.calibrate.diagnosis.variants import as_recorded
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
 
@@ -95,6 +96,8 @@ def diagnosis_of_samples(path: Path, chosen: Configuration) -> Diagnosis:
 
 def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, source: str) -> Diagnosis:
     """The diagnosis of a recording on a configuration.  source: where it is from, for the page."""
+    chosen, notes = as_recorded(chosen, recording.kernels)
+    recording = replace(recording, notes=(*recording.notes, *notes))
     found = compared(chosen, passes_of(recording), facts)
     doubts = tuple(doubts_of(found, recording.device, chosen.chip.name, chosen.model.name, facts))
     return _made(found, recording, doubts, Origin(chosen, source, {}))

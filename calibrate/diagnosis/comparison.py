@@ -20,6 +20,7 @@ from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING,
 from llmviewer.calibrate.diagnosis.steps import RecordedPass
 from llmviewer.calibrate.diagnosis.timeline import timeline
 from llmviewer.calibrate.diagnosis.times import MARKS, SHAPES, Comparison, OperatorTimes, Seen
+from llmviewer.calibrate.diagnosis.variants import join_gate_and_up
 from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step
@@ -60,6 +61,7 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
     found.notes, found.seen = _notes(matched, complete), seen_in(complete)
     for number in sorted({len(one.step.groups) for one in complete}):
         _add(found, configuration, [one for one in complete if len(one.step.groups) == number])
+    join_gate_and_up(found)
     if stated.is_whole:
         said = priced(configuration, [step_of(stated.work(nan), stated)])
         engine = said.within_s.sum() + (said.between_s.sum() if found.followed else 0.0)

@@ -46,7 +46,7 @@ def of_operator(found: Comparison, one: OperatorTimes) -> str:
     if any(kind_of(name) == "dequantize" for name in one.kernels):
         return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
     if found.phases and too_many(one, found.passes):
-        return "one kernel that does the work of all: fused operators of the engine, or torch.compile"
+        return "one kernel that does the work of all (a newer build, fused operators of the engine, torch.compile)"
     return _measuring(found, one)
 
 
