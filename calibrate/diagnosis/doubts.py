@@ -11,7 +11,13 @@ from llmviewer.calibrate.diagnosis.annotation import Stated
 from llmviewer.calibrate.diagnosis.parts import LENGTHS
 from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS
 from llmviewer.calibrate.diagnosis.times import MARKS, Comparison, Seen
+from llmviewer.calibrate.e2e_rows import checkpoint
 from llmviewer.calibrate.environment import chip_name
+from llmviewer.calibrate.readers.run import BenchmarkRun
+from llmviewer.calibrate.readers.stated import Stated as StatedRun
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
 
 #: Largest deviation of stated from recorded sizes that is no doubt.
 TOLERANCE = 0.1
@@ -76,6 +82,32 @@ def _other_work(seen: Seen, stated: Stated) -> Iterator[Doubt]:
     if _differ(tokens, seen.tokens):
         text = f"the shapes of matrix products have {seen.tokens:,.6g} tokens in a pass"
         yield Doubt(of=WORK, text=f"{text}, and the options state {tokens:,.6g}")
+
+
+def doubts_of_run(run: BenchmarkRun, stated: StatedRun) -> Iterator[Doubt]:
+    """The doubts about the result of a benchmark, whose file states chip, model and lengths of its own."""
+    for doubt in other_chip(run.hardware, specs.load(stated.hardware).name, "the result"):
+        yield Doubt(of=CHIP, text=doubt.text.replace(f" ({run.hardware})", ""), remedy=doubt.remedy)
+    recorded, chosen = (_known_model(name) for name in (run.model, stated.model))
+    if recorded and chosen and recorded != chosen:
+        text = f"the result is of {run.model} ({recorded}), and the prediction is of {chosen}"
+        yield Doubt(of=MODEL, text=text, remedy=f"{recorded} as MODEL")
+    for option, given, size in (
+        ("--batch-size", stated.batch_size, run.batch),
+        ("--input-len", stated.input_len, run.input_len),
+        ("--output-len", stated.output_len, run.output_len),
+    ):
+        if given and size and _differ(float(given), size):
+            text = f"{option} is {given}, and the result states {size:,.6g}; the option is compared"
+            yield Doubt(of=WORK, text=text, remedy=f"leave out {option}")
+
+
+def _known_model(name: str) -> str:
+    """The model of the catalogue that a name means, empty without one."""
+    try:
+        return "" if not name or data.user_path(name) else checkpoint(name)[0]
+    except UserError:
+        return ""
 
 
 def _differ(stated: float, recorded: float) -> bool:
