@@ -17,8 +17,8 @@ PREPARE, SAMPLING, OTHER_MODELS = "prepare", "sampling", "other models"
 NEXT_NORM = "+attn_norm"
 #: Beginning of the names of operators of experts that every token goes to.
 SHARED = "shared_"
-#: Products that one kernel may run at once, with the activation between them and the next one.
-TWINS, ACTIVATED = ("gate_proj", "up_proj"), "mlp_act"
+#: Products that one kernel may run at once, and the name of both together.
+TWINS, JOINED = ("gate_proj", "up_proj"), "gate_up_proj"
 #: Orders of the products of queries, keys and values in llama.cpp, before and since it writes keys to the cache with
 #: rope: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-graph.cpp.
 KEYS_FIRST, KEYS_LAST = ("q_proj", "k_proj", "v_proj"), ("q_proj", "v_proj", "k_proj")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import ACTIVATED, TWINS
-from llmviewer.calibrate.diagnosis.times import Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.slots import JOINED, TWINS
+from llmviewer.calibrate.diagnosis.times import Comparison
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import decode
 from llmviewer.techniques.kernels.flash_attention import flash_attention
@@ -32,28 +32,21 @@ def as_recorded(chosen: Configuration, kernels: Sequence[Kernel]) -> tuple[Confi
 
 
 def join_gate_and_up(found: Comparison) -> None:
-    """Make one operator of gate and up, and of the activation without a kernel, where one kernel ran them.
+    """Make one operator of gate and up where one kernel ran both, as llama.cpp does; it has the time of both.
 
-    As llama.cpp does: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/ggml-cuda.cu.
+    https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/ggml-cuda.cu.
     """
     twins = [found.operators[name] for name in TWINS if name in found.operators]
     ran = [one for one in twins if one.kernels]
     if len(twins) < len(TWINS) or len(ran) != 1:
         return
-    activated = found.operators.get(ACTIVATED)
-    parts = twins if activated is None or activated.kernels else [*twins, activated]
-    joined = _joined(parts, ran[0])
-    found.operators = {
-        (joined if one is ran[0] else one).name: joined if one is ran[0] else one
-        for one in found.operators.values()
-        if one is ran[0] or one not in parts
+    low, planned, high = (sum(getattr(one, name) for one in twins) for name in ("low_s", "predicted_s", "high_s"))
+    joined = replace(ran[0], name=JOINED, low_s=low, predicted_s=planned, high_s=high)
+    kept = [joined if one is ran[0] else one for one in found.operators.values() if one is ran[0] or one not in twins]
+    found.operators = {one.name: one for one in kept}
+    found.unplanned = {
+        where.replace(f" beside {ran[0].name}", f" beside {JOINED}"): seconds
+        for where, seconds in found.unplanned.items()
     }
     runs = found.runs.items()
-    found.runs = {(name, kind, joined.name if of == ran[0].name else of): run for (name, kind, of), run in runs}
-
-
-def _joined(parts: Sequence[OperatorTimes], ran: OperatorTimes) -> OperatorTimes:
-    """The operator of all parts, with the kernels of one of them."""
-    low, planned, high = (sum(getattr(one, name) for one in parts) for name in ("low_s", "predicted_s", "high_s"))
-    name = "+".join(one.name for one in parts)
-    return replace(ran, name=name, low_s=low, predicted_s=planned, high_s=high)
+    found.runs = {(name, kind, JOINED if of == ran[0].name else of): run for (name, kind, of), run in runs}
