@@ -122,6 +122,20 @@ def test_a_smaller_model_of_the_family_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("inputs", "said"), [(5120.0, "have 5,120 inputs, and those of llama-3.1-8b have 4,096, 14,336"), (4096.0, "")]
+)
+def test_matrix_products_of_other_sizes_are_of_another_model(inputs: float, said: str) -> None:
+    """llama-3.1-8b multiplies 4,096 and 14,336 inputs; products of two activations have any size."""
+    recording = _recording(replace(DENSE, passes=1))
+    linear = {"shape": (32.0, inputs, 4096.0), "operator": "aten::mm"}
+    other = {"shape": (32.0, 128.0, 77.0), "operator": "aten::bmm"}
+    kernels = tuple(replace(one, **(linear if "nvjet" in one.name else other)) for one in recording.kernels)
+    answer = _diagnosed(replace(recording, kernels=kernels))
+    assert [one for one in answer["warnings"] if said and said in one] == answer["warnings"]
+    assert bool(answer["warnings"]) == bool(said)
+
+
+@pytest.mark.parametrize(
     ("stated", "said"),
     [
         (Stated(requests=8.0), "--batch-size is 8, and the marks state 32 requests in a pass, which are compared"),

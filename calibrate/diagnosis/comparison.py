@@ -25,9 +25,12 @@ from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
+from llmviewer.ops.gemm import GemmShape
 
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
+#: Operators of PyTorch that multiply by weights, not by other activations.
+LINEAR = ("aten::mm", "aten::addmm", "aten::linear", "aten::_scaled_mm")
 #: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; the page
 #: says so if all passes have fewer than this share of them.
 COMPLETE = 0.9
@@ -148,6 +151,8 @@ def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequ
     share = 1.0 / found.passes
     found.operators.setdefault(PREPARE, OperatorTimes(name=PREPARE, kind="engine"))
     for one in prices.operators:
+        if isinstance(one.row.operator.shape, GemmShape):
+            found.own_inputs.add(float(np.max(one.row.operator.shape.k)))
         kind, lender = one.row.operator.kind.value, one.measured_on
         borrowed = "" if lender == chip.name else lender
         new = OperatorTimes(name=one.name, kind=kind, dtype=_dtype(one, chip), borrowed=borrowed)
@@ -180,6 +185,8 @@ def _measure(found: Comparison, one: RecordedPass, names: Sequence[str], beside:
     found.linked += len({kernel.launch_s for kernel in one.kernels} - {None}) / len(one.kernels) * share
     for kernel, name, alone, wait in zip(one.kernels, names, ~beside, times.gaps, strict=True):
         kind, seconds = kind_of(kernel.name), kernel.seconds * share
+        if kernel.shape is not None and kernel.operator in LINEAR:
+            found.inputs[kernel.shape[1]] = found.inputs.get(kernel.shape[1], 0.0) + seconds
         run = found.runs.setdefault((kernel.name, kind, name), [0.0, 0.0])
         run[0] += share
         run[1] += seconds

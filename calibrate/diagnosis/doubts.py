@@ -23,6 +23,8 @@ from llmviewer.hardware import specs
 TOLERANCE = 0.1
 #: Share of the kernels of another model that bear names of the model's own, from which on it may be the same model.
 SAME_NAMES = 0.5
+#: Share of the time of recorded matrix products of other sizes than the model's, from which on it is another model.
+FOREIGN = 0.5
 #: What a doubt is about.
 CHIP, MODEL, WORK = "chip", "model", "work"
 BESIDE_IT = "record a pass without the other model beside it (encoder, draft)"
@@ -39,7 +41,8 @@ class Doubt:
 
 def doubts_of(found: Comparison, device: str, chip: str, model: str, stated: Stated) -> list[Doubt]:
     """The doubts about a recording.  device: name of its chip as the profiler gives it, "" if it does not."""
-    return [*other_chip(device, chip, "the recording"), *_other_model(found, model), *_other_work(found.seen, stated)]
+    of_model = [*_other_sizes(found, model), *_other_model(found, model)]
+    return [*other_chip(device, chip, "the recording"), *of_model, *_other_work(found.seen, stated)]
 
 
 def other_chip(device: str, chip: str, what: str) -> Iterator[Doubt]:
@@ -48,6 +51,16 @@ def other_chip(device: str, chip: str, what: str) -> Iterator[Doubt]:
     if recorded and known_chip(chip) and recorded != known_chip(chip):
         text = f"{what} is of {device} ({recorded}), and the prediction is of {chip}"
         yield Doubt(of=CHIP, text=text, remedy=f"--hardware {recorded}")
+
+
+def _other_sizes(found: Comparison, model: str) -> Iterator[Doubt]:
+    """Most matrix products by weights have sizes that the model does not have."""
+    foreign = {size: seconds for size, seconds in found.inputs.items() if size not in found.own_inputs}
+    if not foreign or sum(foreign.values()) < FOREIGN * sum(found.inputs.values()):
+        return
+    recorded, own = (", ".join(f"{size:,.0f}" for size in sorted(sizes)[:4]) for sizes in (foreign, found.own_inputs))
+    text = f"matrix products of the recording have {recorded} inputs, and those of {model} have {own}"
+    yield Doubt(of=MODEL, text=text, remedy="check that MODEL is the one that ran")
 
 
 def _other_model(found: Comparison, model: str) -> Iterator[Doubt]:

@@ -60,10 +60,11 @@ def suspects_of(case: Case) -> list[Suspect]:
     return sorted(found, key=lambda one: -abs(one.amount_s))[:MOST]
 
 
-def _other_chip(case: Case) -> Iterator[Suspect]:
-    """The recording is of another chip, which explains any difference."""
+def _other_chip_or_model(case: Case) -> Iterator[Suspect]:
+    """The recording is of another chip or model, which explains any difference."""
+    other_models = case.found.operators[OTHER_MODELS].kernels  # whose time is a suspect of its own
     for doubt in case.doubts:
-        if doubt.of == CHIP:
+        if doubt.of == CHIP or (doubt.of == MODEL and not other_models):
             amount = case.found.measured_s - case.found.predicted_s
             yield Suspect(text=doubt.text, amount_s=amount, remedy=doubt.remedy)
 
@@ -182,7 +183,7 @@ def _other_work(case: Case) -> Iterator[Suspect]:
 
 
 RULES: tuple[Callable[[Case], Iterator[Suspect]], ...] = (
-    _other_chip,
+    _other_chip_or_model,
     _slow_operators,
     _launches,
     _between,

@@ -69,7 +69,8 @@ class Comparison:
     follows, whose number is `followed`; both are 0 without one.  said_s: predicted time of the work that the user
     states, None if it states none.  seen: the work that the recording states.  overlap_s: seconds of kernels during
     which another one runs.  linked: share of kernels with a launch of their own.  runs: (kernel, kind, operator) ->
-    number and seconds.  notes: what the recorded passes lack, in sentences for the user.
+    number and seconds.  inputs: of a recorded matrix product -> seconds, where shapes are recorded; own_inputs: those
+    of the model's products.  notes: what the recorded passes lack, in sentences for the user.
     """
 
     passes: int
@@ -82,6 +83,8 @@ class Comparison:
     followed: int = 0
     said_s: float | None = None
     seen: Seen = Seen()
+    inputs: dict[float, float] = field(default_factory=dict)
+    own_inputs: set[float] = field(default_factory=set)
     overlap_s: float = 0.0
     linked: float = 0.0
     operators: dict[str, OperatorTimes] = field(default_factory=dict)
