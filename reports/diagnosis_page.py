@@ -12,12 +12,12 @@ from llmviewer.reports.stage_table import share_bar
 VERDICTS = {"slow": "bold red", "host": "yellow", "unpredicted": "magenta", "fast": "cyan", "fine": "green"}
 OPERATORS = (
     left("Operator"),
-    right("Kernels", rank=3),
+    right("Kernels", rank=1),
     right("Measured"),
     right("Predicted"),
     right("80 %", rank=1),
     right("Ratio", rank=2),
-    right("Idle before", rank=2),
+    right("Idle before", rank=3),
     Column(title="Verdict", align=Align.LEFT, styles=VERDICTS),
     left("Longest kernel", rank=4),
 )
@@ -40,6 +40,8 @@ PARTS = (
 NAME, MOST_PARTS = 32, 14
 #: Least share of the measured time of a part that is listed by itself.
 LEAST_SHARE = 1e-3
+#: Share of the difference from which on a part is most of it, and beyond which others make up for some of it.
+MOST_OF_IT, MORE = 0.5, 0.1
 MEANING = (
     ("fine", "measured within the 80 % interval of the prediction"),
     ("slow, fast", "above or below it"),
@@ -70,7 +72,16 @@ def verdict(answer: dict[str, Any]) -> str:
     largest = max(answer["parts"], key=lambda part: part["amount_s"] * (1 if measured > predicted else -1))
     share = fmt.percent(abs(measured / predicted - 1.0))
     inside = ", inside its 80 % interval" if largest["kind"] == "operator" and not largest["outside_interval"] else ""
-    return f"{times}: {share} {side}; most of it in {largest['name']} ({_signed(largest['amount_s'])}{inside})"
+    named = f"{largest['name']} ({_signed(largest['amount_s'])}{inside})"
+    return f"{times}: {share} {side}; {_how_much(largest['amount_s'], measured - predicted).format(named)}"
+
+
+def _how_much(amount: float, difference: float) -> str:
+    """Returns how much of a difference a part is, in words around its name."""
+    ratio = amount / difference if difference else 0.0
+    if ratio > 1.0 + MORE:
+        return "{} is more than that, and other parts make up for it"
+    return "most of it in {}" if ratio > MOST_OF_IT else "the largest part of it in {}"
 
 
 def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -86,7 +97,7 @@ def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("Recorded", plain(f"{answer['source']} ({answer['program']}): {phases} pass{plural}{per_pass}")),
         predicted,
         ("Matched", _matched(answer)),
-        ("Device", f"busy {fmt.duration(answer['busy_s'])}, idle {fmt.duration(answer['gap_s'])}"),
+        ("Device", f"busy {fmt.duration(answer['busy_s'])}, idle {fmt.duration(answer['gap_s'])}{_alone(answer)}"),
     ]
 
 
@@ -98,10 +109,13 @@ def _matched(answer: dict[str, Any]) -> str:
     return told + (f"; {fmt.duration(unmatched)} unmatched" if unmatched else "")
 
 
+def _alone(answer: dict[str, Any]) -> str:
+    """Returns what is not compared because no recorded pass is followed by another one."""
+    return "" if answer["followed"] else "; no pass follows, so the time to the next one is not compared"
+
+
 def _suspects(answer: dict[str, Any]) -> Facts:
-    lines = tuple(
-        (fmt.duration(one["amount_s"]), plain(f"{one['text']}. Try: {one['try']}.")) for one in answer["suspects"]
-    )
+    lines = tuple((_amount(one["amount_s"]), plain(f"{one['text']}. Try: {one['try']}.")) for one in answer["suspects"])
     return Facts(lines=lines, title="Suspects", emphasis=Emphasis.WARNING)
 
 
@@ -169,6 +183,11 @@ def _part(one: dict[str, Any], measured: float) -> Row:
         plain(one["evidence"]),
     )
     return Row(cells=cells)
+
+
+def _amount(seconds: float) -> str:
+    """Returns the time that a suspect explains; where the run is shorter than predicted, with its sign."""
+    return fmt.duration(seconds) if seconds >= 0.0 else _signed(seconds)
 
 
 def _signed(seconds: float) -> str:

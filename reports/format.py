@@ -138,7 +138,7 @@ def share(value: Number) -> str:
     """Formats a fraction as a percentage: `63.1 %`; a small nonzero one is `<0.1 %`."""
     if value is None:
         return DASH
-    if value >= 100.0:
+    if abs(value) >= 9.9995:  # at least 1,000 % when rounded
         return f"{digits(100.0 * value)} %"
     return "<0.1 %" if 0.0 < value < 0.0005 else f"{100.0 * value:.1f} %"
 
@@ -152,7 +152,8 @@ def percent(value: Number) -> str:
 
 def signed(value: float) -> str:
     """Formats a deviation: `+2.3 %`, `-5 %`, `0 %`."""
-    return f"{'+' if value > 0 else ''}{percent(value)}"
+    text = percent(value)
+    return f"{'+' if value > 0 else ''}{text}" if text != "-0 %" else "0 %"
 
 
 def times(value: Number) -> str:

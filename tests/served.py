@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
 from llmviewer.calibrate.diagnosis.slots import Slot, slots_of
 from llmviewer.calibrate.diagnosis.steps import passes_of
+from llmviewer.calibrate.diagnosis.variants import as_recorded
 from llmviewer.core import data
 from llmviewer.core.ir import Graph
 
@@ -78,16 +80,20 @@ def _same(true: str, name: str) -> bool:
 
 
 def setup(case: Mapping[str, Any]) -> Configuration:
-    """The configuration of a case, with the engine of its mark."""
-    engine = next(preset for start, preset in ENGINES.items() if case["mark"].startswith(start))
-    return configuration(case["model"], case["hardware"], engine=engine, **case.get("options", {}))
+    """The configuration of a case, with the engine that it or its mark names, and attention as it was run."""
+    mark = case.get("mark", "")
+    engine = case.get("engine") or next(preset for start, preset in ENGINES.items() if mark.startswith(start))
+    chosen = configuration(case["model"], case["hardware"], engine=engine, **case.get("options", {}))
+    texts = (case["before"], *case["layers"].values(), case["after"])
+    names = {name for text in texts for _, _, name in _lines(text)}
+    return as_recorded(chosen, [Kernel(name=name, start_s=0.0, seconds=0.0) for name in names])[0]
 
 
 def served(case: Mapping[str, Any], *, passes: int = 1) -> Served:
     """The recording of a case."""
-    chosen, work = setup(case), work_of(case["mark"])
-    assert work is not None
-    graph = evaluate(chosen.model, chosen.system, step_of(work, Stated(**case.get("stated", {})))).graph
+    chosen, mark, stated = setup(case), case.get("mark", ""), Stated(**case.get("stated", {}))
+    work = work_of(mark) or stated.work(nan)
+    graph = evaluate(chosen.model, chosen.system, step_of(work, stated)).graph
     kernels: list[tuple[Kernel, str]] = []
     marks: list[Mark] = []
     now = 1.0
@@ -102,7 +108,8 @@ def served(case: Mapping[str, Any], *, passes: int = 1) -> Served:
             kernel = Kernel(name=name, start_s=start, seconds=seconds, stream=7 + beside, launch_s=begin + MICROSECOND)
             kernels.append((kernel, operator.removeprefix("~").replace("other_models", "other models")))
             side, now = (start + seconds, now) if beside else (side, now + seconds + BETWEEN_KERNELS)
-        marks.append(Mark(name=case["mark"], start_s=begin, end_s=begin + 100 * MICROSECOND))
+        if mark:
+            marks.append(Mark(name=mark, start_s=begin, end_s=begin + 100 * MICROSECOND))
     kernels.sort(key=lambda one: one[0].start_s)
     recording = Recording(program="torch.profiler", kernels=tuple(kernel for kernel, _ in kernels), marks=tuple(marks))
     return Served(recording=recording, truth=tuple(true for _, true in kernels), slots=tuple(slots_of(graph)))

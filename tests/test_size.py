@@ -83,6 +83,7 @@ SHORT: dict[str, str] = {
     "llmviewer/cli/mcp.py": "a command of one option",
     "llmviewer/cli/plot/loads.py": "loads among the data of plots; given.py is full",
     "calibrate/diagnosis/patterns.py": "the reader of one table of names",
+    "calibrate/diagnosis/wording.py": "times and ratios in words, for parts, suspects and results",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
     "llmviewer/core/malloc.py": "the only call of the C library",
     "llmviewer/core/running.py": "the last step of a graph's preparation; ir.py is full",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from llmviewer.calibrate.diagnosis.alignment import NONE, Places, align
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import ATTENTION, Slot, orders, with_others
+from llmviewer.calibrate.diagnosis.slots import ATTENTION, SOFTMAX, TWINS, Slot, orders, with_others
 
 #: Operators to either side among which a kernel that is out of order is placed.
 REACH = 12
@@ -90,8 +90,8 @@ def _assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], most: float) -> 
     ordered = [kernels[turn] for turn in turns]
     kinds = [kind_of(kernel.name) for kernel in ordered]
     ends = 1.0 if most == 1.0 else 0.0
-    tried = [(align(kinds, chosen, ends=ends), chosen) for chosen in _candidates(kinds, slots, most)]
-    found, chosen = max(tried, key=lambda one: one[0].score)
+    tried = [(align(kinds, chosen, ends=ends), chosen, size) for chosen, size in _candidates(kinds, slots, most)]
+    found, chosen, size = max(tried, key=lambda one: one[0].score)
     places = found.places
     _mend(places, kinds, chosen)
     _sort_experts(places, kinds, chosen)
@@ -100,25 +100,35 @@ def _assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], most: float) -> 
     whole = {place for place, kind in zip(places.tolist(), kinds, strict=True) if _runs(kind, place, chosen)}
     whole |= {int(place) for place, kind in zip(places, kinds, strict=True) if not kind and place != NONE}
     operators, beside = [""] * len(turns), np.zeros(len(turns), dtype=bool)
-    passes, current = np.zeros(len(turns), dtype=np.int64), int(max(places.max(initial=NONE), 0)) // len(slots)
+    passes, current = np.zeros(len(turns), dtype=np.int64), int(max(places.max(initial=NONE), 0)) // size
     for turn, kind, place in reversed(list(zip(turns, kinds, places.tolist(), strict=True))):
         operators[turn] = "" if place == NONE else chosen[place].operator
         beside[turn] = kind in GENERAL and place in whole and not _runs(kind, place, chosen)
-        passes[turn] = current = current if place == NONE or most == 1.0 else place // len(slots)
+        passes[turn] = current = current if place == NONE or most == 1.0 else place // size
     return Assigned(
         operators=tuple(operators),
         beside=beside,
         passes=np.minimum.accumulate(passes[::-1])[::-1],  # no kernel is of a later pass than one after it
-        covered=_covered(whole, chosen, len(slots), most),
+        covered=_covered(whole, chosen, size, most),
     )
 
 
 def _covered(whole: Collection[int], chosen: Sequence[Slot], count: int, most: float) -> dict[int, float]:
     """Share of heavy operators that a kernel runs, by pass.  count: number of operators of a pass."""
-    heavy = [place for place, slot in enumerate(chosen) if slot.kind.missing >= HEAVY]
+    heavy = [
+        place
+        for place, slot in enumerate(chosen)
+        if slot.kind.missing >= HEAVY and (place in whole or not _with_its_twin(place, whole, chosen))
+    ]
     of = {place: 0 if most == 1.0 else place // count for place in heavy}
     all_of, run = Counter(of.values()), Counter(of[place] for place in heavy if place in whole)
     return {number: run[number] / all_of[number] for number in all_of}
+
+
+def _with_its_twin(place: int, whole: Collection[int], chosen: Sequence[Slot]) -> bool:
+    """Whether an operator may run in the kernel of its neighbour: gate and up have one input."""
+    around = [near for near in (place - 1, place + 1) if near in whole]
+    return chosen[place].operator in TWINS and any(chosen[near].operator in TWINS for near in around)
 
 
 def turns_of(kernels: Sequence[Kernel]) -> list[int]:
@@ -148,16 +158,16 @@ def _runs(kind: str, place: int, slots: Sequence[Slot]) -> bool:
     return place != NONE and kind in slots[place].kind.main
 
 
-def _candidates(kinds: Sequence[str], slots: Sequence[Slot], most: float) -> Iterator[list[Slot]]:
+def _candidates(kinds: Sequence[str], slots: Sequence[Slot], most: float) -> Iterator[tuple[list[Slot], int]]:
     """Places that the kernels may have: several passes where nothing marks them, other models where a pass has more
-    attention than this one."""
+    attention than this one; and the number of places of a pass."""
     mixing, count = _mixing(slots)
     runs = len(_mixed(kinds, mixing))
     for chosen in orders(slots):
-        if most == 1.0 and runs > count > 0:
-            yield with_others(chosen, kinds)
+        if most == 1.0 and runs > count > 0 and mixing != "sampling":
+            yield with_others(chosen, kinds), len(chosen)
         else:
-            yield chosen * int(min(ceil(runs / count) + 1 if count else 1, most))
+            yield chosen * int(min(ceil(runs / count) + 1 if count else 1, most)), len(chosen)
 
 
 def _mixed(kinds: Sequence[str], mixing: str) -> list[int]:
@@ -167,9 +177,17 @@ def _mixed(kinds: Sequence[str], mixing: str) -> list[int]:
 
 
 def _mixing(slots: Sequence[Slot]) -> tuple[str, int]:
-    """Kind of the kernels that mix tokens, attention if there is any, and the number of operators in a pass that do."""
+    """Kind of the kernels that mix tokens, attention if there is any, and the number of operators in a pass that do.
+
+    Attention of three kernels is known by its softmax, of whose kind samplers are too.
+    """
     attending = sum("attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing for slot in slots)
-    return ("attention", attending) if attending else ("recurrence", sum("recurrence" in s.kind.main for s in slots))
+    softmax = sum(slot.kind is SOFTMAX for slot in slots)
+    if attending or not softmax:
+        return (
+            ("attention", attending) if attending else ("recurrence", sum("recurrence" in s.kind.main for s in slots))
+        )
+    return "sampling", softmax
 
 
 def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:

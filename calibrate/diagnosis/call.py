@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 from typing import Any
 
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.diagnosis.annotation import STAGES, Stated
-from llmviewer.calibrate.diagnosis.comparison import Comparison, compared
+from llmviewer.calibrate.diagnosis.comparison import compared
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis, details_of
+from llmviewer.calibrate.diagnosis.doubts import Doubt, doubts_of
 from llmviewer.calibrate.diagnosis.parts import parts_of
 from llmviewer.calibrate.diagnosis.readers import read
 from llmviewer.calibrate.diagnosis.recording import Recording, Summary
@@ -23,6 +25,8 @@ from llmviewer.calibrate.diagnosis.requests import (
 from llmviewer.calibrate.diagnosis.samples import compared_samples, is_own
 from llmviewer.calibrate.diagnosis.steps import passes_of
 from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
+from llmviewer.calibrate.diagnosis.times import Comparison
+from llmviewer.calibrate.diagnosis.variants import as_recorded
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
 
@@ -87,21 +91,34 @@ def diagnosis_of_samples(path: Path, chosen: Configuration) -> Diagnosis:
     """The diagnosis of samples of `calibrate run`: the kernels of a model's shapes.  Raises UserError."""
     found, note, warnings = compared_samples(path, chosen)
     source = Recording(program="llmviewer calibrate run", kernels=(), notes=warnings)
-    return _made(found, source, chosen, str(path), {"of": "run of every sample", "note": note})
+    return _made(found, source, (), Origin(chosen, str(path), {"of": "run of every sample", "note": note}))
 
 
 def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, source: str) -> Diagnosis:
     """The diagnosis of a recording on a configuration.  source: where it is from, for the page."""
-    return _made(compared(chosen, passes_of(recording), facts), recording, chosen, source, {})
+    chosen, notes = as_recorded(chosen, recording.kernels)
+    recording = replace(recording, notes=(*recording.notes, *notes))
+    found = compared(chosen, passes_of(recording), facts)
+    doubts = tuple(doubts_of(found, recording.device, chosen.chip.name, chosen.model.name, facts))
+    return _made(found, recording, doubts, Origin(chosen, source, {}))
 
 
-def _made(
-    found: Comparison, recording: Recording, chosen: Configuration, source: str, more: dict[str, Any]
-) -> Diagnosis:
-    """The diagnosis that follows from a comparison.  more: further details, which say what is compared."""
-    parts = tuple(parts_of(found))
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a comparison is of.  source: the file.  more: further details, which say what is compared."""
+
+    chosen: Configuration
+    source: str
+    more: dict[str, Any]
+
+
+def _made(found: Comparison, recording: Recording, doubts: tuple[Doubt, ...], origin: Origin) -> Diagnosis:
+    """The diagnosis that follows from a comparison."""
+    parts, chosen = tuple(parts_of(found)), origin.chosen
+    case = Case(found=found, parts=parts, chosen=chosen, doubts=doubts, on_host=recording.on_host)
+    said = (doubt.text for doubt in doubts)
     return Diagnosis(
-        source=source,
+        source=origin.source,
         program=recording.program,
         model=chosen.model.name,
         hardware=chosen.chip.name,
@@ -109,7 +126,7 @@ def _made(
         measured_s=found.measured_s,
         predicted_s=found.predicted_s,
         parts=parts,
-        suspects=tuple(suspects_of(Case(found=found, parts=parts))),
-        details={**details_of(found), **more},
-        warnings=(*recording.notes, *found.notes, *chosen.model.notes),
+        suspects=tuple(suspects_of(case)),
+        details={**details_of(found), **origin.more},
+        warnings=(*recording.notes, *said, *found.notes, *chosen.model.notes),
     )

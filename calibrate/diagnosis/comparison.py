@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, nan
 
 import numpy as np
@@ -19,95 +19,23 @@ from llmviewer.calibrate.diagnosis.recording import Kernel
 from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING, Slot, slots_of
 from llmviewer.calibrate.diagnosis.steps import RecordedPass
 from llmviewer.calibrate.diagnosis.timeline import timeline
+from llmviewer.calibrate.diagnosis.times import MARKS, SHAPES, Comparison, OperatorTimes, Seen
+from llmviewer.calibrate.diagnosis.variants import join_gate_and_up
 from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
+from llmviewer.ops.gemm import GemmShape
 
-#: Work that engines do beside the model, which no operator predicts.
-BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
 #: Beginning of engines without kernels of their own: an operator is a chain of general kernels.
 PLAIN_TORCH = "torch"
+#: Operators of PyTorch that multiply by weights, not by other activations.
+LINEAR = ("aten::mm", "aten::addmm", "aten::linear", "aten::_scaled_mm")
 #: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; the page
 #: says so if all passes have fewer than this share of them.
 COMPLETE = 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class OperatorTimes:
-    """Times of one operator over all layers.  wait_s: idle time before its kernels.
-
-    kernels: name -> number of runs; kernel_s: name -> seconds.
-
-    kind: of the operator.  dtype: in which its matrix units compute, "" without them.  borrowed: chip on which the
-    kernels of the prediction were measured, "" if it is this one.
-    """
-
-    name: str
-    kind: str
-    dtype: str = ""
-    borrowed: str = ""
-    predicted_s: float = 0.0
-    low_s: float = 0.0
-    high_s: float = 0.0
-    measured_s: float = 0.0
-    wait_s: float = 0.0
-    kernels: Counter[str] = field(default_factory=Counter)
-    kernel_s: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def longest(self) -> dict[str, int]:
-        """Number of runs by kernel, those with the most time first."""
-        return {name: self.kernels[name] for name in sorted(self.kernels, key=lambda one: -self.kernel_s[one])}
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Comparison:
-    """Times of recorded passes, means per pass [s].
-
-    operators: name -> times, in the order of the graph; the places BESIDE have no prediction.  unplanned: kind ->
-    seconds of kernels of engines' own kinds without an operator; unmatched: kernel name -> seconds of the others.
-    engine_s: predicted for the passes after which another one follows.  gap_s: idle device.  overlap_s: seconds of
-    kernels during which another one runs.  runs: (kernel, kind, operator) -> number and seconds.  notes: what the
-    recorded passes lack, in sentences for the user.
-    """
-
-    passes: int
-    phases: Counter[str]
-    measured_s: float = 0.0
-    engine_s: float = 0.0
-    said_s: float | None = None
-    gap_s: float = 0.0
-    between_s: float = 0.0
-    overlap_s: float = 0.0
-    linked: float = 0.0
-    operators: dict[str, OperatorTimes] = field(default_factory=dict)
-    unplanned: dict[str, float] = field(default_factory=dict)
-    unmatched: dict[str, float] = field(default_factory=dict)
-    runs: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def predicted_s(self) -> float:
-        """Predicted time of the kernels and of the engine; of the work that the user states, if that is another."""
-        return (self.work_s if self.said_s is None else self.said_s) + self.engine_s
-
-    @property
-    def work_s(self) -> float:
-        """Predicted time of the kernels of the recorded work."""
-        return sum(one.predicted_s for one in self.operators.values())
-
-    @property
-    def kernel_s(self) -> float:
-        """Seconds of all kernels."""
-        return sum(seconds for _, seconds in self.runs.values())
-
-    @property
-    def unmatched_s(self) -> float:
-        """Seconds of kernels that could not be matched."""
-        return sum(self.unmatched.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,13 +59,16 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
     matched = [one for group in _matched(configuration, whole, stated) for one in group]
     best = max(one.covered for one in matched)
     complete = [one for one in matched if one.covered >= COMPLETE * best]
-    found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete))
-    found.notes = _notes(matched, complete)
+    followed = sum(one.recorded.next_s is not None for one in complete)
+    found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete), followed=followed)
+    found.notes, found.seen = _notes(matched, complete), seen_in(complete)
     for number in sorted({len(one.step.groups) for one in complete}):
         _add(found, configuration, [one for one in complete if len(one.step.groups) == number])
+    join_gate_and_up(found)
     if stated.is_whole:
         said = priced(configuration, [step_of(stated.work(nan), stated)])
-        found.said_s = float(sum(one.seconds.sum() for one in said.operators))
+        engine = said.within_s.sum() + (said.between_s.sum() if found.followed else 0.0)
+        found.said_s = float(sum(one.seconds.sum() for one in said.operators) + engine)
     return found
 
 
@@ -193,6 +124,20 @@ def _work(one: RecordedPass, stated: Stated) -> Work:
     return stated.work(rows.most_common(1)[0][0] if rows else nan)
 
 
+def seen_in(passes: Sequence[MatchedPass]) -> Seen:
+    """The work that marks or shapes of the recorded passes state."""
+    marked = [one.recorded.work for one in passes if one.recorded.work is not None]
+    shaped = any(kernel.shape is not None for one in passes for kernel in one.recorded.kernels)
+    phase = Counter(one.phase for one in passes).most_common(1)[0][0]
+    tokens = float(np.mean([float(one.step.tokens) for one in passes]))
+    if not marked:
+        return Seen(by=SHAPES if shaped else "", phase=phase, tokens=tokens)
+    parts = [part for work in marked for part in (work.context, work.generation) if part.requests]
+    requests = sum(part.requests for part in parts)
+    length = sum(part.new if phase == "prefill" else part.keys for part in parts) / requests
+    return Seen(by=MARKS, phase=phase, requests=requests / len(marked), length=length, tokens=tokens)
+
+
 def _add(found: Comparison, configuration: Configuration, passes: Sequence[MatchedPass]) -> None:
     """Add passes with equally many groups to the comparison."""
     prices = priced(configuration, [one.step for one in passes])
@@ -206,16 +151,20 @@ def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequ
     share = 1.0 / found.passes
     found.operators.setdefault(PREPARE, OperatorTimes(name=PREPARE, kind="engine"))
     for one in prices.operators:
+        if isinstance(one.row.operator.shape, GemmShape):
+            found.own_inputs.add(float(np.max(one.row.operator.shape.k)))
         kind, lender = one.row.operator.kind.value, one.measured_on
         borrowed = "" if lender == chip.name else lender
         new = OperatorTimes(name=one.name, kind=kind, dtype=_dtype(one, chip), borrowed=borrowed)
         own = found.operators.setdefault(one.name, new)
+        own.runs += float(np.mean(one.row.operator.runs)) * float(one.row.block.repeats) * len(one.seconds) * share
         own.predicted_s += float(one.seconds.sum()) * share
         own.low_s += float(one.low.sum()) * share
         own.high_s += float(one.high.sum()) * share
     for name in (SAMPLING, OTHER_MODELS):
         found.operators.setdefault(name, OperatorTimes(name=name, kind="engine"))
-    found.engine_s += float(prices.engine_s[np.array(followed)].sum()) * share
+    found.planned_within_s += float(prices.within_s.sum()) * share
+    found.planned_between_s += float(prices.between_s[np.array(followed)].sum()) / max(found.followed, 1)
 
 
 def _dtype(one: PricedOperator, chip: Chip) -> str:
@@ -227,14 +176,17 @@ def _measure(found: Comparison, one: RecordedPass, names: Sequence[str], beside:
     """Add the kernels of a pass.  names: operator of each kernel, "" without one; beside: as in `Assigned`."""
     share = 1.0 / found.passes
     times = timeline(one.kernels)
-    after = 0.0 if one.next_s is None else max(one.next_s - one.end_s, 0.0)
-    found.measured_s += (times.busy_s + float(times.gaps.sum()) + after) * share
-    found.gap_s += (float(times.gaps.sum()) + after) * share
-    found.between_s += after * share
+    within = float(times.gaps.sum())
+    after = 0.0 if one.next_s is None else max(one.next_s - one.end_s, 0.0) / found.followed
+    found.measured_s += (times.busy_s + within) * share + after
+    found.within_s += within * share
+    found.between_s += after
     found.overlap_s += float(times.hidden.sum()) * share
     found.linked += len({kernel.launch_s for kernel in one.kernels} - {None}) / len(one.kernels) * share
     for kernel, name, alone, wait in zip(one.kernels, names, ~beside, times.gaps, strict=True):
         kind, seconds = kind_of(kernel.name), kernel.seconds * share
+        if kernel.shape is not None and kernel.operator in LINEAR:
+            found.inputs[kernel.shape[1]] = found.inputs.get(kernel.shape[1], 0.0) + seconds
         run = found.runs.setdefault((kernel.name, kind, name), [0.0, 0.0])
         run[0] += share
         run[1] += seconds

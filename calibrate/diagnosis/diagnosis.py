@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.parts import Part, is_inside
 from llmviewer.calibrate.diagnosis.suspects import Suspect
+from llmviewer.calibrate.diagnosis.times import BESIDE, Comparison, OperatorTimes
 
 SCHEMA = "llmviewer.diagnosis/1"
 #: Share of an operator's time that the device is idle before its kernels, above which the host is to blame.
@@ -60,6 +60,7 @@ def details_of(found: Comparison) -> dict[str, Any]:
     """Operators and kernels of a recording, and how busy the device was."""
     return {
         "passes": found.passes,
+        "followed": found.followed,
         "phases": dict(found.phases),
         "kernel_s": found.kernel_s,
         "busy_s": found.kernel_s - found.overlap_s,

@@ -61,7 +61,8 @@ def recording(content: Mapping[str, Any]) -> Recording:
 def _recording(events: Sequence[Event], content: Mapping[str, Any]) -> Recording:
     on_device = [event for event in events if _category(event) in ON_DEVICE]
     if not on_device:
-        return Recording(program=PROGRAM, kernels=_operators(events), marks=tuple(_marks(events)), notes=(NO_KERNELS,))
+        marks = tuple(_marks(events))
+        return Recording(program=PROGRAM, kernels=_operators(events), marks=marks, on_host=True, notes=(NO_KERNELS,))
     busy: dict[tuple[Any, Any], float] = {}
     for event in on_device:
         busy[_device(event)] = busy.get(_device(event), 0.0) + float(event["dur"])

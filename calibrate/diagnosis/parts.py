@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isnan
 
-from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.times import BESIDE, MARKS, Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.wording import told
 
 #: Names of parts that are not operators.
 FUSED = "operators without a kernel of their own"
@@ -13,10 +15,12 @@ BETWEEN, WITHIN = "gaps between passes", "gaps within passes"
 UNPLANNED, UNMATCHED, OVERLAP, OTHER_WORK = "kernels nobody predicted", "unmatched kernels", "overlap", "different work"
 #: Kinds of parts.
 OPERATOR, COMMUNICATION, ENGINE, REST = "operator", "communication", "engine", "rest"
-#: Units of times in evidence.
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: Least share of the measured time at which a part without an interval counts as outside of it.
 NOTICEABLE = 0.02
+#: Share of the idle time before one operator's kernels at which they are named.
+MOSTLY = 0.5
+#: Phase of a pass -> what the length of its requests counts.
+LENGTHS = {"prefill": "new tokens", "decode": "keys", "mixed": "tokens"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +66,12 @@ def is_inside(one: OperatorTimes) -> bool:
 
 
 def _engine(found: Comparison) -> Iterator[Part]:
-    within = found.gap_s - found.between_s
-    yield _part(found, WITHIN, within, f"the device is idle for {told(within)} between kernels of a pass")
-    evidence = (
-        f"{told(found.between_s)} from the last kernel of a pass to the next pass, {told(found.engine_s)} predicted"
-    )
-    yield _part(found, BETWEEN, found.between_s - found.engine_s, evidence, kind=ENGINE)
+    evidence = f"the device is idle for {told(found.within_s)} between kernels of a pass{_place(found)}"
+    evidence += f", {told(found.planned_within_s)} predicted"
+    yield _part(found, WITHIN, found.within_s - found.planned_within_s, evidence)
+    evidence = f"{told(found.between_s)} from the last kernel of a pass to the next pass"
+    evidence += f", {told(found.planned_between_s)} predicted"
+    yield _part(found, BETWEEN, found.between_s - found.planned_between_s, evidence, kind=ENGINE)
     for name in BESIDE:
         one = found.operators[name]
         yield _part(found, name, one.measured_s, f"kernels of the engine beside the model; {_names(one)}", kind=ENGINE)
@@ -80,8 +84,27 @@ def _rest(found: Comparison) -> Iterator[Part]:
     yield _part(found, UNMATCHED, found.unmatched_s, names)
     yield _part(found, OVERLAP, -found.overlap_s, "kernels of several streams that run at the same time")
     if found.said_s is not None:
-        amount = found.work_s - found.said_s
-        yield _part(found, OTHER_WORK, amount, "the marks of the recording state other requests or lengths than given")
+        yield _part(found, OTHER_WORK, found.work_s - found.said_s, f"{recorded_work(found)}; the user states another")
+
+
+def recorded_work(found: Comparison) -> str:
+    """What states the work of the recorded passes, and which it is."""
+    seen = found.seen
+    if seen.by == MARKS:
+        text = f"the marks state {seen.requests:,.4g} requests in a {seen.phase} pass"
+        return text if isnan(seen.length) else f"{text}, of {seen.length:,.6g} {LENGTHS[seen.phase]} each"
+    return f"the shapes of matrix products have {seen.tokens:,.6g} tokens in a pass"
+
+
+def longest_wait(found: Comparison) -> OperatorTimes | None:
+    """The operator before whose kernels the device is idle for most of the time within passes, None if it is spread."""
+    longest = max(found.operators.values(), key=lambda one: one.wait_s, default=None)
+    return longest if longest is not None and longest.wait_s > MOSTLY * found.within_s else None
+
+
+def _place(found: Comparison) -> str:
+    longest = longest_wait(found)
+    return "" if longest is None else f", {told(longest.wait_s)} of it before those of {longest.name}"
 
 
 def _part(found: Comparison, name: str, amount: float, evidence: str, kind: str = REST) -> Part:
@@ -92,12 +115,6 @@ def _part(found: Comparison, name: str, amount: float, evidence: str, kind: str 
 def _names(one: OperatorTimes) -> str:
     """The most frequent kernels of an operator."""
     return ", ".join(name[:60] for name in list(one.longest)[:2]) or "none seen"
-
-
-def told(seconds: float) -> str:
-    """A time with its unit, for evidence."""
-    unit, name = next(((unit, name) for unit, name in UNITS if abs(seconds) >= unit), UNITS[-1])
-    return f"{seconds / unit:.3g} {name}"
 
 
 def _longest(times: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,10 +11,18 @@ from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
 from llmviewer.result import interval
 from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.engine_work import FACTORS, TERMS_OUTSIDE_LAYERS
 
+#: Term of an engine that replaces kernels -> kinds of their operators.
+OWN_KERNELS: dict[str, tuple[Kind, ...]] = {
+    **{f"own {group} kernels": kinds for group, kinds in FACTORS.items()},
+    "own matrix-vector kernels": (Kind.GEMM,),
+    "unpacking weights": (Kind.GEMM,),
+}
 FIELDS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "attended_new_pairs")
 LOW80, HIGH80 = interval.LEVELS["80"]
 
@@ -36,11 +44,16 @@ class PricedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedPasses:
-    """Passes of one kind, all priced at once.  engine_s: time that the engine adds to the kernels of each [s]."""
+    """Passes of one kind, all priced at once.
+
+    within_s, between_s: time without kernels that the engine adds between the kernels of a pass, such as launches one
+    by one, and from one pass to the next [s].
+    """
 
     evaluation: Evaluation
     operators: tuple[PricedOperator, ...]
-    engine_s: Array
+    within_s: Array
+    between_s: Array
 
 
 def priced(configuration: Configuration, steps: Sequence[Step]) -> PricedPasses:
@@ -59,8 +72,29 @@ def priced(configuration: Configuration, steps: Sequence[Step]) -> PricedPasses:
         _operator(row, ratios.get(id(row)), count, calibration.primary_fit(row.operator).chip if calibration else "")
         for row in evaluation.rows
     )
-    engine = sum((_spread(seconds, count) for _, seconds in evaluation.served), np.zeros(count))
-    return PricedPasses(evaluation=evaluation, operators=operators, engine_s=engine)
+    terms = [(name, _spread(seconds, count)) for name, seconds in evaluation.served]
+    for name, seconds in terms:
+        operators = _with_own_kernels(operators, OWN_KERNELS.get(name, ()), seconds)
+    none = np.zeros(count)
+    return PricedPasses(
+        evaluation=evaluation,
+        operators=operators,
+        within_s=sum((own for name, own in terms if name not in (*OWN_KERNELS, *TERMS_OUTSIDE_LAYERS)), none),
+        between_s=sum((own for name, own in terms if name in TERMS_OUTSIDE_LAYERS), none),
+    )
+
+
+def _with_own_kernels(
+    operators: tuple[PricedOperator, ...], kinds: tuple[Kind, ...], added_s: Array
+) -> tuple[PricedOperator, ...]:
+    """The operators with time that an engine's own kernels take beside those in profiles, in proportion to theirs."""
+    own = [one.row.operator.kind in kinds and one.row.operator.is_kernel for one in operators]
+    seconds = sum((one.seconds for one, chosen in zip(operators, own, strict=True) if chosen), np.zeros(len(added_s)))
+    factor = 1.0 + np.divide(added_s, seconds, out=np.zeros_like(added_s), where=seconds > 0.0)
+    return tuple(
+        replace(one, seconds=one.seconds * factor, low=one.low * factor, high=one.high * factor) if chosen else one
+        for one, chosen in zip(operators, own, strict=True)
+    )
 
 
 def _stacked(groups: Sequence[Group]) -> Group:

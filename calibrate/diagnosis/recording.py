@@ -42,14 +42,15 @@ class Mark:
 class Recording:
     """Kernels of one device in order of their start.
 
-    program: the profiler.  device: name of the chip as the profiler gives it, "" if it does not.  notes: what the
-    recording lacks, in sentences for the user.
+    program: the profiler.  device: name of the chip as the profiler gives it, "" if it does not.  on_host: the kernels
+    are operators that ran on the processor.  notes: what the recording lacks, in sentences for the user.
     """
 
     program: str
     kernels: tuple[Kernel, ...]
     marks: tuple[Mark, ...] = ()
     device: str = ""
+    on_host: bool = False
     notes: tuple[str, ...] = ()
 
 

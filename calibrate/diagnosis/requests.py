@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate import judge
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
-from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part, told
+from llmviewer.calibrate.diagnosis.doubts import WORK, Doubt, doubts_of_run
+from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part
 from llmviewer.calibrate.diagnosis.patterns import kind_of
+from llmviewer.calibrate.diagnosis.queueing import QUEUE, without_queue
 from llmviewer.calibrate.diagnosis.recording import Summary
 from llmviewer.calibrate.diagnosis.suspects import MOST, Suspect
+from llmviewer.calibrate.diagnosis.wording import short, told
 from llmviewer.calibrate.readers import files, torch_profiler
+from llmviewer.calibrate.readers.run import Arrivals
 from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.kinds import Kind
@@ -26,10 +30,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, Any]
+#: Metric of throughput without answers: tokens of prompts per second (llama-bench's pp512).
+PROMPT = "prompt_tok_s"
 #: Metric of a request -> its part, and seconds per request of a value.
 FIRST: dict[str, tuple[str, Callable[[Row, float], float]]] = {
     "ttft_ms": ("first token", lambda row, value: value * 1e-3),
-    "prefill_tok_s": ("first token", lambda row, value: row["input_len"] * row["batch"] / value),
+    PROMPT: ("prompt", lambda row, value: row["input_len"] * row["batch"] / value),
 }
 FURTHER: dict[str, tuple[str, Callable[[Row, float], float]]] = {
     "tpot_ms": ("further tokens", lambda row, value: value * 1e-3 * max(row["output_len"] - 1.0, 0.0)),
@@ -40,7 +46,7 @@ WHOLE: dict[str, tuple[str, Callable[[Row, float], float]]] = {
     "throughput_tok_s": ("whole request", lambda row, value: row["output_len"] * row["batch"] / value),
 }
 #: Metric of a profile's table -> its part.
-KERNELS = {f"{group}_ms": f"kernels: {group}" for group in torch_profiler.GROUPS}
+KERNELS = {f"{group}_ms": f"{group.removesuffix('s')} kernels" for group in torch_profiler.GROUPS}
 #: Kind of a kernel -> its group; kinds that are not named belong to OTHERS, and "" is unknown.
 BESIDE_MODEL = "beside the model"
 GROUP_OF = {
@@ -58,6 +64,14 @@ CAUSES = {
         "requests wait before or during their prompts",
         "llmviewer simulate with this load for the queue, a larger --max-num-batched-tokens, and the engine's log for "
         "preemptions for want of KV cache",
+    ),
+    "prompt": (
+        "prompts are slower",
+        "record a prompt with a profiler (nsys, rocprofv3) and diagnose the trace, which names the operators",
+    ),
+    QUEUE: (
+        "requests wait in the queue",
+        "more devices or a lower rate; vLLM's vllm:request_queue_time_seconds states the wait of a running server",
     ),
     "further tokens": (
         "decode steps are slower",
@@ -85,7 +99,9 @@ def _is_trace(path: Path) -> bool:
 def diagnosis_of_result(path: Path, stated: Stated) -> Diagnosis:
     """The diagnosis of the first run of a file.  Raises UserError if nothing in it can be predicted."""
     (frame,) = judge.predict_tables([path], stated.hardware, None, stated)
-    return _diagnosis(frame, str(path))
+    run = None if torch_profiler.is_table(path) else files.first_run(path)
+    doubts = () if run is None else tuple(doubts_of_run(run, stated))
+    return _diagnosis(frame, str(path), doubts, None if run is None else run.arrivals)
 
 
 def diagnosis_of_summary(found: Summary, stated: Stated, chosen: Configuration, source: str) -> Diagnosis:
@@ -115,8 +131,10 @@ def _passes(found: Summary, chosen: Configuration) -> int:
     return max(round(runs / layers), 1) if layers else 1
 
 
-def _diagnosis(frame: pd.DataFrame, source: str) -> Diagnosis:
-    """The diagnosis of rows of an end-to-end table with predictions."""
+def _diagnosis(
+    frame: pd.DataFrame, source: str, doubts: tuple[Doubt, ...] = (), arrivals: Arrivals | None = None
+) -> Diagnosis:
+    """The diagnosis of rows of an end-to-end table with predictions.  arrivals: of the run, if they come at a rate."""
     records: list[dict[str, Any]] = [
         {str(key): value for key, value in row.items()} for row in frame.to_dict("records")
     ]
@@ -125,7 +143,12 @@ def _diagnosis(frame: pd.DataFrame, source: str) -> Diagnosis:
     if not chosen:
         reason = next((str(row["reason"]) for row in records if row.get("reason")), "it has none")
         raise UserError(f"'{printable(source)}' has no time that can be compared: {reason}")
-    parts = sorted((_part(row, *one) for row, one in chosen), key=lambda part: -abs(part.amount_s))
+    made = [
+        part
+        for row, one in chosen
+        for part in without_queue(_part(row, *one), row, arrivals if row["metric"] == "ttft_ms" else None)
+    ]
+    parts = sorted((part for part in made if part.amount_s), key=lambda part: -abs(part.amount_s))
     measured, predicted = (sum(one[1](row, float(row[name])) for row, one in chosen) for name in ("value", "predicted"))
     first = rows[0]
     return Diagnosis(
@@ -137,18 +160,21 @@ def _diagnosis(frame: pd.DataFrame, source: str) -> Diagnosis:
         measured_s=measured,
         predicted_s=predicted,
         parts=tuple(parts),
-        suspects=tuple(_suspects(parts)),
+        suspects=tuple(_suspects(parts, doubts, measured - predicted)),
         details={
             "of": "pass" if str(rows[0]["metric"]) in KERNELS else "request",
             "metrics": [_metric(row) for row in rows],
             "note": str(first.get("note") or ""),
         },
+        warnings=tuple(doubt.text for doubt in doubts),
     )
 
 
 def _chosen(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
     """Rows whose times add up, each with its part and its conversion to seconds."""
-    by_metric = {str(row["metric"]): row for row in rows}
+    by_metric: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        by_metric.setdefault(_metric_of(row), row)
     kernels = [
         (row, (KERNELS[name], lambda _, value: value * 1e-3)) for name, row in by_metric.items() if name in KERNELS
     ]
@@ -165,17 +191,29 @@ def _chosen(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], An
     yield from ((by_metric[name], one) for name, one in list(WHOLE.items()) if name in by_metric and not found[0])
 
 
+def _metric_of(row: Row) -> str:
+    """Metric of a row; throughput without answers is that of prompts."""
+    metric = str(row["metric"])
+    return PROMPT if metric == "throughput_tok_s" and not row["output_len"] else metric
+
+
 def _part(row: dict[str, Any], name: str, seconds: Callable[[Row, float], float]) -> Part:
     value, predicted = (seconds(row, float(row[key])) for key in ("value", "predicted"))
     low, high = sorted(seconds(row, float(row[key])) for key in ("low80", "high80"))
-    evidence = f"{row['metric']}: {told(value)} measured, {told(predicted)} predicted, 80 % {told(low)} to {told(high)}"
+    figures = [short(float(row[key]), 3) for key in ("value", "predicted", "low80", "high80")]
+    evidence = "{} {} measured, {} predicted (80 %: {} to {})".format(_metric_of(row), *figures)
+    if str(row["metric"]) not in KERNELS:
+        evidence += f"; of a request {told(value)}, {told(predicted)} predicted"
     kind = OPERATOR if name in KERNELS.values() else REST
     return Part(name=name, kind=kind, amount_s=value - predicted, outside=not low <= value <= high, evidence=evidence)
 
 
-def _suspects(parts: Sequence[Part]) -> Iterator[Suspect]:
-    """Parts above their interval, the largest first."""
-    for part in [one for one in parts if one.outside and one.amount_s > 0.0][:MOST]:
+def _suspects(parts: Sequence[Part], doubts: Sequence[Doubt], difference: float) -> Iterator[Suspect]:
+    """Another chip or model than stated, then parts above their interval, the largest first."""
+    for doubt in doubts:
+        if doubt.of != WORK:
+            yield Suspect(text=doubt.text, amount_s=difference, remedy=doubt.remedy)
+    for part in [one for one in parts if one.outside and one.amount_s > 0.0][: MOST - len(doubts)]:
         cause, remedy = CAUSES.get(part.name, (f"{part.name} take longer than predicted", "a trace of a few passes"))
         yield Suspect(text=f"{cause}: {part.evidence}", amount_s=part.amount_s, remedy=remedy)
 
@@ -184,7 +222,7 @@ def _metric(row: Mapping[str, Any]) -> dict[str, Any]:
     value, low, high = (float(row[name]) for name in ("value", "low80", "high80"))
     verdict = "fine" if low <= value <= high else "slow" if (value > high) != _is_rate(row) else "fast"
     return {
-        "metric": row["metric"],
+        "metric": _metric_of(row),
         "measured": value,
         "predicted": float(row["predicted"]),
         "interval80": [low, high],

@@ -13,7 +13,7 @@ import numpy as np
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate import predict, sources
 from llmviewer.calibrate.devices import known_chip
-from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.times import BESIDE, Comparison, OperatorTimes
 from llmviewer.calibrate.readers.files import is_benchmark
 from llmviewer.calibrate.tables import RowGroup, row_groups
 from llmviewer.calibrate.usable import usable_rows

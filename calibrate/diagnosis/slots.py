@@ -17,6 +17,11 @@ PREPARE, SAMPLING, OTHER_MODELS = "prepare", "sampling", "other models"
 NEXT_NORM = "+attn_norm"
 #: Beginning of the names of operators of experts that every token goes to.
 SHARED = "shared_"
+#: Products that one kernel may run at once, and the name of both together.
+TWINS, JOINED = ("gate_proj", "up_proj"), "gate_up_proj"
+#: Orders of the products of queries, keys and values in llama.cpp, before and since it writes keys to the cache with
+#: rope: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-graph.cpp.
+KEYS_FIRST, KEYS_LAST = ("q_proj", "k_proj", "v_proj"), ("q_proj", "v_proj", "k_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,12 +67,14 @@ QK_NORM = _kind(
     0.3, {"qk_norm": 3.2, "norm": 2.5, "add_norm": 2.3, "norm_rope": 3.0}, norm_part=1.8, elementwise=0.4, norm=0.2
 )
 ROPE = _kind(
-    0.5, {"rope": 3.0, "rope_kv_write": 3.0, "norm_rope": 2.5}, rope_part=2.0, elementwise=0.5, residual=0.4, rope=1.0
+    0.5,
+    {"rope": 3.0, "rope_kv_write": 3.0, "norm_rope": 2.5},
+    **{"rope_part": 2.0, "elementwise": 0.5, "residual": 0.4, "rope": 1.0, "kv_write": 0.8},
 )
 KV_WRITE = _kind(0.4, {"kv_write": 3.0, "rope_kv_write": 1.5}, elementwise=0.3)
 POINTWISE = _kind(0.4, {"activation": 1.5, "residual": 1.0}, elementwise=0.8)
 ACTIVATION = _kind(0.5, {"activation": 3.0, "expert_activation": 3.0}, elementwise=0.6)
-QUANTIZE = _kind(0.3, {"quantize": 3.0}, elementwise=0.2)
+QUANTIZE = _kind(0.3, {"quantize": 3.0}, elementwise=0.2, quantize=0.3)
 RESIDUAL = _kind(0.5, {"residual": 2.5, "add_norm": 1.0}, elementwise=0.7)
 ROUTE = _kind(0.5, {"route": 3.0, "sampling": 1.0}, route=2.0, permute=2.0, elementwise=0.4, sampling=0.4, prepare=0.3)
 COMBINE = _kind(0.5, {"combine": 3.0}, elementwise=0.5, residual=0.5, permute=0.3)
@@ -217,12 +224,26 @@ def with_others(slots: Sequence[Slot], kinds: Iterable[str]) -> list[Slot]:
 
 def orders(slots: Sequence[Slot]) -> list[list[Slot]]:
     """The orders in which engines run the operators: shared experts after the routed ones, or before or after the
-    router."""
+    router; rope after all three products, or after each as llama.cpp runs them."""
     found = [list(slots)]
+    layers = [list(own) for _, own in groupby(slots, key=lambda slot: slot.layer)]
     if any(slot.operator.startswith(SHARED) for slot in slots):
-        layers = [list(own) for _, own in groupby(slots, key=lambda slot: slot.layer)]
         found += [[slot for own in layers for slot in _shared_at(own, past)] for past in (0, 1)]
+    if all(any(slot.operator == name for slot in slots) for name in ("rope", *KEYS_FIRST)):
+        found += [[slot for own in layers for slot in _rope_at(own, order)] for order in (KEYS_FIRST, KEYS_LAST)]
     return found
+
+
+def _rope_at(slots: list[Slot], order: Sequence[str]) -> list[Slot]:
+    """The operators of a layer with its products in another order, and rope after that of queries and that of keys."""
+    own = {slot.operator: at for at, slot in enumerate(slots) if slot.operator in ("rope", *order)}
+    if len(own) <= len(order):
+        return slots
+    products = [slots[own[name]] for name in order]
+    turned = [one for slot in products for one in ([slot] if slot.operator == "v_proj" else [slot, slots[own["rope"]]])]
+    first, last = min(own.values()), max(own.values())
+    between = [slot for slot in slots[first : last + 1] if slot.operator not in own]
+    return [*slots[:first], *turned, *between, *slots[last + 1 :]]
 
 
 def _shared_at(slots: list[Slot], past: int) -> list[Slot]:

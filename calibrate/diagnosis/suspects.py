@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis import parts as names
-from llmviewer.calibrate.diagnosis.comparison import BESIDE, Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.doubts import CHIP, MODEL, Doubt
 from llmviewer.calibrate.diagnosis.parts import Part
-from llmviewer.calibrate.diagnosis.patterns import kind_of
+from llmviewer.calibrate.diagnosis.remedies import of_operator, of_waiting, too_many
 from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING
+from llmviewer.calibrate.diagnosis.times import BESIDE, MARKS, Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.wording import short, told
 
 #: Suspects that are listed, and the least share of the measured time that one takes.
 MOST, LEAST = 5, 0.01
-#: Kernels of 16-bit matrix products, and of 8-bit ones, by their names.
-HALF = re.compile(r"_BBS_|_HHS_|_HHH_|bf16bf16|f16f16|bf16_bf16|_tst_|hgemm|__nv_bfloat16|bf16xbf16(?!x)|bfloat16")
-EIGHT_BIT = re.compile(r"(?i)fp8|e4m3|f8f8|_qqtst|w8a8|i8i8|int8|_F8|a8w8")
-#: Attention that runs anywhere, and slower than kernels written for one generation of chips.
-PORTABLE = re.compile(
-    r"unified_attention|_fwd_grouped_kernel|_fwd_kernel|paged_attention_v[12]|flash_fwd_splitkv_kernel"
-)
-#: Formats of matrix products below 16 bit.
-NARROW = ("fp8", "int8", "fp4", "fp6", "int4")
-#: Share of kernels linked to a launch of their own above which the host launches them one by one.
-SINGLY = 0.5
+#: Share of the kernels' time whose operators take about one factor longer than predicted, the least such factor, and
+#: the largest deviation from it: one cause for all of them is likely then.
+COMMON, FACTOR, SPREAD = 0.8, 1.15, 0.12
 #: Kind of kernels that nobody predicted -> what to try; LAUNCHED_BY for others.
 OPTIONS_OF = {
     "lora": "state the adapters of the run (--lora)",
@@ -50,75 +44,89 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """Everything that rules look at."""
+    """Everything that rules look at.  on_host: operators on the processor were recorded, not kernels of a device."""
 
     found: Comparison
     parts: tuple[Part, ...]
+    chosen: Configuration
+    doubts: tuple[Doubt, ...] = ()
+    on_host: bool = False
 
 
 def suspects_of(case: Case) -> list[Suspect]:
     """The suspects with the largest amounts, at most MOST."""
     least = LEAST * case.found.measured_s
-    found = [one for rule in RULES for one in rule(case) if one.amount_s >= least]
-    return sorted(found, key=lambda one: -one.amount_s)[:MOST]
+    found = [one for rule in RULES for one in rule(case) if abs(one.amount_s) >= least]
+    return sorted(found, key=lambda one: -abs(one.amount_s))[:MOST]
+
+
+def _other_chip_or_model(case: Case) -> Iterator[Suspect]:
+    """The recording is of another chip or model, which explains any difference."""
+    other_models = case.found.operators[OTHER_MODELS].kernels  # whose time is a suspect of its own
+    for doubt in case.doubts:
+        if doubt.of == CHIP or (doubt.of == MODEL and not other_models):
+            amount = case.found.measured_s - case.found.predicted_s
+            yield Suspect(text=doubt.text, amount_s=amount, remedy=doubt.remedy)
 
 
 def _slow_operators(case: Case) -> Iterator[Suspect]:
-    """Operators beyond their interval, with the first remedy that their kernels' names suggest."""
+    """Operators beyond their interval: all of them by one factor, or each with a remedy that its kernels suggest."""
+    alike, factor = _alike(case.found)
+    if alike:
+        amount = sum(one.measured_s - one.predicted_s for one in alike.values())
+        text = f"all kernels take about {short(factor)} x their predicted time"
+        remedy = "look for a limit of clock or power (nvidia-smi -q -d CLOCK,POWER), another chip, or other work"
+        yield Suspect(text=text, amount_s=amount, remedy=remedy)
     for part in case.parts:
         if part.kind not in (names.OPERATOR, names.COMMUNICATION) or not part.outside or part.amount_s <= 0.0:
             continue
         one = case.found.operators[part.name]
-        times = one.measured_s / one.predicted_s if one.predicted_s else float("inf")
-        text = f"{part.name} takes {times:.2g} x its predicted time, above the 80 % interval"
-        yield Suspect(text=text, amount_s=part.amount_s, remedy=_remedy(case, one))
+        if part.name not in alike:
+            yield Suspect(text=_slow(case, one), amount_s=part.amount_s, remedy=of_operator(case.found, one))
 
 
-def _remedy(case: Case, one: OperatorTimes) -> str:
-    kernels = " ".join(one.kernels)
-    if one.kind == "collective":
-        return "check the link (nvidia-smi topo -m, nvidia-smi nvlink -s) and whether the engine's own all-reduce is on"
-    if _falls_back(one):
-        return f"{one.dtype} was expected and 16-bit kernels ran: look for the fallback in the engine's log"
-    if one.kind == "attention" and PORTABLE.search(kernels):
-        return f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
-    if any(kind_of(name) == "dequantize" for name in one.kernels):
-        return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
-    return _measuring(case, one)
+def _slow(case: Case, one: OperatorTimes) -> str:
+    times = short(one.measured_s / one.predicted_s) if one.predicted_s else "∞"
+    many = too_many(one, case.found.passes) if case.found.phases else ""
+    return f"{one.name} takes {times} x its predicted time, above the 80 % interval" + (f": {many}" if many else "")
 
 
-def _measuring(case: Case, one: OperatorTimes) -> str:
-    """The remedy for kernels whose names suggest none: measurements on this chip, or what to do with them."""
-    if not case.found.phases:
-        return "look at the clock and power of its samples, then llmviewer calibrate fit, which learns from them"
-    if one.borrowed:
-        return f"llmviewer calibrate run on this chip: the prediction has constants of {one.borrowed} and may be wrong"
-    return "measure this kernel here (llmviewer calibrate run), or run another version of the engine"
-
-
-def _falls_back(one: OperatorTimes) -> bool:
-    """Whether 16-bit kernels run an operator of which 8-bit or 4-bit ones are predicted."""
-    kernels = " ".join(name for name in one.kernels if kind_of(name) in ("matmul", "experts"))
-    return one.dtype in NARROW and bool(HALF.search(kernels)) and not EIGHT_BIT.search(kernels)
+def _alike(found: Comparison) -> tuple[dict[str, OperatorTimes], float]:
+    """The operators that take one factor longer than predicted if they are nearly all of the time, and the factor."""
+    known = [one for one in found.operators.values() if one.kernels and one.predicted_s and one.name not in BESIDE]
+    whole = sum(one.measured_s for one in known)
+    ranked, below, factor = sorted(known, key=lambda one: one.measured_s / one.predicted_s), 0.0, 0.0
+    for one in ranked:  # the median over the time of kernels
+        below += one.measured_s
+        factor = one.measured_s / one.predicted_s
+        if below >= 0.5 * whole:
+            break
+    alike = [one for one in known if abs(one.measured_s / one.predicted_s / factor - 1.0) <= SPREAD]
+    outside = sum(one.measured_s for one in alike if one.measured_s > one.high_s)
+    if factor < FACTOR or len(alike) < len(known) / 3 or outside < COMMON * whole:
+        return {}, factor
+    return {one.name: one for one in alike}, factor
 
 
 def _launches(case: Case) -> Iterator[Suspect]:
-    """Gaps between kernels that the host launches one by one, or between graphs."""
+    """Gaps between kernels beyond those that are predicted: launches one by one, or pauses of the host."""
     amount = sum(part.amount_s for part in case.parts if part.name == names.WITHIN)
-    if case.found.linked > SINGLY:
-        text = "the host launches kernels one by one and the device waits for it"
-        remedy = "CUDA graphs: remove --enforce-eager, or raise the largest captured batch size"
-    else:
-        text, remedy = "the device is idle between kernels of a pass", "look at what runs on the host meanwhile"
-    yield Suspect(text=f"{text} ({amount * 1e3:.3g} ms)", amount_s=amount, remedy=remedy)
+    text, remedy = of_waiting(case.found, case.chosen, on_host=case.on_host)
+    longest = names.longest_wait(case.found)
+    place = "" if longest is None else f", mostly before {longest.name}"
+    planned = f", {told(case.found.planned_within_s)} predicted" if case.found.planned_within_s else ""
+    if amount > 0.0:
+        yield Suspect(text=f"{text} ({told(case.found.within_s)}{planned}{place})", amount_s=amount, remedy=remedy)
 
 
 def _between(case: Case) -> Iterator[Suspect]:
     """Time of the host from one pass to the next beyond what the engine's preset predicts."""
     amount = sum(part.amount_s for part in case.parts if part.name == names.BETWEEN)
-    text = f"the host takes {case.found.between_s * 1e3:.3g} ms from one pass to the next"
+    text = f"the host takes {told(case.found.between_s)} from one pass to the next"
+    text += f", {told(case.found.planned_between_s)} predicted"
     remedy = "asynchronous scheduling, a faster CPU core, fewer stop conditions, or detokenization in another process"
-    yield Suspect(text=text, amount_s=amount, remedy=remedy)
+    if amount > 0.0:
+        yield Suspect(text=text, amount_s=amount, remedy=remedy)
 
 
 def _extra_kernels(case: Case) -> Iterator[Suspect]:
@@ -135,7 +143,11 @@ def _extra_kernels(case: Case) -> Iterator[Suspect]:
         one = case.found.operators[name]
         example = next(iter(one.kernels), "")[:60]
         task, remedy = TASKS[name]
-        yield Suspect(text=f"kernels for {task}, such as {example}", amount_s=one.measured_s, remedy=remedy)
+        text = f"kernels for {task}, such as {example}"
+        for doubt in case.doubts:
+            if doubt.of == MODEL and name == OTHER_MODELS:
+                text, remedy = doubt.text, doubt.remedy
+        yield Suspect(text=text, amount_s=one.measured_s, remedy=remedy)
 
 
 def _example(case: Case, where: str) -> str:
@@ -162,12 +174,16 @@ def _other_work(case: Case) -> Iterator[Suspect]:
     """Other requests or lengths than the user states."""
     for part in case.parts:
         if part.name == names.OTHER_WORK:
-            text = "the recorded passes have more work than stated"
-            remedy = "compare with the requests and lengths of the recording: leave out --batch-size and --input-len"
+            side = "more" if part.amount_s > 0.0 else "less"
+            text = f"the recorded passes have {side} work than stated: {names.recorded_work(case.found)}"
+            marked = case.found.seen.by == MARKS
+            remedy = "leave out --stage, --batch-size and --input-len: the marks state the work"
+            remedy = remedy if marked else "--batch-size and --input-len of the recorded passes"
             yield Suspect(text=text, amount_s=part.amount_s, remedy=remedy)
 
 
 RULES: tuple[Callable[[Case], Iterator[Suspect]], ...] = (
+    _other_chip_or_model,
     _slow_operators,
     _launches,
     _between,

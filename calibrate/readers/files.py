@@ -69,6 +69,16 @@ def table(path: Path, stated: Stated) -> BenchmarkTable:
     return BenchmarkTable(frame=pd.DataFrame(found), left_out=left_out)
 
 
+def first_run(path: Path) -> BenchmarkRun | None:
+    """The first run of a benchmark file as the file states it, None if it has none that can be read."""
+    for record in _records(path):
+        try:
+            return _run(record, f"'{printable(path)}'")
+        except UserError:
+            continue
+    return None
+
+
 def _run(record: Record, where: str) -> BenchmarkRun:
     for program, reader in READERS.items():
         try:

@@ -16,12 +16,22 @@ ENGINE_PREFIXES = {"sglang": "sglang", "vllm": "vllm", "tensorrt": "trtllm", "tr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Requests that arrive one after another.  rate: per second.  completed: their number, in duration_s seconds."""
+
+    rate: float
+    completed: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRun:
     """One run of a benchmark program; fields that its file does not state are empty or None.
 
     figures: metric of end-to-end tables -> measured value.  batch: mean number of concurrent requests.
     input_len, output_len: mean tokens of a request.  pipeline: devices among which the layers are divided.
-    gpu_layers: layers that ran on the device.  note: what was derived instead of read.
+    gpu_layers: layers that ran on the device.  arrivals: of a run at a finite rate without a limit of concurrent
+    requests, None for others.  note: what was derived instead of read.
     """
 
     program: str
@@ -37,6 +47,7 @@ class BenchmarkRun:
     output_len: float | None = None
     pipeline: int = 1
     gpu_layers: float | None = None
+    arrivals: Arrivals | None = None
     note: str = ""
 
 

@@ -7,6 +7,7 @@ and https://docs.sglang.ai/developer_guide/bench_serving.html.
 from __future__ import annotations
 
 from llmviewer.calibrate.readers.run import (
+    Arrivals,
     BenchmarkRun,
     Record,
     concurrency,
@@ -57,9 +58,13 @@ def _served(record: Record, program: str, engine: str, latency: str, model: str 
     else:
         rate = completed / duration if duration else None
         batch, note = concurrency(rate, mean_ms and mean_ms / 1e3, limit)
+    arriving = number(record, "request_rate")
+    arrivals = None
+    if arriving is not None and duration is not None and limit is None:
+        arrivals = Arrivals(rate=arriving, completed=completed, duration_s=duration)
     return BenchmarkRun(
         program=program, model=model, engine=engine, figures=figures, batch=batch, note=note,
-        input_len=lengths["input"], output_len=lengths["output"],
+        input_len=lengths["input"], output_len=lengths["output"], arrivals=arrivals,
     )  # fmt: skip
 
 
