@@ -172,14 +172,37 @@ def test_a_value_of_any_type_is_answered_or_refused_in_one_line(call: str, visit
 # --- problems --------------------------------------------------------------------------------------------------------
 
 
-def test_statuses_have_a_problem_each(visitor: Any) -> None:
+@pytest.fixture(params=["api only", "with pages"])
+def either(request: pytest.FixtureRequest) -> Any:
+    """A visitor of `serve --api-only`, and one of `serve`."""
+    if request.param == "with pages":
+        pytest.importorskip("dash")
+    return create_app(Settings(pages=request.param == "with pages")).test_client()
+
+
+def test_statuses_have_a_problem_each(either: Any) -> None:
     analyze = f"{openapi.PREFIX}/analyze"
-    assert refused(visitor.get("/api/v1/nothing"), 404) == "nothing is served at this address"
-    wrong_method = visitor.get(analyze)
-    assert refused(wrong_method, 405) and "POST" in wrong_method.headers["Allow"]
-    assert "JSON" in refused(visitor.post(analyze, data="{}", content_type="text/plain"), 415)
+    assert "JSON" in refused(either.post(analyze, data="{}", content_type="text/plain"), 415)
     large = json.dumps({"model": "x" * limits.MAX_BODY_BYTES})
-    assert refused(visitor.post(analyze, data=large, content_type="application/json"), 413)
+    assert refused(either.post(analyze, data=large, content_type="application/json"), 413)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"])
+@pytest.mark.parametrize("path", ["/api/v1/nothing", "/api/v1/analyze/", "/api/v2/analyze", "/api", "/nothing"])
+def test_a_path_that_nothing_serves_is_not_found(path: str, method: str, either: Any) -> None:
+    answer = either.open(path, method=method)
+    assert (answer.status_code, answer.mimetype) == (404, problems.MEDIA_TYPE)
+    if method != "HEAD":  # whose answer has no body
+        assert refused(answer, 404) == "nothing is served at this address"
+
+
+@pytest.mark.parametrize("name", [*calls.CALLS, *calls.LISTS, "openapi.json"])
+def test_a_wrong_method_is_refused_with_those_that_are_allowed(name: str, either: Any) -> None:
+    allowed = {"POST", "OPTIONS"} if name in calls.CALLS else {"GET", "HEAD", "OPTIONS"}
+    for method in {"GET", "HEAD", "POST", "PUT", "DELETE"} - allowed:
+        answer = either.open(f"{openapi.PREFIX}/{name}", method=method)
+        assert (answer.status_code, answer.mimetype) == (405, problems.MEDIA_TYPE)
+        assert set(answer.headers["Allow"].split(", ")) == allowed
 
 
 @pytest.mark.parametrize(
