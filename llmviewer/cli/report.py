@@ -186,9 +186,10 @@ def _json(report: Report, path: str | None, table: str) -> None:
 
 
 def _csv(report: Report, path: str | None, table: str) -> None:
+    from llmviewer.reports.cells import csv_text
     from llmviewer.reports.tables import TABLES
 
-    write(views.csv_text(TABLES[table](report)), path)
+    write(csv_text(TABLES[table](report)), path)
 
 
 def _check_rows(name: str, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmviewer.core.errors import UserError
 from llmviewer.reports.web.markup import Piece, block, piece, tree
 from llmviewer.reports.web.view import View
-from llmviewer.result.explanation.explain import explained, names
+from llmviewer.result.explanation.explain import Explanation, explained, names
 
 NOTE = """Every leaf has its source, and the arithmetic of the tree gives the number again.  The name of an operator
 leads to its time."""
@@ -26,9 +26,14 @@ def number_of(view: View) -> str:
     return view.state.shown["number"] or ("tpot_s" if view.sizes["output_len"] > 1 else "ttft_s")
 
 
+def explanation_of(view: View) -> Explanation:
+    """The explanation of the number.  Raises UserError where the request has none."""
+    return explained(view.result, number_of(view))
+
+
 def _tree(view: View, number: str) -> str:
     try:
-        root = explained(view.result, number).root
+        root = explanation_of(view).root
         return tree(number, root, f"?{view.state.showing(number='').query()}&number=")
     except UserError as error:  # not defined for this request
         return piece("alerts", [str(error)])
