@@ -1,9 +1,13 @@
-"""Text cells of CSV files: names come from files of others, and a spreadsheet runs cells that begin like a formula."""
+"""Rows and text cells of CSV files, whose names come from files of others: a spreadsheet runs cells like formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from llmviewer.result.columns import flat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,3 +50,15 @@ def _safe_list(values: Any) -> Any:
         return values
     changed = {text: safe_cell(text) for text in set(values) if safe_cell(text) != text}
     return [changed.get(text, text) for text in values] if changed else values
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV: dotted names for nested fields, a column for each bound of an interval, spaces between list items,
+    empty cells for undefined values."""
+    flattened = [flat(row) for row in rows]
+    buffer = io.StringIO()
+    names = list(dict.fromkeys(name for row in flattened for name in row))
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(safe_cell, names))
+    writer.writerows([safe_cell(row.get(name)) for name in names] for row in flattened)
+    return buffer.getvalue()

@@ -205,7 +205,11 @@ def _front(answer: dict[str, Any]) -> Table:
         left("Hardware"),
         left("Options", 2),
     )
-    note = f"{len(points)} points within the limits of which none is worse in both figures; in the steady state"
+    against = "$/h" if answer["request"]["front"] == "usd" else "GPUs"
+    note = (
+        f"{len(points)} points within the limits of which none is worse in both tok/s/user and {against}; in the steady"
+        " state but for the best configuration"
+    )
     return Table(columns=heads, rows=tuple(rows), title="Pareto front", note=note)
 
 

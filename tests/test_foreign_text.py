@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from llmviewer.cli import main, output
-from llmviewer.cli.views import csv_text
 from llmviewer.core import data
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError
 from llmviewer.reports import markdown
-from llmviewer.reports.cells import safe_cell, safe_columns
+from llmviewer.reports.cells import csv_text, safe_cell, safe_columns
 from llmviewer.reports.page import Facts, Row, Table, left
 
 from .answers import refusal

@@ -140,7 +140,10 @@ def test_requests_are_valid_by_their_schema(call: str) -> None:
         ({"--batch-size": 8}, "(use batch_size)"),
         ({"model": "llama-3.2-1bb"}, "did you mean"),
         ({"batch_size": "many"}, "batch_size is 'many'; allowed: whole numbers from 1 to 1,000,000,000"),
-        ({"batch_size": [1, 2]}, "batch_size is a list; analyze takes one value; for lists use compare or sweep"),
+        ({"batch_size": [1, 2]}, "batch_size is a list; analyze takes one value; `llmviewer sweep` takes lists"),
+        ({"dtype": ["bf16", "fp16"]}, "dtype is a list; analyze takes one value; compare takes lists"),
+        ({"batch_size": None}, "batch_size is null; expected a whole number, or a text"),
+        ({"input_len": "4q"}, "input_len is '4q'; allowed: whole numbers from 1 to 1,000,000,000"),
         ({"dtype": {"a": 1}}, "dtype is a mapping; expected a text"),
         ({"efficiency": "best"}, "allowed: calibrated, ideal"),
         ({"model": None}, "model is null; expected a text, or a mapping of fields"),
@@ -149,6 +152,36 @@ def test_requests_are_valid_by_their_schema(call: str) -> None:
 )
 def test_a_wrong_argument_is_the_line_of_python(given: dict[str, Any], line: str, visitor: Any) -> None:
     assert line in refused(posted(visitor, "analyze", {**RUN, **given}), 400)
+
+
+@pytest.mark.parametrize("call", [*own_arguments.HOMES])
+def test_whole_numbers_are_read_as_on_the_command_line(call: str) -> None:
+    """k is 1024 and m is 1024²: 4k is 4,096."""
+    properties = arguments.schema(call)["properties"]
+    names = [name for name, one in properties.items() if arguments._takes(one, "integer")]
+    assert names or call == "why"
+    required = dict.fromkeys(arguments.schema(call)["required"], "x")
+    for name in names:
+        jsonschema.validate({**required, name: "4k"}, arguments.schema(call))
+        assert arguments.check(call, {**required, name: "4k"})[name] == 4096
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**required, name: "many"}, arguments.schema(call))
+    if "batch_size" in names and call in ("sweep", "crossover"):
+        assert arguments.check(call, {**required, "batch_size": [1, "1k"]})["batch_size"] == [1, 1024]
+
+
+def test_a_length_with_a_suffix_has_the_answer_of_its_number(visitor: Any) -> None:
+    found = [posted(visitor, "analyze", {**RUN, "input_len": one}).get_json() for one in ("4k", 4096)]
+    assert found[0] == found[1] and found[0]["workload"]["input_len"] == 4096
+    answer = posted(visitor, "simulate", {**LOAD, "requests": "1m"})
+    assert "the load has 1,048,576 requests; allowed here: at most 100,000" in refused(answer, 400)
+
+
+def test_the_lines_of_why_are_those_of_the_command_line(visitor: Any) -> None:
+    sides = {"a": {**RUN, "batch_size": 4}, "b": {**RUN, "hardware": "h100-sxm"}}
+    found = posted(visitor, "why", sides).get_json()
+    assert found["lines"]["a"] == "llama-3.2-1b --hardware a100-80gb-sxm --batch-size 4"
+    assert posted(visitor, "why", found["lines"]).get_json() == found
 
 
 def test_a_missing_argument_is_named(visitor: Any) -> None:
@@ -172,14 +205,37 @@ def test_a_value_of_any_type_is_answered_or_refused_in_one_line(call: str, visit
 # --- problems --------------------------------------------------------------------------------------------------------
 
 
-def test_statuses_have_a_problem_each(visitor: Any) -> None:
+@pytest.fixture(params=["api only", "with pages"])
+def either(request: pytest.FixtureRequest) -> Any:
+    """A visitor of `serve --api-only`, and one of `serve`."""
+    if request.param == "with pages":
+        pytest.importorskip("dash")
+    return create_app(Settings(pages=request.param == "with pages")).test_client()
+
+
+def test_statuses_have_a_problem_each(either: Any) -> None:
     analyze = f"{openapi.PREFIX}/analyze"
-    assert refused(visitor.get("/api/v1/nothing"), 404) == "nothing is served at this address"
-    wrong_method = visitor.get(analyze)
-    assert refused(wrong_method, 405) and "POST" in wrong_method.headers["Allow"]
-    assert "JSON" in refused(visitor.post(analyze, data="{}", content_type="text/plain"), 415)
+    assert "JSON" in refused(either.post(analyze, data="{}", content_type="text/plain"), 415)
     large = json.dumps({"model": "x" * limits.MAX_BODY_BYTES})
-    assert refused(visitor.post(analyze, data=large, content_type="application/json"), 413)
+    assert refused(either.post(analyze, data=large, content_type="application/json"), 413)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"])
+@pytest.mark.parametrize("path", ["/api/v1/nothing", "/api/v1/analyze/", "/api/v2/analyze", "/api", "/nothing"])
+def test_a_path_that_nothing_serves_is_not_found(path: str, method: str, either: Any) -> None:
+    answer = either.open(path, method=method)
+    assert (answer.status_code, answer.mimetype) == (404, problems.MEDIA_TYPE)
+    if method != "HEAD":  # whose answer has no body
+        assert refused(answer, 404) == "nothing is served at this address"
+
+
+@pytest.mark.parametrize("name", [*calls.CALLS, *calls.LISTS, "openapi.json"])
+def test_a_wrong_method_is_refused_with_those_that_are_allowed(name: str, either: Any) -> None:
+    allowed = {"POST", "OPTIONS"} if name in calls.CALLS else {"GET", "HEAD", "OPTIONS"}
+    for method in {"GET", "HEAD", "POST", "PUT", "DELETE"} - allowed:
+        answer = either.open(f"{openapi.PREFIX}/{name}", method=method)
+        assert (answer.status_code, answer.mimetype) == (405, problems.MEDIA_TYPE)
+        assert set(answer.headers["Allow"].split(", ")) == allowed
 
 
 @pytest.mark.parametrize(

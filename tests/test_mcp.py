@@ -112,6 +112,72 @@ def test_an_analysis_has_values_intervals_basis_and_sources(answers: dict[str, A
     assert any("calibrate/profiles" in source for source in found["sources"])
 
 
+@pytest.mark.parametrize("name", ["output_tokens_per_s", "output_tokens_per_s_per_user"])
+def test_the_interval_of_a_rate_is_that_of_e2e_inverted(name: str, answers: dict[str, Any]) -> None:
+    for found in (found_in(answers["analyze"]), *found_in(answers["compare"])["configurations"]):
+        rate, time = found["metrics"][name], found["metrics"]["e2e_s"]
+        users = found["workload"]["batch_size"] if name == "output_tokens_per_s" else 1
+        assert rate["value"] * time["value"] == pytest.approx(128 * users)
+        low, high = (rate["value"] * time["value"] / bound for bound in reversed(time["interval80"]))
+        assert rate["interval80"] == pytest.approx([low, high])
+
+
+@pytest.mark.parametrize("name", ["analyze", "size", "explain", "why", "diagnose"])
+def test_every_answer_has_its_basis_and_sources(name: str, answers: dict[str, Any]) -> None:
+    found = found_in(answers[name])
+    sides = found["basis"].values() if name == "why" else [found["basis"]]
+    for basis in sides:
+        assert basis["kind"] == "calibrated" and "measured" in basis["times"]
+        assert "measured" in basis["kernels_by_basis"]
+    assert any(source.startswith("https://") for source in found["sources"])
+
+
+def test_a_basis_names_the_engine_of_its_times(answers: dict[str, Any]) -> None:
+    assert found_in(answers["size"])["basis"]["engine"] == "vllm"  # the default of a server
+    assert found_in(answers["explain"])["basis"]["engine"] == "kernels"
+    assert found_in(answers["diagnose"])["basis"]["engine"] == found_in(answers["diagnose"])["engine"] == "vllm"
+
+
+def test_a_difference_rests_on_both_runs() -> None:
+    found = TOOLS["why"].called({"a": {**RUN, "efficiency": "ideal"}, "b": RUN, "metric": "output_tokens_per_s"})
+    assert (found["basis"]["a"]["kind"], found["basis"]["b"]["kind"]) == ("ideal", "calibrated")
+    assert found["interval80"]["a"] is None and found["interval80"]["b"] is not None
+    assert found["unit"] == "tokens/s"
+
+
+@pytest.mark.parametrize(
+    "number", ["ttft_s", "metrics.e2e_s", "output_tokens_per_s", "stages.prefill.time_s", "operators.o_proj.time_s"]
+)
+def test_an_explained_time_has_its_interval(number: str) -> None:
+    found = TOOLS["explain"].called({"number": number, **RUN})
+    low, high = found["interval80"]
+    assert 0.0 < low < found["value"] < high < 2.0 * found["value"]
+
+
+def test_an_explained_interval_is_that_of_the_analysis() -> None:
+    stages = lv.analyze("llama-3.2-1b", "a100-80gb-sxm").to_dict()["stages"]
+    operator = next(one for one in stages["prefill"]["operators"] if one["name"] == "o_proj")
+    name = "stages.prefill.operators.o_proj.time_s"
+    assert TOOLS["explain"].called({"number": name, **RUN})["interval80"] == operator["time_interval_s"]["80"]
+    assert TOOLS["explain"].called({"number": "operators.o_proj.traffic_bytes", **RUN})["interval80"] is None
+    assert TOOLS["explain"].called({"number": "memory.total_bytes", **RUN})["interval80"] is None
+
+
+def test_latencies_of_a_sizing_have_intervals(answers: dict[str, Any]) -> None:
+    best = found_in(answers["size"])["best"]
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        low, high = best["interval80"][name]
+        assert low < best[name] < high
+    ideal = TOOLS["size"].called({**RUN, **LOAD, "ttft": "1s", "efficiency": "ideal"})
+    assert ideal["best"]["interval80"] is None and ideal["basis"]["kind"] == "ideal"
+
+
+def test_a_size_is_read_as_its_description_says() -> None:
+    described = arguments.schema("analyze")["properties"]["input_len"]
+    assert "4k" in described["description"] and described["type"] == ["integer", "string"]
+    assert TOOLS["analyze"].called({**RUN, "input_len": "4k"})["workload"]["input_len"] == 4096
+
+
 def test_ideal_times_say_so() -> None:
     found = TOOLS["analyze"].called({**RUN, "efficiency": "ideal"})
     assert found["basis"]["kind"] == "ideal" and found["metrics"]["tpot_s"]["interval80"] is None

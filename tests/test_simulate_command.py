@@ -11,6 +11,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
+from llmviewer.cli.plot import given, loads
 from llmviewer.simulation import run as simulation_run
 
 LLAMA = ["llama-3.1-8b", "--hardware", "h100-sxm"]
@@ -265,3 +266,22 @@ def test_ideal_times_need_no_engine(answer) -> None:
     status, found = answer(*SHORT, "--efficiency", "ideal")
     assert status == 0
     assert found["intervals"]["calibration"] == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "engine"), [("", "vllm"), (" --engine kernels", "kernels"), (" --engine sglang", "sglang")]
+)
+def test_reports_and_plots_of_a_load_have_the_engine_that_is_set(words, engine, tmp_path, monkeypatch) -> None:
+    line = f"llama-3.2-1b --hardware a100 --request-rate 4 --requests 50{words}".split()
+    file, drawn = tmp_path / "report.json", []
+    assert main(["report", *line, "--batch-size", "1", "-o", str(file)]) == 0
+    (made,) = json.loads(file.read_text(encoding="utf-8"))["loads"].values()
+    assert made["engine"].partition("==")[0] == engine
+
+    def simulated(*given):
+        drawn.append(loads.simulated(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(given, "simulated", simulated)
+    assert main(["plot", "latency-cdf", *line, "-o", str(tmp_path / "plot.png")]) == 0
+    assert drawn[0].setting.engine.partition("==")[0] == engine

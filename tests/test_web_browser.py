@@ -18,7 +18,7 @@ from tests.certificate.our_counts import published_config
 from tests.web_pages import CHROMIUM, DESKTOP, PATIENCE, PHONE, WebPage, served
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
-from llmviewer.reports.web.downloads import FILES
+from llmviewer.reports.web.equivalents import FILES
 from llmviewer.reports.web.state import packed, unpacked
 from llmviewer.reports.web.tabs import TABS
 
@@ -408,12 +408,28 @@ def test_a_download_has_the_content_of_the_answer(web: WebPage, name: str) -> No
         lines = content.decode().splitlines()
         at = lines[0].split(",").index("tpot_s")
         asked = lines[0].split(",").index("batch_size")
-        rows = {float(line.split(",")[asked]): float(line.split(",")[at]) for line in csv_rows(lines)}
-        assert rows[4.0] == pytest.approx(result.tpot_s)
+        cells = [line.split(",") for line in csv_rows(lines)]
+        length = lines[0].split(",").index("input_len")
+        rows = {(float(row[asked]), float(row[length])): float(row[at]) for row in cells}
+        assert rows[4.0, 1024.0] == pytest.approx(result.tpot_s)
     else:
         text = content.decode()
         assert "<html" in text
         assert fmt.duration(result.ttft_s) in text
+
+
+@pytest.mark.parametrize(("tab", "verb", "name"), [("size", "Size", "size"), ("load", "Simulate", "simulation")])
+def test_the_files_of_a_load_are_offered_once_it_is_answered(web: WebPage, tab: str, verb: str, name: str) -> None:
+    web.open(f"tab={tab}&model=llama-3.2-1b&input_len=128&output_len=16")
+    expect(web.page.locator("#command")).to_contain_text("--engine kernels")
+    expect(web.page.locator("#equivalent a")).to_have_count(0)
+    web.page.get_by_role("button", name=verb, exact=True).click()
+    with web.page.expect_download() as waiting:
+        web.page.locator(f"#equivalent a[href*='{name}.json']").click()
+    found = json.loads(Path(waiting.value.path()).read_bytes())
+    assert found["schema"] == f"llmviewer.{name}/1"
+    web.page.locator("#equivalent a").first.wait_for()
+    assert web.page.locator("#equivalent a").all_inner_texts()[:2] == ["Report (Markdown)", "JSON"]
 
 
 def csv_rows(lines: list[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
 import re
 import shlex
@@ -23,11 +25,13 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports import format as fmt
+from llmviewer.reports.html import front
 from llmviewer.reports.html.operators import HEADS
 from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.controls import controls
-from llmviewer.reports.web.equivalents import equivalents
+from llmviewer.reports.web.downloads import FILES
+from llmviewer.reports.web.equivalents import equivalents, files_of
 from llmviewer.reports.web.possible import offered
 from llmviewer.reports.web.state import (
     ASKED,
@@ -43,6 +47,8 @@ from llmviewer.reports.web.state import (
     unpacked,
 )
 from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs.load import simulation_of
+from llmviewer.reports.web.tabs.size import MAX_CHIPS, searched, sizing_of
 from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View, memory_points, points
 from llmviewer.result.explanation.explain import explained
@@ -362,6 +368,146 @@ def test_the_command_of_a_load_runs(tab: str, capsys: pytest.CaptureFixture[str]
     assert main(shlex.split(command)[1:]) == 0
     assert capsys.readouterr().out
     assert eval(call, {"lv": lv}) is not None
+
+
+SMALL = "model=llama-3.2-1b&input_len=256&output_len=32&request_rate=4"
+
+
+@pytest.mark.parametrize("words", ["", "&engine=vllm", "&engine=sglang&batching=chunked,tokens%3D512", "&batch_size=8"])
+def test_a_simulation_has_the_engine_of_the_menu(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The menu's default is kernels, that of `simulate` vllm, whose first tokens take longer."""
+    view = View(state=parsed(f"{SMALL}&tab=load&run=load{words}"))
+    made = simulation_of(view).to_dict()
+    assert made["engine"].partition("==")[0] == view.state.words.get("engine", "kernels")
+    command, call = equivalents(view)
+    assert answer_of(command, capsys) == made
+    assert eval(call, {"lv": lv}).to_dict() == made
+    assert f"Engine: {view.state.words.get('engine', 'kernels')}" in drawn(view)
+
+
+def test_the_engine_changes_a_simulation() -> None:
+    first, second = (
+        simulation_of(View(state=parsed(f"{SMALL}&tab=load&run=load{words}"))).to_dict()["ttft_s"]["p99"]
+        for words in ("", "&engine=vllm")
+    )
+    assert first < 0.9 * second
+
+
+SIZED = f"{SMALL}&tab=size&run=size&max_gpus=4"
+
+
+@pytest.mark.parametrize(
+    "words", ["", "&engine=sglang", "&engine=vllm&quantization=fp8&kv_cache_dtype=fp8", "&tensor_parallel_size=2"]
+)
+def test_a_sizing_has_the_options_that_are_set(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(state=parsed(f"{SIZED}{words}"))
+    made = json.loads(json.dumps(sizing_of(view).to_dict()))
+    set_here = {"engine": "kernels", **view.state.words}
+    for name in ("engine", "quantization", "kv_cache_dtype", "tensor_parallel_size"):
+        if name in set_here:  # vllm is the default of the command that simulates the configuration
+            assert made["best"]["options"].get(name, "vllm") == set_here[name]
+    command, call = equivalents(view)
+    assert answer_of(command, capsys) == made
+    assert json.loads(json.dumps(eval(call, {"lv": lv}).to_dict())) == made
+
+
+def test_a_sizing_says_what_it_chooses_itself() -> None:
+    text = drawn(View(state=parsed("tab=size&engine=sglang&quantization=fp8&batch_size=8")))
+    assert "As on the left: Engine sglang, Quantization fp8." in text
+    assert "The batch size does not count." in text
+    assert "chooses what is at its default there: KV cache format, Tensor parallel size" in text
+    assert "tensor_parallel_size" in searched({"engine": "sglang"})
+    assert not {"tensor_parallel_size", "data_parallel_size"} & set(searched({"expert_parallel_size": 2}))
+
+
+@pytest.mark.parametrize(
+    ("query", "line"),
+    [
+        ("tab=size&max_gpus=x", "max_gpus is 'x'; allowed: a number"),
+        ("tab=size&chips=all", f"chips; allowed here: at most {MAX_CHIPS}"),
+        ("tab=size&chips=h1000", "unknown chip 'h1000'"),
+        ("tab=load&request_rate=x", "request_rate is 'x'; allowed: a number of requests per second"),
+    ],
+)
+def test_a_form_with_a_wrong_field_stays_open(query: str, line: str) -> None:
+    _, form, alert = content(View(state=parsed(query)))
+    assert "<form" in form["html"]
+    assert line in unescape(alert["html"])
+
+
+@pytest.mark.parametrize("chips", ["h100,mi300x,l40s,a100-80gb-sxm", "h100,a6000"])
+def test_the_front_of_a_sizing_is_that_of_its_axes(chips: str) -> None:
+    """No point is both cheaper and faster, none is cheaper than the best, which costs as little as the cheapest."""
+    found = sizing_of(View(state=parsed(f"tab=size&run=size&request_rate=10&chips={chips}"))).to_dict()
+    *front_traces, star = front.chart(found).data
+    points = [point for one in front_traces for point in zip(one["x"], one["y"], strict=True)]
+    key = "usd_per_hour" if chips.startswith("h100,m") else "devices"  # an A6000 has no price
+    assert [list(star["x"]), star["name"]] == [[found["best"][key]], "best"]
+    assert star["y"] == pytest.approx([1e3 / found["best"]["output_tokens_per_s_per_user"]])
+    assert len(points) > 3
+    assert all(one == other or one[0] < other[0] or one[1] < other[1] for one in points for other in points)
+    assert min(cost for cost, _ in points) == found["best"][key]
+
+
+# files
+
+
+def downloaded(query: str, name: str) -> Any:
+    return application().test_client().get(f"/download/{name}?{query}")
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "schema"),
+    [
+        (SIZED, "size.json", "llmviewer.size/1"),
+        (f"{SMALL}&tab=load&run=load", "simulation.json", "llmviewer.simulation/1"),
+        ("tab=explain&model=llama-3.2-1b", "explanation.json", "llmviewer.explanation/1"),
+        ("tab=compare&model=llama-3.2-1b&with=model%3Dllama-3.2-3b", "why.json", "llmviewer.why/1"),
+        ("model=llama-3.2-1b", "analysis.json", "llmviewer.analysis/1"),
+    ],
+)
+def test_the_json_of_a_tab_is_that_of_its_command(
+    query: str, name: str, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = View(state=parsed(query))
+    assert files_of(view)[name] == "JSON"
+    found = json.loads(downloaded(query, name).data)
+    assert found["schema"] == schema
+    assert found == answer_of(equivalents(view)[0], capsys)
+
+
+@pytest.mark.parametrize(
+    ("query", "name"), [(SIZED, "size.csv"), (f"{SMALL}&tab=load&run=load", "simulation.csv"), (SIZED, "size.md")]
+)
+def test_the_table_of_a_load_is_that_of_its_command(
+    query: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = equivalents(View(state=parsed(query)))
+    assert main([*shlex.split(command)[1:], "-o", str(tmp_path / name)]) == 0
+    assert downloaded(query, name).get_data(as_text=True) == (tmp_path / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("tab", ["size", "load"])
+def test_a_load_has_no_files_before_it_is_answered(tab: str) -> None:
+    assert files_of(View(state=parsed(f"tab={tab}"))) == {}
+
+
+def test_every_file_of_a_tab_is_made() -> None:
+    listed = [files_of(View(state=parsed(f"tab={tab}&run={tab}&with=batch_size%3D2"))) for tab in TABS]
+    assert {name for files in listed for name in files} == set(FILES)
+
+
+def test_the_sweep_file_has_the_curves_of_its_tab() -> None:
+    rows = list(csv.DictReader(io.StringIO(downloaded("model=llama-3.2-1b&input_len=512", "sweep.csv").text)))
+    assert {float(row["input_len"]) for row in rows} == {256, 512, 1024}
+
+
+@pytest.mark.parametrize(
+    ("address", "status"), [("nothing.json", 404), ("analysis.json?model=nothing", 400), ("why.json?model=gpt2", 400)]
+)
+def test_a_file_that_cannot_be_made_is_a_problem(address: str, status: int) -> None:
+    answer = application().test_client().get(f"/download/{address}")
+    assert (answer.status_code, answer.mimetype) == (status, "application/problem+json")
 
 
 def test_sizes_of_the_address_are_those_of_the_answer() -> None:

@@ -157,6 +157,14 @@ def test_chips_with_figures_that_are_set_are_compared_like_real_ones(figure: str
     assert sum(amounts(found).values()) == pytest.approx(float(b - a), rel=1e-9)
 
 
+def test_a_mapping_is_told_as_the_line_that_states_the_same() -> None:
+    run = {"model": "llama-3.2-1b", "batch_size": 8, "quantization": "w4a16", "enforce_eager": True, "engine": "vllm"}
+    found = lv.why({**run, "hardware": "a100-80gb-sxm"}, {**run, "hardware": "h100-sxm", "output_len": 64}).to_dict()
+    line = "llama-3.2-1b --hardware a100-80gb-sxm --batch-size 8 --engine vllm --enforce-eager --quantization w4a16"
+    assert found["lines"]["a"] == line
+    assert lv.why(*found["lines"].values()).to_dict() == found
+
+
 def test_identical_lines_have_no_difference() -> None:
     found = lv.why(A100, "meta-llama/Llama-3.2-1B --hardware a100")
     assert found.difference == 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,17 @@ def _is_now(configuration: Configuration, workload: Request, name: str, value: A
     return bool(getattr(configuration.options, name) == value)
 
 
-def run_line(model: Any, hardware: Any, words: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Words of the run on the command line, by option; those at their defaults are left out."""
+def run_line(
+    model: Any, hardware: Any, words: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, tuple[str, ...]]:
+    """Words of the run on the command line, by option; those at their defaults are left out.
+
+    defaults: of the command, where they differ from those of `analyze`.
+    """
     found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
     for name, value in words.items():
-        declared = OPTIONS[name]
-        if value in (declared.default, None) or (name not in WORKLOAD and str(value) == str(declared.default)):
+        declared, default = OPTIONS[name], defaults.get(name, OPTIONS[name].default)
+        if value in (default, None) or (name not in WORKLOAD and str(value) == str(default)):
             continue
         if declared.kind is ValueKind.SWITCH:
             found[name] = (flag(name),)

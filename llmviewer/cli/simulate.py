@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -72,19 +70,7 @@ def _views(made: Simulation) -> views.Views:
 
         return simulation_page.page(made.to_dict())
 
-    return views.Views(page=page, document=made.to_dict, rows=lambda: request_rows(made))
-
-
-def request_rows(made: Simulation) -> Sequence[Mapping[str, Any]]:
-    """One row per request."""
-    columns = {name: values.tolist() for name, values in made.request_columns().items()}
-    rows = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
-    return [{name: _cell(value) for name, value in row.items()} for row in rows]
-
-
-def _cell(value: Any) -> Any:
-    """The value of a cell; None for what has not happened."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return views.Views(page=page, document=made.to_dict, rows=made.request_rows)
 
 
 def _write_timeline(made: Simulation, path: str) -> None:

@@ -73,25 +73,9 @@ def _json(views: Views, path: str | None) -> str:
 
 
 def _csv(views: Views, path: str | None) -> str:
+    from llmviewer.reports.cells import csv_text
+
     return csv_text(views.rows())
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV: dotted names for nested fields, a column for each bound of an interval, spaces between list items,
-    empty cells for undefined values."""
-    import csv
-    import io
-
-    from llmviewer.reports.cells import safe_cell
-    from llmviewer.result.columns import flat
-
-    flattened = [flat(row) for row in rows]
-    buffer = io.StringIO()
-    names = list(dict.fromkeys(name for row in flattened for name in row))
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(map(safe_cell, names))
-    writer.writerows([safe_cell(row.get(name)) for name in names] for row in flattened)
-    return buffer.getvalue()
 
 
 FORMATS: dict[str, Callable[[Views, str | None], str]] = {

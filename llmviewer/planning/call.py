@@ -56,7 +56,7 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
     return Sizing(
         question=asked,
         choices=tuple(best),
-        front=front_of(asked, [point for one in screens for point in one.front]),
+        front=front_of(asked, [point for one in screens for point in one.front], best[0] if best else None),
         rejected=tuple(sorted((one for one in rejected if one is not None), key=lambda one: one.hardware)),
         searched=sum(one.points for one in screens),
         structures=sum(len(one.structures) for one in screens),

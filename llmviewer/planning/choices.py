@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmviewer.planning.chance import chance_of
@@ -25,7 +25,8 @@ class Choice:
     None for ideal times.  capacity: highest rate of the replicas within the limits in the steady state, below that for
     which the simulation took one more replica [1/s].  prompt_share: of the time of the devices.  simulated: False for
     points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with their replicas, for the
-    capacity under other loads.
+    capacity under other loads.  ratios: metric -> bounds over value by level, from the calibration; empty for ideal
+    times and the steady state.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Choice:
     mean_tpot_s: float | None = None
     mean_e2e_s: float | None = None
     parts: tuple[Part, ...] = ()
+    ratios: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def tokens_per_s_per_device(self) -> float:
@@ -95,6 +97,7 @@ class Choice:
             "ttft_s": self.ttft_s,
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,
+            "intervals": self.intervals(),
             "probability": self.probability,
             "output_tokens_per_s_per_device": self.tokens_per_s_per_device,
             "output_tokens_per_s_per_user": 1.0 / self.mean_tpot_s if self.mean_tpot_s else None,
@@ -107,6 +110,15 @@ class Choice:
             "price": None if self.price is None else dict(self.price),
             "head_room": self.head_room,
             "simulated": self.simulated,
+        }
+
+    def intervals(self) -> dict[str, dict[str, list[float]]]:
+        """Bounds of each latency by level, from the errors of the calibration [s]; empty where they are not known."""
+        values = {name: getattr(self, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
+        return {
+            name: {level: [values[name] * bound for bound in bounds] for level, bounds in levels.items()}
+            for name, levels in self.ratios.items()
+            if values.get(name) is not None
         }
 
     def _carbon(self) -> dict[str, float]:
@@ -184,6 +196,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         mean_tpot_s=answer.latencies["tpot_s"]["mean"],
         mean_e2e_s=answer.latencies["e2e_s"]["mean"],
         parts=parts,
+        ratios=answer.ratios,
         **found,
     )
 

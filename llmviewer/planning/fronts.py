@@ -14,21 +14,43 @@ from llmviewer.planning.workload import Workload
 LEAST_GAIN = 0.01
 
 
-def front_of(asked: Question, points: Sequence[Candidate]) -> tuple[Choice, ...]:
-    """Points within the limits of which no other is at least as good in both figures, the fastest first."""
-    workload = asked.workload
-    with_prices = asked.words["front"] == "usd"
-    kept = [one for one in points if not with_prices or one.usd_per_hour < float("inf")]
+def front_of(asked: Question, points: Sequence[Candidate], best: Choice | None) -> tuple[Choice, ...]:
+    """Points within the limits of which no other is at least as good in both figures, the fastest first.
 
-    def cost(one: Candidate) -> float:
-        return one.usd_per_hour if with_prices else float(one.devices)
-
+    best: the best configuration, which is one of them unless another is better in both figures; None: no configuration
+    held in simulation, and there is no front.  Points in the steady state are left out that cost less than the least
+    that held in simulation.
+    """
+    if best is None:
+        return ()
+    least = _cost(asked, best) if asked.objective == asked.words["front"] else 0.0
+    kept = [one for one in points if least <= _cost(asked, one) < float("inf")]
     best_s, found = float("inf"), []
-    for one in sorted(kept, key=lambda one: (cost(one), one.mean_tpot_s, len(one.words), str(one.words))):
+    for one in sorted(kept, key=lambda one: (_cost(asked, one), one.mean_tpot_s, len(one.words), str(one.words))):
         if one.mean_tpot_s < best_s * (1.0 - LEAST_GAIN):
             best_s = one.mean_tpot_s
             found.append(one)
-    return tuple(_choice(asked, one, workload) for one in reversed(found))
+    return _with(asked, best, [_choice(asked, one, asked.workload) for one in reversed(found)])
+
+
+def _cost(asked: Question, one: Candidate | Choice) -> float:
+    """Dollars per hour, infinite where no price is known, or devices."""
+    if asked.words["front"] == "gpus":
+        return float(one.devices)
+    return float("inf") if one.usd_per_hour is None else one.usd_per_hour
+
+
+def _with(asked: Question, best: Choice, front: Sequence[Choice]) -> tuple[Choice, ...]:
+    """A front with the best configuration in its place, unless it has a point that is as good in both figures."""
+
+    def beats(one: Choice, other: Choice) -> bool:
+        times = (one.mean_tpot_s or 0.0) <= (other.mean_tpot_s or 0.0)
+        return times and _cost(asked, one) <= _cost(asked, other)
+
+    if _cost(asked, best) == float("inf") or any(beats(one, best) for one in front):
+        return tuple(front)
+    kept = [one for one in front if not beats(best, one)]
+    return tuple(sorted((best, *kept), key=lambda one: -_cost(asked, one)))
 
 
 def steady_choices(asked: Question, screens: Sequence[ChipScreen], simulated: Collection[str]) -> list[Choice]:

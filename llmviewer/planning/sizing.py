@@ -112,6 +112,7 @@ class Sizing:
             ],
             **finite,
             "objective": asked.objective,
+            "front": asked.words["front"],
             "price_kind": asked.prices.kind,
             "spare": asked.words["spare"],
             "load": dict(asked.load.words),

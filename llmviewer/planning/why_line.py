@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmviewer.api import calls
+from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
@@ -25,7 +26,10 @@ DEFAULTS: Mapping[str, Any] = {name: one.default for name, one in OPTIONS.items(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One run.  text: as it was given.  words: every option of a run and size by name, defaults included."""
+    """One run.  text: as it was given; of a mapping the line that states the same.
+
+    words: every option of a run and size by name, defaults included.
+    """
 
     text: str
     model: Any
@@ -48,8 +52,14 @@ def side(given: object) -> Side:
     if isinstance(given, str):
         return _side(given, dict(_words(_lexed(given))))
     if isinstance(given, Mapping):
-        return _side("", dict(given))
+        made = _side("", dict(given))
+        return replace(made, text=shlex.join(_line(made)))
     raise UserError(f"a side is {quoted(given)}; expected a line of analyze, or a mapping of its arguments")
+
+
+def _line(made: Side) -> list[str]:
+    """The words of a run on the command line."""
+    return [word for one in run_line(made.model, made.hardware, made.words).values() for word in one]
 
 
 def _lexed(line: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError
 from llmviewer.server import guard, headers, limits, problems, routes
@@ -12,6 +12,9 @@ from llmviewer.server.budget import Budget
 
 if TYPE_CHECKING:
     from flask import Flask
+
+#: The rule by which Dash answers every path with its page.  The viewer has one page, at `/`, whose state is the query.
+ANY_PATH = "/<path:path>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,4 +97,13 @@ def _new_flask() -> Flask:
         import flask
     except ImportError as error:
         raise UserError("a server needs the packages of the extra web: pip install 'llmviewer[web]'") from error
-    return flask.Flask("llmviewer.server", static_folder=None)
+
+    class Server(flask.Flask):
+        """An application in which unknown paths and wrong methods are errors, beside pages too."""
+
+        def add_url_rule(self, rule: str, *given: Any, **named: Any) -> None:
+            """Add a rule as Flask does, but none for every path."""
+            if rule != ANY_PATH:
+                super().add_url_rule(rule, *given, **named)
+
+    return Server("llmviewer.server", static_folder=None)

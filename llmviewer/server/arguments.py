@@ -83,7 +83,7 @@ def _may_be_listed(name: str) -> bool:
 def of_option(declared: Declaration) -> Schema:
     """The schema of an option of a run with one value."""
     kinds: dict[ValueKind, Schema] = {
-        ValueKind.WHOLE: {"type": "integer", "minimum": declared.least, "maximum": arguments.MAX_WHOLE_NUMBER},
+        ValueKind.WHOLE: own_arguments.whole(declared.least),
         ValueKind.FRACTION: {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
         ValueKind.WORD: {"type": "string"},
         ValueKind.WORDS: {"type": "array", "items": {"type": "string"}},
@@ -115,6 +115,8 @@ def _nullable(one: Schema) -> Schema:
 def check(call: str, given: object) -> dict[str, Any]:
     """The arguments of a request, their names and types of JSON checked; the call itself checks the values.
 
+    Whole numbers may be texts, as on the command line: "4k" is 4096.
+
     Raises UserError with the line that a caller of Python reads.
     """
     if not isinstance(given, Mapping):
@@ -128,7 +130,16 @@ def check(call: str, given: object) -> dict[str, Any]:
         raise UserError(f"{call} needs {' and '.join(missing)}")
     for name, value in given.items():
         _check_type(call, name, value, known["properties"][name])
-    return dict(given)
+    return {name: _whole(value, known["properties"][name]) for name, value in given.items()}
+
+
+def _whole(value: Any, described: Schema) -> Any:
+    """A value, of an argument that takes whole numbers with its texts read; one that is no number stays a text."""
+    if not _takes(described, "integer"):
+        return value
+    if isinstance(value, list):
+        return [_whole(one, described) for one in value]
+    return arguments.parse_size(value) if isinstance(value, str) else value
 
 
 def _main_spelling(alias: str) -> str:
@@ -143,13 +154,20 @@ def _check_type(call: str, name: str, value: object, described: Schema) -> None:
 
     Numbers and texts of options go on to the call, whose errors say what is allowed.
     """
-    plain_option = name in OPTIONS and not isinstance(value, list | dict)
+    plain_option = name in OPTIONS and value is not None and not isinstance(value, list | dict)
     if plain_option or matches(value, described):
         return
     if isinstance(value, list) and not _takes(described, "array"):
-        raise UserError(f"{name} is a list; {call} takes one value; for lists use compare or sweep")
+        raise UserError(f"{name} is a list; {call} takes one value{_where_listed(call, name)}")
     allowed = [TYPES[kind] for kind in _kinds(described)]
     raise UserError(f"{name} is {quoted(value)}; expected {', or '.join(dict.fromkeys(allowed))}")
+
+
+def _where_listed(call: str, name: str) -> str:
+    """The call that takes a list of this argument, for the end of an error."""
+    if name not in OPTIONS or call in ("simulate", "size"):
+        return ""
+    return "; `llmviewer sweep` takes lists" if OPTIONS[name].group == "workload" else "; compare takes lists"
 
 
 def matches(value: object, described: Schema) -> bool:

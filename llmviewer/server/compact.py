@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.planning.run_metrics import RUN_METRICS
+
+if TYPE_CHECKING:
+    from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
+    from llmviewer.planning.sizing import Sizing
+    from llmviewer.planning.why import Why
+    from llmviewer.result.comparison import Comparison
+    from llmviewer.result.explanation.explain import Explanation
+    from llmviewer.result.result import Result
 
 #: Metrics that an assistant reads, with their units.
 METRICS: Mapping[str, str] = {
@@ -22,36 +32,54 @@ LEVEL = "80"
 LEVELS, PARTS, ROWS, SOURCES = 3, 8, 10, 24
 #: Facts of a sizing's configuration that an assistant needs.
 OF_A_CHOICE = (
-    "hardware", "devices", "replicas", "options", "ttft_s", "tpot_s", "e2e_s", "probability",
+    "hardware", "devices", "replicas", "options", "ttft_s", "tpot_s", "e2e_s", "probability", "intervals",
     "output_tokens_per_s_per_device", "output_tokens_per_s_per_user", "usd_per_hour", "usd_per_million_output_tokens",
     "watts", "price", "head_room", "command",
 )  # fmt: skip
 
 
-def analysis(answer: Mapping[str, Any], *, fits: bool) -> dict[str, Any]:
+def analysis(run: Result) -> dict[str, Any]:
     """An analysis: metrics with 80 % intervals, memory, what limits each stage, the basis of its times, sources."""
+    answer = run.to_dict()
     return {
         "model": answer["model"]["name"],
         "hardware": answer["hardware"]["name"],
         "devices": answer["parallelism"]["devices"],
         "workload": answer["workload"],
-        "fits": fits,
-        "metrics": _metrics(answer["metrics"]),
+        "fits": run.fits,
+        "metrics": _metrics(run, answer["metrics"]),
         "memory": {name: answer["memory"][name] for name in MEMORY if name in answer["memory"]},
         "bound": {name: stage["bound"] for name, stage in answer["stages"].items()},
         "basis": basis(answer),
-        "sources": _sources(answer),
+        "sources": sources(run),
         "warnings": answer["warnings"],
     }
 
 
-def _metrics(found: Mapping[str, Any]) -> dict[str, Any]:
-    intervals = found["intervals"]
+def _metrics(run: Result, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with their intervals: of rates and shares those of the times that they are divided by, inverted."""
     return {
-        name: {"value": found[name], "unit": unit, "interval80": intervals.get(name, {}).get(LEVEL)}
+        name: {"value": found[name], "unit": unit, "interval80": _interval(run, name)}
         for name, unit in METRICS.items()
         if found.get(name) is not None
     }
+
+
+def _interval(run: Result, name: str) -> list[float] | None:
+    """Bounds of the 80 % interval of a metric, a stage's time or an operator's time; None where it is not known."""
+    known = run.metrics()["intervals"].get(name)
+    if known:
+        return list(known[LEVEL])
+    if name in RUN_METRICS:
+        return RUN_METRICS[name].interval(run)
+    parts = name.split(".")
+    stage = run.to_dict()["stages"].get(parts[1] if parts[0] == "stages" else "decode")
+    if stage is None or parts[-1] != "time_s":
+        return None
+    if "operators" in parts:
+        operator = ".".join(parts[parts.index("operators") + 1 : -1])
+        stage = next((one for one in stage["operators"] if one["name"] == operator), {})
+    return (stage.get("time_interval_s") or {}).get(LEVEL)
 
 
 def basis(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,37 +92,57 @@ def basis(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": efficiency["kind"], "engine": efficiency.get("engine"), "times": times, "kernels_by_basis": kinds}
 
 
-def _sources(answer: Mapping[str, Any]) -> list[str]:
-    """Sources of the config, of the figures of the chip and of the calibration."""
-    own = answer["provenance"]
+def sources(*runs: Result) -> list[str]:
+    """Sources of the configs, of the figures of the chips and of the calibrations of runs, each once."""
+    return list(dict.fromkeys(one for run in runs for one in _of_a_run(run)))[:SOURCES]
+
+
+def _of_a_run(run: Result) -> Iterable[str]:
+    parts = run.parts()
+    own, efficiency = parts["provenance"](), parts["efficiency"]()
     figures = (one["source"] for one in own["figures"].values() if one.get("source"))
-    named = (own.get("model"), own.get("hardware"), answer["efficiency"].get("profile"), *figures)
-    return list(dict.fromkeys(str(one) for one in named if one))[:SOURCES]
+    named = (own.get("model"), own.get("hardware"), efficiency.get("profile"), *figures)
+    return (str(one) for one in named if one)
 
 
-def comparison(answer: Mapping[str, Any], fits: Sequence[bool]) -> dict[str, Any]:
+def basis_of(run: Result) -> dict[str, Any]:
+    """The basis of the times of a run."""
+    parts = run.parts()
+    return basis({name: parts[name]() for name in ("efficiency", "provenance")})
+
+
+def comparison(found: Comparison) -> dict[str, Any]:
     """Configurations side by side: each analysis in short, its options, its ratios to the first."""
-    rows = []
-    for one, fitting in zip(answer["configurations"], fits, strict=True):
-        short = analysis(one, fits=fitting)
+    rows, answer = [], found.to_dict()
+    for one, run in zip(answer["configurations"], found.results, strict=True):
+        short = analysis(run)
         more = {name: one[name] for name in ("dtype", "techniques", "ratio_to_first", "separable_from_first")}
         rows.append({**short, **more})
     return {"workload": answer["workload"], "configurations": rows}
 
 
-def sizing(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """A sizing: the best configuration and others, or the gate that rejected every candidate."""
+#: How a sizing has its figures, before the basis of the times of steps.
+SIMULATED = "simulated request by request with times of steps as of analyze; probability: chance that every limit holds"
+
+
+def sizing(found_by: Sizing, run: Result | None) -> dict[str, Any]:
+    """A sizing: the best configuration and others, or the gate that rejected every candidate.
+
+    run: an analysis of the best configuration, for the basis of its times; None if there is none.
+    """
+    answer = found_by.to_dict()
     found = [_choice(one) for one in answer["configurations"]]
     rejected = [{name: one[name] for name in ("hardware", "constraint", "text")} for one in answer["rejected"]]
+    prices = [one["price"]["source"] for one in found if one.get("price")]
     made = {
         "feasible": answer["feasible"],
         "best": found[0] if found else None,
         "others": found[1:ROWS],
         "rejected": rejected,
         "request": answer["request"],
-        "basis": "step times as of analyze, simulated request by request; probability: chance that every limit holds",
+        "basis": {"latencies": SIMULATED, **({} if run is None else basis_of(run))},
         "searched": answer["searched"],
-        "sources": list(dict.fromkeys(one["price"]["source"] for one in found if one.get("price"))),
+        "sources": list(dict.fromkeys([*prices, *(() if run is None else sources(run))]))[:SOURCES],
         "warnings": answer["notes"],
     }
     if not found:
@@ -104,14 +152,28 @@ def sizing(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choice(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one[name] for name in OF_A_CHOICE if one.get(name) is not None}
+    """The facts of a configuration, with the 80 % intervals of its latencies; null for those of the steady state."""
+    kept = {name: one[name] for name in OF_A_CHOICE if one.get(name) is not None}
+    bounds = {name: levels[LEVEL] for name, levels in one["intervals"].items()}
+    return {**{name: value for name, value in kept.items() if name != "intervals"}, "interval80": bounds or None}
 
 
-def explanation(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """A number with its formula and largest parts, and the sources of all its leaves."""
-    sources = list(dict.fromkeys(_leaf_sources(answer)))
+def explanation(found: Explanation, run: Result) -> dict[str, Any]:
+    """A number with its interval, its formula and largest parts, and the sources of all its leaves.
+
+    run: the analysis that has the number.
+    """
+    answer = found.to_dict()
+    leaves = list(dict.fromkeys(_leaf_sources(answer)))
     made = _node(answer, LEVELS)
-    return {**made, "sources": sources[:SOURCES], "sources_left_out": max(len(sources) - SOURCES, 0)}
+    return {
+        **made,
+        "interval80": _interval(run, found.metric.removeprefix("metrics.").removeprefix("memory.")),
+        "basis": basis_of(run),
+        "sources": leaves[:SOURCES],
+        "sources_left_out": max(len(leaves) - SOURCES, 0),
+        "warnings": list(found.warnings),
+    }
 
 
 def _node(one: Mapping[str, Any], levels: int) -> dict[str, Any]:
@@ -133,17 +195,29 @@ def _leaf_sources(one: Mapping[str, Any]) -> Iterator[str]:
         yield str(one["source"])
 
 
-def difference(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The difference between two runs by factor, with the operators that differ most."""
-    left_out = ("schema", "operators", "merged")
+def difference(found: Why) -> dict[str, Any]:
+    """The difference between two runs by factor, with the operators that differ most, and what both rest on."""
+    answer, left_out = found.to_dict(), ("schema", "operators", "merged")
     operators = sorted(answer["operators"], key=lambda one: -abs(one["amount"]))[:ROWS]
-    return {**{name: value for name, value in answer.items() if name not in left_out}, "operators": operators}
+    a, b = found.results
+    return {
+        **{name: value for name, value in answer.items() if name not in left_out},
+        "unit": METRICS.get(answer["metric"], "bytes" if answer["metric"].endswith("bytes") else ""),
+        "operators": operators,
+        "basis": {"a": basis_of(a), "b": basis_of(b)},
+        "sources": sources(a, b),
+    }
 
 
-def diagnosis(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """A measured run against its prediction: the largest parts of the difference and what to try."""
+def diagnosis(found: Diagnosis, run: Result) -> dict[str, Any]:
+    """A measured run against its prediction: the largest parts of the difference and what to try.
+
+    run: an analysis of the configuration of which the prediction is, for the basis of its times.
+    """
+    answer = found.to_dict()
     left_out = ("schema", "operators", "kernels", "parts")
     parts = sorted(answer.get("parts") or [], key=lambda one: -abs(one.get("amount_s") or 0.0))[:ROWS]
     operators = [one for one in answer.get("operators") or [] if one.get("verdict") not in ("fine", "no kernel")]
     kept = {name: value for name, value in answer.items() if name not in left_out}
-    return {**kept, "parts": parts, "operators": operators[:ROWS]}
+    rests_on = {"basis": basis_of(run), "sources": sources(run)}
+    return {**kept, "parts": parts, "operators": operators[:ROWS], **rests_on}

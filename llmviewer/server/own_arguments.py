@@ -32,6 +32,14 @@ KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "explain": (),
 }
 _TEXT = {"type": "string"}
+
+
+def whole(least: int) -> dict[str, Any]:
+    """The schema of a whole number, or of its text with a suffix as on the command line."""
+    most = arguments.MAX_WHOLE_NUMBER
+    return {"type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": "^[0-9.]+[kKmM]?$"}
+
+
 _SIDE = {
     "type": ["string", "object"],
     "description": (
@@ -40,7 +48,7 @@ _SIDE = {
     ),
 }
 _LIMIT = {"type": ["string", "number"], "description": "A limit: 2s (of the mean), or p99:80ms under a load."}
-_SIZES = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "integer", "minimum": 1}}]}
+_SIZES = {"anyOf": [whole(1), {"type": "array", "items": whole(1), "minItems": 1}]}
 #: Argument -> its schema, in every call that has it.
 OWN: Mapping[str, Mapping[str, Any]] = {
     "model": {
@@ -72,7 +80,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         ),
     },
     "stage": {**_TEXT, "enum": ["", "prefill", "decode"], "description": "The stage of a pass without marks."},
-    "passes": {"type": "integer", "minimum": 1, "description": "Forward passes that a table of kernels has."},
+    "passes": {**whole(1), "description": "Forward passes that a table of kernels has."},
     "price": {
         "type": ["string", "array"],
         "items": _TEXT,
@@ -87,7 +95,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "tpot": _LIMIT,
     "e2e": _LIMIT,
     "tokens_per_s": {"type": ["string", "number"], "description": "Tokens per second of one user to meet: 100."},
-    "max_gpus": {"type": "integer", "minimum": 1, "description": "Most devices."},
+    "max_gpus": {**whole(1), "description": "Most devices."},
     "context": {**_SIZES, "description": "Context lengths in tokens."},
 }
 #: Call -> arguments whose meaning is another one there.
@@ -129,7 +137,7 @@ def _of_a_load(call: str, name: str) -> Mapping[str, Any] | None:
     one = declared[name]
     kinds: dict[LoadKind, dict[str, Any]] = {
         LoadKind.NUMBER: {"type": ["number", "string"]},
-        LoadKind.WHOLE: {"type": "integer", "minimum": 0, "maximum": arguments.MAX_WHOLE_NUMBER},
+        LoadKind.WHOLE: whole(0),
         LoadKind.TEXT: {"type": ["string", "number"]},
         LoadKind.SWITCH: {"type": "boolean"},
     }

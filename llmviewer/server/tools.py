@@ -8,6 +8,7 @@ from typing import Any
 
 from llmviewer.core.errors import unknown
 from llmviewer.server import arguments, calls, compact, limits, own_arguments
+from llmviewer.techniques.options import OPTIONS
 
 #: What an assistant is told about all tools.
 INSTRUCTIONS = (
@@ -45,6 +46,38 @@ def _call(name: str, short: Callable[[Any], dict[str, Any]]) -> Callable[[Words]
         return short(own_arguments.function(name)(**words))
 
     return answer
+
+
+def _explained(given: Words) -> dict[str, Any]:
+    """The explanation of a number, with what the run that has it rests on."""
+    words = arguments.check("explain", given)
+    run = {name: value for name, value in words.items() if name != "number"}
+    return compact.explanation(own_arguments.function("explain")(**words), own_arguments.function("analyze")(**run))
+
+
+def _sized(given: Words) -> dict[str, Any]:
+    """The answer of a sizing, with what the times of its best configuration rest on."""
+    from llmviewer.simulation.call import ENGINE
+
+    words = arguments.check("size", given)
+    found = own_arguments.function("size")(**words)
+    if found.best is None:
+        return compact.sizing(found, None)
+    workload = found.question.workload
+    sizes = {"input_len": workload.input_len, "output_len": workload.output_len}
+    options = {name: value for name, value in found.best.options.items() if name in OPTIONS}
+    run = {"engine": ENGINE, **options, **{name: max(round(value), 1) for name, value in sizes.items()}}
+    hardware = found.best.parts[0][0].screened.hardware
+    return compact.sizing(found, own_arguments.function("analyze")(words["model"], hardware, **run))
+
+
+def _diagnosed(given: Words) -> dict[str, Any]:
+    """The diagnosis of a file, with what the prediction rests on."""
+    words = arguments.check("diagnose", given)
+    found = own_arguments.function("diagnose")(**words)
+    of_the_file = ("measured", *own_arguments.KEYWORDS["diagnose"])
+    run = {name: value for name, value in words.items() if name not in of_the_file and value is not None}
+    return compact.diagnosis(found, own_arguments.function("analyze")(**{**run, "engine": found.engine}))
 
 
 def _models(given: Words) -> dict[str, Any]:
@@ -96,7 +129,7 @@ TOOLS: Mapping[str, Tool] = {
                 " or batch of a model on a chip, with 80 % intervals. Use it for: how fast, and does it fit."
             ),
             schema=lambda: arguments.schema("analyze"),
-            answer=_call("analyze", lambda found: compact.analysis(found.to_dict(), fits=found.fits)),
+            answer=_call("analyze", compact.analysis),
         ),
         Tool(
             name="compare",
@@ -107,10 +140,7 @@ TOOLS: Mapping[str, Tool] = {
                 " is beyond the errors."
             ),
             schema=lambda: arguments.schema("compare"),
-            answer=_call(
-                "compare",
-                lambda found: compact.comparison(found.to_dict(), [one.fits for one in found.results]),
-            ),
+            answer=_call("compare", compact.comparison),
         ),
         Tool(
             name="size",
@@ -121,7 +151,7 @@ TOOLS: Mapping[str, Tool] = {
                 " every candidate. hardware: a chip, a list, or all."
             ),
             schema=lambda: arguments.schema("size"),
-            answer=_call("size", lambda found: compact.sizing(found.to_dict())),
+            answer=_sized,
         ),
         Tool(
             name="explain",
@@ -131,7 +161,7 @@ TOOLS: Mapping[str, Tool] = {
                 " to data sheets and fits. Use it for: where does this number come from."
             ),
             schema=lambda: arguments.schema("explain"),
-            answer=_call("explain", lambda found: compact.explanation(found.to_dict())),
+            answer=_explained,
         ),
         Tool(
             name="why",
@@ -141,7 +171,7 @@ TOOLS: Mapping[str, Tool] = {
                 " options and sizes so that it adds up, with the probability that its sign is right."
             ),
             schema=lambda: arguments.schema("why"),
-            answer=_call("why", lambda found: compact.difference(found.to_dict())),
+            answer=_call("why", compact.difference),
         ),
         Tool(
             name="diagnose",
@@ -151,7 +181,7 @@ TOOLS: Mapping[str, Tool] = {
                 " measured, on this machine: a profile or the result of a benchmark."
             ),
             schema=lambda: arguments.schema("diagnose"),
-            answer=_call("diagnose", lambda found: compact.diagnosis(found.to_dict())),
+            answer=_diagnosed,
         ),
         Tool(
             name="list_models",

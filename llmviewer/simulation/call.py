@@ -99,12 +99,14 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
 
 
 def simulate_server(options: Mapping[str, Any], load_words: Mapping[str, Any]) -> Simulation:
-    """The simulation of a configuration whose engine and batching are those of a server unless they were set.
+    """The simulation of a configuration with the engine and the batching of a server unless they were set.
 
-    options: of a run, with model and hardware, defaults included.  load_words: options of the load.
+    options: of a run, with model and hardware, defaults included but for the engine, which is "" where it was not set;
+    the default batching is not that of a server.  load_words: options of the load.
     """
-    of_a_server = {"engine": ENGINE, "batching": BATCHING}
-    server = {name: value for name, value in of_a_server.items() if options.get(name) in (OPTIONS[name].default, None)}
+    server = {"engine": options.get("engine") or ENGINE}
+    if options.get("batching") in (OPTIONS["batching"].default, None):
+        server["batching"] = BATCHING
     return simulate(**{**options, **server, **load_words})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -213,6 +214,19 @@ class Simulation:
         more = ("cached_tokens", "preemptions", "replica")
         columns = {name: getattr(records, name) for name in (*names, *more)}
         return {"request": np.arange(len(records)), **columns, "status": status}
+
+    def request_rows(self) -> list[dict[str, Any]]:
+        """One row per request of the first replication; None for what has not happened."""
+        columns = {name: values.tolist() for name, values in self.request_columns().items()}
+        return [
+            {name: _cell(value) for name, value in zip(columns, cells, strict=True)}
+            for cells in zip(*columns.values(), strict=True)
+        ]
+
+
+def _cell(value: Any) -> Any:
+    """The value of a cell; None for what has not happened."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _latencies(outcomes: Sequence[Outcome], windows: Sequence[stats.Window]) -> dict[str, dict[str, float | None]]:

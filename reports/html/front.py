@@ -1,4 +1,4 @@
-"""The front of a sizing as Plotly JSON: cost against latency of the configurations that no other one beats."""
+"""The front of a sizing as Plotly JSON: cost against TPOT of the configurations that no other one beats in both."""
 
 from __future__ import annotations
 
@@ -10,44 +10,72 @@ from llmviewer.reports.html.charts import IN_FULL, Chart, Json, series
 
 #: Largest multiple of the least cost that is drawn; dearer points are far beyond need.
 MOST_TIMES = 20.0
+#: What a sizing sets against tokens per second and user -> key of its figure, title of the axis, unit.
+COSTS = {"usd": ("usd_per_hour", "Dollars per hour", "$/h"), "gpus": ("devices", "Devices", "devices")}
 
 
 def chart(answer: dict[str, Any]) -> Chart:
-    """Returns the chart of a sizing object: dollars per hour, or devices where a price is unknown, against TPOT."""
-    points = answer["frontier"]
-    priced = all(one["usd_per_hour"] for one in points)
-    costs = [float(one["usd_per_hour"] if priced else one["devices"]) for one in points]
-    kept = [at for at, cost in enumerate(costs) if cost <= MOST_TIMES * min(costs)]
-    names = list(dict.fromkeys(points[at]["hardware"] for at in kept))
-    title, unit = ("Dollars per hour", "$/h") if priced else ("Devices", "devices")
-    data = [_trace(name, at, [(costs[i], points[i]) for i in kept if points[i]["hardware"] == name], unit)
+    """Returns the chart of a sizing object: the two figures of its front, and the best configuration as a star.
+
+    TPOT is the mean, whose inverse is the front's tokens per second and user.
+    """
+    key, title, unit = COSTS[answer["request"]["front"]]
+    points, best = answer["frontier"], answer["best"]
+    least = min(one[key] for one in points)
+    kept = [one for one in points if one[key] <= MOST_TIMES * least]
+    names = list(dict.fromkeys(one["hardware"] for one in kept))
+    data = [_trace(name, at, [one for one in kept if one["hardware"] == name], key, unit)
             for at, name in enumerate(names)]  # fmt: skip
+    note = "Star: the best configuration, simulated; the others are in the steady state."
+    more = f" Drawn: configurations of up to {MOST_TIMES:g} times the least cost." if len(kept) < len(points) else ""
     return Chart(
         key="front",
         title="Front of cost and latency",
-        alt=f"{len(kept)} configurations none of which is both cheaper and faster: {title.lower()} against TPOT.",
+        alt=f"{len(kept)} configurations none of which is both cheaper and faster: {title.lower()} against mean TPOT.",
         table="size",
-        data=data,
+        data=[*data, _best(best, key, unit)] if best[key] is not None else data,
         layout={
             "xaxis": {"title": {"text": title}, "type": "log", **IN_FULL},
-            "yaxis": {"title": {"text": "TPOT (ms)"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": "Mean TPOT (ms)"}, "rangemode": "tozero"},
             "hovermode": "closest",
         },
-        note=f"Drawn: configurations of up to {MOST_TIMES:g} times the least cost." if len(kept) < len(points) else "",
+        note=note + more,
     )
 
 
-def _trace(name: str, at: int, points: list[tuple[float, dict[str, Any]]], unit: str) -> Json:
+def _milliseconds(one: dict[str, Any]) -> float:
+    """Returns the mean TPOT of a configuration [ms]."""
+    return 1e3 / float(one["output_tokens_per_s_per_user"])
+
+
+def _words(one: dict[str, Any], key: str, unit: str) -> str:
+    cost, latency = fmt.digits(one[key]), fmt.duration(_milliseconds(one) * 1e-3)
+    return f"{one['devices']} × {escape(one['hardware'])}: {cost} {unit}, {latency}"
+
+
+def _trace(name: str, at: int, points: list[dict[str, Any]], key: str, unit: str) -> Json:
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": escape(name),
-        "x": [cost for cost, _ in points],
-        "y": [one["tpot_s"] * 1e3 for _, one in points],
-        "hovertext": [
-            f"{escape(name)}: {fmt.digits(cost)} {unit}, {fmt.duration(one['tpot_s'])}" for cost, one in points
-        ],
+        "x": [float(one[key]) for one in points],
+        "y": [_milliseconds(one) for one in points],
+        "hovertext": [_words(one, key, unit) for one in points],
         "hoverinfo": "text",
         "line": {"color": series(at), "width": 1},
         "marker": {"color": series(at), "size": 8},
+    }
+
+
+def _best(one: dict[str, Any], key: str, unit: str) -> Json:
+    """Returns the mark of the best configuration."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "best",
+        "x": [float(one[key])],
+        "y": [_milliseconds(one)],
+        "hovertext": [f"best: {_words(one, key, unit)}"],
+        "hoverinfo": "text",
+        "marker": {"color": "--ink", "size": 14, "symbol": "star"},
     }

@@ -98,13 +98,12 @@ def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:
     try:
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
         made = content(view)
-        end = foot(view)
     except UserError as error:
         return _refused(state, str(error), offered)
     key = possible.key(state)
     named = view.configuration.model.name
     side = no_update if key == offered else controls(state, possible.offered(view), named)
-    return tabs(state), piece("alerts", warnings), end, side, made, key
+    return tabs(state), piece("alerts", warnings), foot(view), side, made, key
 
 
 def _known(state: Asked) -> Asked:

@@ -65,12 +65,13 @@ def controls(state: State, offered: dict[str, list[str]], named: str) -> str:
     )
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """Title of the control of an option."""
     return LABELS.get(name, name.replace("_", " ").capitalize())
 
 
 def _named(name: str, value: str, default: str) -> Control:
-    return Control(name=name, label=_label(name), value=value, default=default, choices=_with(value, NAMES[name]()))
+    return Control(name=name, label=label(name), value=value, default=default, choices=_with(value, NAMES[name]()))
 
 
 def _with(value: str, values: list[str]) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ def _option(name: str, state: State, offered: dict[str, list[str]]) -> Control:
         known = ["false", "true"]
     return Control(
         name=name,
-        label=_label(name),
+        label=label(name),
         value=value,
         default=default,
         help=declared.help,

@@ -7,11 +7,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, abort, request
 
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.reports import markdown, simulation_page, sizing_page
+from llmviewer.reports.cells import csv_text, safe_frame
 from llmviewer.reports.web.equivalents import run_of
 from llmviewer.reports.web.state import parsed
+from llmviewer.reports.web.tabs.compare import why_of
+from llmviewer.reports.web.tabs.explain import explanation_of
+from llmviewer.reports.web.tabs.load import simulation_of
+from llmviewer.reports.web.tabs.size import sizing_of
+from llmviewer.reports.web.tabs.sweep import batches_of, inputs_of
 from llmviewer.reports.web.view import View, points
 
 downloads = Blueprint("downloads", __name__)
@@ -19,14 +25,11 @@ downloads = Blueprint("downloads", __name__)
 
 @downloads.get("/download/<name>")
 def download(name: str) -> Response:
-    """A file of the answer to the query; status 400 with one line for a question without an answer."""
-    try:
-        if name not in FILES:
-            raise unknown("file", name, FILES)
-        kind, make = FILES[name]
-        content = make(View(state=parsed(request.query_string.decode("utf-8", "replace"))))
-    except UserError as error:
-        return Response(f"{error}\n", status=400, mimetype="text/plain")
+    """A file of the answer to the query; not found for any other name.  Raises UserError."""
+    if name not in FILES:
+        abort(404)
+    kind, make = FILES[name]
+    content = make(View(state=parsed(request.query_string.decode("utf-8", "replace"))))
     return Response(content, mimetype=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
@@ -36,20 +39,19 @@ def _report(view: View) -> str:
     from llmviewer.reports.report import Report
 
     found = verdict(view.configuration, view.request, view.result)
-    columns = _points(view)
+    columns = _points(view, [view.sizes["input_len"]])
     command, _ = run_of(view, "report", "", view.options)
     made = Report(results={view.name: view.result}, points=columns, verdicts={view.name: found}, command=command)
     return page.text(made)
 
 
-def _points(view: View) -> dict[str, list[Any]]:
-    from llmviewer.reports.web.tabs.sweep import batches_of
-
-    return points(view, batches_of(view), [view.sizes["input_len"]], [view.sizes["output_len"]])
+def _points(view: View, inputs: list[int]) -> dict[str, list[Any]]:
+    return points(view, batches_of(view), inputs, [view.sizes["output_len"]])
 
 
-def _json(view: View) -> str:
-    return json.dumps(view.result.to_dict(), indent=1)
+def _json(answered: Callable[[View], Any]) -> Callable[[View], str]:
+    """The file of an answer that has a document of the command line."""
+    return lambda view: json.dumps(answered(view).to_dict(), indent=1)
 
 
 def _operators(view: View) -> str:
@@ -59,12 +61,10 @@ def _operators(view: View) -> str:
 def _sweep(view: View) -> str:
     import pandas as pd
 
-    return _csv(pd.DataFrame(_points(view)))
+    return _csv(pd.DataFrame(_points(view, inputs_of(view))))
 
 
 def _csv(frame: Any) -> str:
-    from llmviewer.reports.cells import safe_frame
-
     content: str = safe_frame(frame).to_csv(index=False)
     return content
 
@@ -80,8 +80,16 @@ def _roofline(view: View) -> bytes:
 #: Name -> media type, and the function that makes the file.
 FILES: dict[str, tuple[str, Callable[[View], str | bytes]]] = {
     "report.html": ("text/html", _report),
-    "analysis.json": ("application/json", _json),
+    "analysis.json": ("application/json", _json(lambda view: view.result)),
     "operators.csv": ("text/csv", _operators),
     "sweep.csv": ("text/csv", _sweep),
     "roofline.png": ("image/png", _roofline),
+    "explanation.json": ("application/json", _json(explanation_of)),
+    "why.json": ("application/json", _json(why_of)),
+    "size.md": ("text/markdown", lambda view: markdown.text(sizing_page.page(sizing_of(view).to_dict()))),
+    "size.json": ("application/json", _json(sizing_of)),
+    "size.csv": ("text/csv", lambda view: csv_text(sizing_of(view).rows())),
+    "simulation.md": ("text/markdown", lambda view: markdown.text(simulation_page.page(simulation_of(view).to_dict()))),
+    "simulation.json": ("application/json", _json(simulation_of)),
+    "simulation.csv": ("text/csv", lambda view: csv_text(simulation_of(view).request_rows())),
 }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from shlex import join
 from typing import Any
 
 from llmviewer.api.trials import run_line
+from llmviewer.core.errors import UserError
+from llmviewer.planning.call import size
 from llmviewer.reports.web.markup import piece
+from llmviewer.reports.web.questions import defaults, is_asked
 from llmviewer.reports.web.tabs.explain import number_of
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import chips_of, words_of
 from llmviewer.reports.web.tabs.sweep import batches_of, inputs_of
 from llmviewer.reports.web.view import View, view_of
+from llmviewer.simulation.call import simulate
 from llmviewer.techniques.options import OPTIONS, ValueKind
 
 #: Name of the visitor's own model, in commands.
@@ -23,9 +27,9 @@ def equivalents(view: View) -> tuple[str, str]:
     """The command and the Python call of the open tab.  Raises UserError."""
     tab = view.state.tab
     if tab == "size":
-        return _loaded(view, "size", ",".join(chips_of(view)), words_of(view))
+        return _loaded(view, size, ",".join(chips_of(view)), words_of(view))
     if tab == "load":
-        return _loaded(view, "simulate", view.state.hardware, load_of(view))
+        return _loaded(view, simulate, view.state.hardware, load_of(view))
     if tab == "sweep":
         lists = {**view.options, "batch_size": batches_of(view), "input_len": inputs_of(view)}
         return run_of(view, "sweep", "", lists)
@@ -45,31 +49,30 @@ def run_of(view: View, verb: str, first: str, words: Mapping[str, Any]) -> tuple
     return command, f'lv.{verb}({subject}, "{view.state.hardware}"{_keywords(words)})'
 
 
-def _line(view: View, hardware: str, words: Mapping[str, Any]) -> list[str]:
+def _line(view: View, hardware: str, words: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> list[str]:
     subject = OWN if view.state.config else view.state.model
-    return [word for one in run_line(subject, hardware, words).values() for word in one]
+    return [word for one in run_line(subject, hardware, words, known or {}).values() for word in one]
 
 
 def _subject(view: View) -> str:
     return f'"{OWN}"' if view.state.config else f'"{view.state.model}"'
 
 
-def _keywords(words: Mapping[str, Any]) -> str:
-    return "".join(f", {name}={value!r}" for name, value in words.items() if not _is_default(name, value))
+def _keywords(words: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> str:
+    """Keyword arguments, without those at their defaults.  known: defaults of the call that are not those of a run."""
+    unset = {name: one.default for name, one in OPTIONS.items() if one.kind is not ValueKind.SWITCH} | dict(known or {})
+    given = (item for item in words.items() if item[0] not in unset or item[1] != unset[item[0]])
+    return "".join(f", {name}={value!r}" for name, value in given)
 
 
-def _is_default(name: str, value: Any) -> bool:
-    declared = OPTIONS.get(name)
-    return declared is not None and value == declared.default and declared.kind is not ValueKind.SWITCH
-
-
-def _loaded(view: View, verb: str, hardware: str, words: Mapping[str, Any]) -> tuple[str, str]:
+def _loaded(view: View, call: Callable[..., Any], hardware: str, words: Mapping[str, Any]) -> tuple[str, str]:
     """The command of a load, whose options are not those of a run alone."""
+    verb, known = call.__name__, defaults(call)
     run = {name: value for name, value in words.items() if name in OPTIONS}
     load = {name: value for name, value in words.items() if name not in OPTIONS}
     flags = [word for name, value in load.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    command = join(("llmviewer", verb, *_line(view, hardware, run), *flags))
-    return command, f'lv.{verb}({_subject(view)}, "{hardware}"{_keywords({**load, **run})})'
+    command = join(("llmviewer", verb, *_line(view, hardware, run, known), *flags))
+    return command, f'lv.{verb}({_subject(view)}, "{hardware}"{_keywords({**load, **run}, known)})'
 
 
 def _compared(first: View, last: View) -> tuple[str, str]:
@@ -78,7 +81,7 @@ def _compared(first: View, last: View) -> tuple[str, str]:
     return join(("llmviewer", "why", *sides)), f"lv.why({sides[0]!r}, {sides[1]!r})"
 
 
-#: File -> what it is.
+#: File of a run -> what it is.
 FILES = {
     "report.html": "Report",
     "analysis.json": "JSON",
@@ -86,8 +89,27 @@ FILES = {
     "sweep.csv": "Sweep (CSV)",
     "roofline.png": "Roofline (PNG)",
 }
+#: Tab whose answer is not that of a run -> the files of its answer.
+OF_TABS: Mapping[str, Mapping[str, str]] = {
+    "size": {"size.md": "Report (Markdown)", "size.json": "JSON", "size.csv": "Configurations (CSV)"},
+    "load": {"simulation.md": "Report (Markdown)", "simulation.json": "JSON", "simulation.csv": "Requests (CSV)"},
+    "explain": {"explanation.json": "JSON"},
+}
+
+
+def files_of(view: View) -> Mapping[str, str]:
+    """Files of the answer of the open tab; none of a load before it is answered."""
+    tab = view.state.tab
+    if tab in ("size", "load") and not is_asked(view):
+        return {}
+    if tab == "compare" and view.state.others:
+        return {"why.json": "JSON"}
+    return OF_TABS.get(tab, FILES)
 
 
 def foot(view: View) -> str:
-    """HTML of the command, the call and the downloads of a view.  Raises UserError."""
-    return piece("foot", *equivalents(view), FILES, view.state.query())
+    """HTML of the command, the call and the downloads of a view; empty for fields that cannot be read."""
+    try:
+        return piece("foot", *equivalents(view), files_of(view), view.state.query())
+    except UserError:  # the tab says so
+        return ""

@@ -1,13 +1,21 @@
-"""Forms of the tabs whose answers take seconds: fields, and a button that asks."""
+"""Forms of the tabs whose answers take seconds: fields, a button that asks, and the options of the servers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
+
+#: Size of a single run: under a load, arrivals make the batches.
+BATCH = "batch_size"
+#: Answers of a form that a process keeps, for the page and its files.
+MOST_ANSWERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +33,19 @@ def form(view: View, fields: Sequence[Field], verb: str, note: str) -> Piece:
     return block(piece("form", listed, verb, note))
 
 
-def answer(view: View, answered: Callable[[View], list[Piece]]) -> list[Piece]:
-    """The answer of a tab, if the address asks for it; one line where the question has none."""
-    if view.state.shown["run"] != view.state.tab:
-        return []
+def is_asked(view: View) -> bool:
+    """Whether the address asks for the answer of the open tab."""
+    return view.state.shown["run"] == view.state.tab
+
+
+def answer(view: View, asked: Callable[[View], object], answered: Callable[[View], list[Piece]]) -> list[Piece]:
+    """The answer of a tab, if the address asks for it; one line where the question has none.
+
+    asked: reads the fields, whose errors are shown before an answer is asked for.
+    """
     try:
-        return answered(view)
+        asked(view)
+        return answered(view) if is_asked(view) else []
     except UserError as error:
         return [block(piece("alerts", [str(error)]))]
 
@@ -38,3 +53,18 @@ def answer(view: View, answered: Callable[[View], list[Piece]]) -> list[Piece]:
 def text_of(view: View, field: Field) -> str:
     """The text of a field: of the address, or where it starts; chips start with the one asked."""
     return view.state.asked.get(field.name) or field.start or view.state.hardware
+
+
+def run_words(view: View) -> dict[str, Any]:
+    """Options of the run for `lv.simulate` and `lv.size`, lengths included.
+
+    The engine is always among them, since the default of the menu is not that of these calls.  Raises UserError.
+    """
+    options = {name: value for name, value in view.options.items() if name != BATCH}
+    return {"engine": OPTIONS["engine"].default, **options}
+
+
+def defaults(call: Callable[..., Any]) -> Mapping[str, Any]:
+    """Returns the default of each option of a run in a call."""
+    known = signature(call).parameters
+    return {name: known[name].default for name in OPTIONS if name in known and name not in WORKLOAD}

@@ -10,6 +10,7 @@ from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.simulation.call import simulate_server
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.result import Simulation
+from llmviewer.techniques.options import OPTIONS
 
 
 def separated(kind: PlotKind, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -21,6 +22,11 @@ def separated(kind: PlotKind, options: Mapping[str, Any]) -> tuple[dict[str, Any
             if value != LOAD[name].default:
                 raise UserError(f"{name} is {quoted(value)}; this plot does not take it")
     return load, others
+
+
+def default_engine(kind: PlotKind) -> str:
+    """The engine where none is set: that of a run; "" for a load, which has that of a server."""
+    return "" if kind.data is PlotData.LOAD else str(OPTIONS["engine"].default)
 
 
 def simulated(options: Mapping[str, Any], load: Mapping[str, Any], sizes: Mapping[str, str]) -> Simulation:

@@ -42,7 +42,7 @@ def _distinct(names: list[str]) -> list[str]:
 def _difference(first: View, last: View) -> list[Piece]:
     """The waterfall by factor from the first configuration to the last, and the page of `why`."""
     try:
-        found = _why(first, last)
+        found = why_of(last)
     except UserError as error:
         return [block(piece("note", f"The difference cannot be split by factor: {error}"))]
     answer = found.to_dict()
@@ -55,7 +55,11 @@ def _difference(first: View, last: View) -> list[Piece]:
     ]
 
 
-def _why(first: View, last: View) -> Why:
+def why_of(last: View) -> Why:
+    """The difference from the first configuration that was kept to this one.  Raises UserError."""
+    if not last.state.others:
+        raise UserError("no configuration is kept to compare this one with")
+    first = view_of(last.state.others[0], last.theme)
     sides = [{"model": one.state.subject(), "hardware": one.state.hardware, **one.options} for one in (first, last)]
     metric = "tpot_s" if last.sizes["output_len"] > 1 else "ttft_s"  # an encoder decodes nothing
     return why(*sides, metric=metric)

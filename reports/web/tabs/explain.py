@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmviewer.core.errors import UserError
 from llmviewer.reports.web.markup import Piece, block, piece, tree
 from llmviewer.reports.web.view import View
-from llmviewer.result.explanation.explain import explained, names
+from llmviewer.result.explanation.explain import Explanation, explained, names
 
 NOTE = """Every leaf has its source, and the arithmetic of the tree gives the number again.  The name of an operator
 leads to its time."""
@@ -26,9 +26,14 @@ def number_of(view: View) -> str:
     return view.state.shown["number"] or ("tpot_s" if view.sizes["output_len"] > 1 else "ttft_s")
 
 
+def explanation_of(view: View) -> Explanation:
+    """The explanation of the number.  Raises UserError where the request has none."""
+    return explained(view.result, number_of(view))
+
+
 def _tree(view: View, number: str) -> str:
     try:
-        found = explained(view.result, number)
+        found = explanation_of(view)
         said = [text for text in found.warnings if text not in view.result.warnings]
         notes = "".join(piece("note", text) for text in said)
         return notes + tree(number, found.root, f"?{view.state.showing(number='').query()}&number=")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
@@ -10,9 +11,10 @@ from llmviewer.reports.html import loads
 from llmviewer.reports.plots import latency_rate
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
-from llmviewer.reports.web.questions import Field, answer, form, text_of
-from llmviewer.reports.web.view import View
-from llmviewer.simulation.call import simulate
+from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, run_words, text_of
+from llmviewer.reports.web.view import View, view_of
+from llmviewer.simulation.call import BATCHING, simulate
+from llmviewer.simulation.result import Simulation
 
 FIELDS = (
     Field(name="request_rate", label="Requests per second", start="8"),
@@ -26,7 +28,17 @@ REQUESTS = 4000
 def content(view: View) -> list[Piece]:
     """The form, which a button answers."""
     note = f"A simulation of {REQUESTS:,} requests that arrive at random, on the engine's scheduler; it takes seconds."
-    return [form(view, FIELDS, "Simulate", note), *answer(view, _answered)]
+    return [form(view, FIELDS, "Simulate", f"{note} {_settings(view)}"), *answer(view, load_of, _answered)]
+
+
+def _settings(view: View) -> str:
+    """A sentence on the options that the simulation takes from the controls."""
+    words = run_words(view)
+    batching = words.get("batching", BATCHING)
+    return (
+        f"Engine: {words['engine']}, as in the menu. Batching: {batching}. Arrivals make the batches, so that the batch"
+        " size does not count."
+    )
 
 
 def load_of(view: View) -> dict[str, Any]:
@@ -37,16 +49,26 @@ def load_of(view: View) -> dict[str, Any]:
     except ValueError:
         rate = quoted(asked["request_rate"])
         raise UserError(f"request_rate is {rate}; allowed: a number of requests per second") from None
-    options = {name: value for name, value in view.options.items() if name != "batch_size"}
-    return {**asked, "requests": REQUESTS, **options}
+    return {**asked, "requests": REQUESTS, **run_words(view)}
+
+
+def simulation_of(view: View) -> Simulation:
+    """The simulation of a view, which its page and its files share.  Raises UserError."""
+    return _simulated(view.state.query())
+
+
+@lru_cache(maxsize=MOST_ANSWERS)
+def _simulated(query: str) -> Simulation:
+    view = view_of(query, "light")
+    return simulate(view.state.subject(), view.state.hardware, **load_of(view))
 
 
 def _answered(view: View) -> list[Piece]:
     """The page of a simulation, and its latencies at ten rates.  Raises UserError."""
-    load = load_of(view)
-    made = simulate(view.state.subject(), view.state.hardware, **load)
+    made = simulation_of(view)
+    rate = load_of(view)["request_rate"]
     try:
-        curve: list[Piece] = [graphs.graph(loads.chart(latency_rate.frame(made), load["request_rate"]), view.theme)]
+        curve: list[Piece] = [graphs.graph(loads.chart(latency_rate.frame(made), rate), view.theme)]
     except UserError as error:
         curve = [block(piece("note", str(error)))]
     return [*curve, block(page(simulation_page.page(made.to_dict())))]
