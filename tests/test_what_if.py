@@ -198,7 +198,7 @@ def test_required_figures_meet_their_target(vary: str, target: dict[str, Any]) -
 
 @pytest.mark.parametrize("engine", engine.names())
 def test_the_least_capacity_of_every_engine_holds_the_workload_and_less_does_not(engine: str) -> None:
-    """What an engine sees of a capacity, and takes of it, is its own; the figures go back into `analyze` unchanged."""
+    """Every engine sees and takes its own part of a capacity; the figures go back into `analyze` unchanged."""
     words = {"batch_size": 64, "engine": engine}
     (found,) = require("llama-3.1-8b", "h100-sxm", vary="capacity", e2e="60s", **words).solutions
     assert _analyzed("llama-3.1-8b", "h100-sxm", set=found.figures, **words)["memory"]["fits"]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.errors import unknown
+from llmviewer.result.explanation.latencies import metric_time
 from llmviewer.result.explanation.memory import NAMES, memory_node
-from llmviewer.result.explanation.metrics import Question, metric_time, operator_node, stage_time
+from llmviewer.result.explanation.metrics import Question, operator_node, stage_time
 from llmviewer.result.explanation.node import SCHEMA, Node, evaluated
 from llmviewer.result.result import Result
 
