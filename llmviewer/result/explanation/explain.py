@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.errors import unknown
+from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time
+from llmviewer.result.explanation.limits import LIMITS, limit
 from llmviewer.result.explanation.memory import NAMES, memory_node
-from llmviewer.result.explanation.metrics import Question, operator_node, stage_time
+from llmviewer.result.explanation.metrics import Question, stage_time
 from llmviewer.result.explanation.node import SCHEMA, Node, evaluated
+from llmviewer.result.explanation.utilization import utilization
 from llmviewer.result.result import Result
 
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
 RATES = ("output_tokens_per_s", "output_tokens_per_s_per_user", "output_tokens_per_s_per_device")
+UTILIZATIONS = ("prefill_mfu", "decode_mbu")
 STAGES = ("prefill", "decode")
 
 
@@ -47,11 +51,10 @@ def names() -> tuple[str, ...]:
     return (
         *TIMES,
         *RATES,
-        *(f"memory.{name}" for name in NAMES),
-        *(f"stages.{stage}.time_s" for stage in STAGES),
-        "operators.NAME.time_s",
-        "operators.NAME.traffic_bytes",
-        "stages.prefill.operators.NAME.time_s",
+        *UTILIZATIONS,
+        *(f"memory.{name}" for name in (*NAMES, *LIMITS)),
+        *(f"stages.{stage}.{figure}" for stage in STAGES for figure in ("time_s", *STAGE_FIGURES)),
+        *(f"{stage}operators.NAME.{figure}" for stage in ("", "stages.prefill.") for figure in OPERATOR_FIGURES),
     )
 
 
@@ -59,23 +62,32 @@ def explained(result: Result, name: str, point: int = 0) -> Explanation:
     """The explanation of a number of one point.  Raises UserError for an unknown name or an undefined number."""
     one = Question(analysis=result.analysis, point=point)
     subject = f"{result.analysis.model.name} on {result.analysis.system.chip.name}"
-    return Explanation(metric=name, subject=subject, root=_root(one, name), warnings=result.warnings)
+    return Explanation(metric=name, subject=subject, root=_root(result, one, name), warnings=result.warnings)
 
 
-def _root(one: Question, name: str) -> Node:
+def _root(result: Result, one: Question, name: str) -> Node:
     word = name.removeprefix("metrics.")
     if word in TIMES:
         return metric_time(one, word)
     if word in RATES:
         return _rate(one, word)
-    parts = word.split(".")
-    if parts[0] == "memory" and len(parts) == 2:
-        return memory_node(one, parts[1])
+    if word in UTILIZATIONS:
+        return utilization(one, word)
+    first, _, rest = word.partition(".")
+    if first == "memory" and "." not in rest:
+        return limit(result, one, rest) if rest in LIMITS else memory_node(one, rest)
+    return _of_stage(one, name, word.split("."))
+
+
+def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
+    """A number of a stage, or of an operator in it; without a stage, of the decode step."""
     stage = "decode"
     if parts[0] == "stages" and len(parts) > 2 and parts[1] in STAGES:
         stage, parts = parts[1], parts[2:]
         if parts == ["time_s"]:
             return stage_time(one, stage)
+        if len(parts) == 1 and parts[0] in STAGE_FIGURES:
+            return stage_figure(one, stage, parts[0])
     if parts[0] == "operators" and len(parts) >= 3:
         return operator_node(one, ".".join(parts[1:-1]), parts[-1], stage)
     raise unknown("number", name, names())

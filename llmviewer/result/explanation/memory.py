@@ -22,6 +22,9 @@ SOURCES = {
     "activations_bytes": "peak over both stages of the live tensors (analysis/memory.py)",
     "framework_bytes": "memory of CUDA and of the engine beside tensors (provenance.assumed of the result)",
     "cuda_graphs_bytes": "CUDA graphs of the engine, by its logs",
+    "kv_cache_used_bytes": "part of the cache that holds tokens (serving/kv_cache.py)",
+    "host_bytes": "tensors that --offload stores on the host",
+    "disk_bytes": "tensors that --offload stores on the host's disk",
 }
 #: Part of the weights beside the checkpoint's language model -> its source.
 WEIGHT_PARTS = {
@@ -30,7 +33,11 @@ WEIGHT_PARTS = {
     "allocator's rounding": "whole segments of PyTorch's allocator (analysis/engine_parts.py)",
     "padding of MXFP4 experts": "sizes of experts rounded up by the engine (analysis/engine_parts.py)",
 }
-NAMES = (*PARTS, "total_bytes", "capacity_bytes", "budget_bytes", "kv_cache_budget_bytes")
+NAMES = (
+    *PARTS,
+    *("total_bytes", "capacity_bytes", "budget_bytes", "kv_cache_budget_bytes"),
+    *("kv_cache_used_bytes", "kv_cache_waste_bytes", "host_bytes", "disk_bytes"),
+)
 
 
 def memory_node(one: Question, name: str) -> Node:
@@ -125,6 +132,12 @@ def _cache(one: Question, value: float) -> Node:
     return _node("kv_cache_bytes", value, "sum(children)", "keys, values, latents and states of all layers", children)
 
 
+def _waste(one: Question, value: float) -> Node:
+    parts = memory_node(one, "kv_cache_bytes"), memory_node(one, "kv_cache_used_bytes")
+    source = "allocated and empty: ends of pages, unused reservations"
+    return _node("kv_cache_waste_bytes", value, "kv_cache_bytes - kv_cache_used_bytes", source, parts)
+
+
 def _budget(one: Question, value: float) -> Node:
     capacity = memory_node(one, "capacity_bytes")
     share = value / capacity.value
@@ -138,6 +151,7 @@ BUILDERS: dict[str, Callable[[Question, float], Node]] = {
     "total_bytes": _total,
     "weights_bytes": _all_weights,
     "kv_cache_bytes": _cache,
+    "kv_cache_waste_bytes": _waste,
     "budget_bytes": _budget,
     "kv_cache_budget_bytes": _left,
     "capacity_bytes": _capacity,

@@ -1,4 +1,4 @@
-"""Times of a stage and numbers of an operator as trees: a sum of operators and of the engine's time."""
+"""Times of a stage as trees: a sum of operators and of the engine's time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core.counts import Count
-from llmviewer.core.errors import unknown
 from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
-from llmviewer.result.explanation.work import Pass, traffic
+from llmviewer.result.explanation.work import Pass
 
 ENGINE = "time of the engine {engine}, fitted to published runs (calibrate/engines/{engine}.yaml)"
 OVERLAP = "copies that run beside kernels (timing/overlap.py)"
@@ -119,21 +118,3 @@ def stage_time(one: Question, stage: str) -> Node:
     children = tuple(of_evaluation(one, totals, summed, stage, 1.0))
     source = f"operators of {stage}, over their layers"
     return sum_node(f"stages.{stage}.time_s", summed(totals.time_s), children, source)
-
-
-def operator_node(one: Question, name: str, field: str, stage: str) -> Node:
-    """A number of one operator of one layer in the pass that is shown: time_s, traffic_bytes or matmul_flops.
-
-    Raises UserError for an operator that the graph does not have.
-    """
-    shown = one.at_pass(one.shown[stage])
-    rows = {
-        row.operator.name: row for row in reversed(one.analysis.evaluation.rows) if shown.at(row.timing.time_s) > 0.0
-    }
-    if name not in rows:
-        raise unknown("operator", name, rows)
-    if field == "traffic_bytes":
-        return traffic(rows[name], shown)
-    if field != "time_s":
-        raise unknown("number of an operator", field, ("time_s", "traffic_bytes"))
-    return operator_time(rows[name], shown, f"{name}.time_s")
