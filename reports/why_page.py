@@ -11,7 +11,7 @@ from llmviewer.reports.plots.waterfall import group
 
 #: Metric -> its name in a sentence; others are their own words.
 LABELS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E", "prefill_mfu": "prefill MFU", "decode_mbu": "decode MBU"}
-#: Factor -> formatter of its values; others are printed as they are.
+#: Factor, or its name before a dot -> formatter of its values; others are printed as they are.
 FACTORS: dict[str, Callable[[Any], str]] = {
     "bandwidth": fmt.bandwidth,
     "peak": fmt.flops_per_s,
@@ -19,6 +19,13 @@ FACTORS: dict[str, Callable[[Any], str]] = {
     "capacity": fmt.capacity,
     "L2": fmt.memory,
     "links": fmt.bandwidth,
+    "vector": fmt.flops_per_s,
+    "l2": fmt.memory,
+    "l2_bandwidth": fmt.bandwidth,
+    "on_chip": fmt.memory,
+    "special": lambda rate: _counted(rate, "OP/s"),
+    "power": lambda watts: _counted(watts, "W"),
+    **dict.fromkeys(("launch", "latency"), fmt.times),
     **dict.fromkeys(("batch_size", "input_len", "output_len"), fmt.whole),
 }
 #: A part of the difference that is told in the sentence.
@@ -181,7 +188,12 @@ def _method(answer: dict[str, Any]) -> str:
 def _shown(factor: dict[str, Any], side: str) -> str:
     """Returns the value of a factor, or of each of several that change together."""
     parts = factor.get("together", [factor])
-    return plain(", ".join(FACTORS.get(one["name"], _text)(one[side]) for one in parts))
+    return plain(", ".join(FACTORS.get(one["name"].partition(".")[0], _text)(one[side]) for one in parts))
+
+
+def _counted(found: float | None, unit: str) -> str:
+    number, _, prefix = fmt.count(found).partition(" ")
+    return number if found is None else f"{number} {prefix}{unit}"
 
 
 def _text(found: Any) -> str:

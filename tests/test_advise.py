@@ -120,6 +120,14 @@ def test_more_devices_only_where_asked_or_needed() -> None:
     assert needed.holds and needed.best.analysis.system.parallelism.devices > 1
 
 
+def test_no_change_takes_more_devices_than_allowed() -> None:
+    words = {"metric": "tpot_s", "output_len": 8}
+    free, bound = (lv.advise("llama-3.3-70b", "h100", max_gpus=most, **words) for most in (None, 1))
+    assert {one.devices for one in free.more_devices} == {2, 4, 8}
+    assert bound.more_devices == ()
+    assert bound.tried == free.tried - 3, "-tp 2, 4 and 8 are not tried"
+
+
 def test_limits_bound_the_batch_of_the_best_throughput() -> None:
     words = {"metric": "output_tokens_per_s", **SMALL}
     free, bound = lv.advise(MODEL, "h100", **words), lv.advise(MODEL, "h100", tpot="2ms", **words)

@@ -22,6 +22,7 @@ from llmviewer.hardware.hypothetical import settings as changes
 from llmviewer.hardware.setting_lists import alternatives
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
+from llmviewer.timing import engine
 from tests.answers import refusal
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "mamba-2.8b")
@@ -195,6 +196,53 @@ def test_required_figures_meet_their_target(vary: str, target: dict[str, Any]) -
         assert again["memory"]["fits"]
 
 
+@pytest.mark.parametrize("engine", engine.names())
+def test_the_least_capacity_of_every_engine_holds_the_workload_and_less_does_not(engine: str) -> None:
+    """Every engine sees and takes its own part of a capacity; the figures go back into `analyze` unchanged."""
+    words = {"batch_size": 64, "engine": engine}
+    (found,) = require("llama-3.1-8b", "h100-sxm", vary="capacity", e2e="60s", **words).solutions
+    assert _analyzed("llama-3.1-8b", "h100-sxm", set=found.figures, **words)["memory"]["fits"]
+    less = {"capacity": found.figures["capacity"] * (1.0 - 1e-6)}
+    assert not _analyzed("llama-3.1-8b", "h100-sxm", set=less, **words)["memory"]["fits"]
+
+
+def test_the_line_of_a_solution_with_a_capacity_fits_and_meets_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "--tpot 20ms --vary bandwidth,capacity --hardware h200 --quantization fp8 --engine vllm"
+    assert main(shlex.split(f"require llama-3.1-70b {line} --format json")) == 0
+    command = json.loads(capsys.readouterr().out)["command"]
+    assert main([*shlex.split(command)[1:], "--format", "json"]) == 0, "1 where it does not fit"
+    assert json.loads(capsys.readouterr().out)["metrics"]["tpot_s"] <= 20e-3
+
+
+def test_the_least_capacity_of_sequences_that_start_one_by_one_runs_as_many() -> None:
+    words = {"batch_size": 640, "engine": "vllm", "batching": "continuous"}
+    (found,) = require("llama-3.1-8b", "h100-sxm", vary="bandwidth,capacity", tpot="90ms", **words).solutions
+    now, again = (lv.analyze("llama-3.1-8b", "h100-sxm", **words, **one) for one in ({}, {"set": found.figures}))
+    assert float(again.tpot_s) == pytest.approx(found.reached, rel=1e-9)
+    assert found.reached <= 90e-3
+    assert now.analysis.running is not None
+    assert again.analysis.running is not None
+    assert again.analysis.running.request.batch_size == now.analysis.running.request.batch_size
+
+
+def test_a_capacity_to_which_a_technique_adapts_cannot_vary() -> None:
+    with pytest.raises(UserError, match="adapts to the request and the chip"):
+        require("opt-30b", "t4", vary="capacity", e2e="60s", offload="flexgen")
+
+
+def test_plain_numbers_of_a_mapping_are_in_si_units() -> None:
+    (found,) = require("llama-3.1-8b", "h100-sxm", vary="bandwidth", tpot="5ms").solutions
+    again = lv.analyze("llama-3.1-8b", "h100-sxm", set=found.figures)
+    assert float(again.tpot_s) == pytest.approx(found.reached, rel=1e-12)
+    texts = lv.analyze("llama-3.1-8b", "h100-sxm", set="bandwidth=6TB/s,launch=x0.5,peak.bf16=1PFLOP/s,units=132")
+    numbers = {"bandwidth": 6e12, "launch": 0.5, "peak.bf16": 10**15, "units": np.float64(132)}
+    assert lv.analyze("llama-3.1-8b", "h100-sxm", set=numbers).tpot_s == texts.tpot_s
+    with pytest.raises(UserError, match="unknown figure of a chip 'bandwith'"):
+        lv.analyze("llama-3.1-8b", "h100-sxm", set={"bandwith": 6e12})
+    with pytest.raises(UserError, match="--set bandwidth is"):
+        lv.analyze("llama-3.1-8b", "h100-sxm", set={"bandwidth": -1})
+
+
 def test_a_figure_that_changes_nothing_stays(capsys: pytest.CaptureFixture[str]) -> None:
     """A bf16 model has no use of fp8 units: the answer is the one of the bandwidth alone, with the chip's own rate."""
     alone = require("llama-2-70b", "h100-sxm", vary="bandwidth", tpot="10ms")
@@ -250,6 +298,7 @@ def test_the_document_has_the_nouns_of_the_schema(capsys: pytest.CaptureFixture[
         ("--vary bandwidth --tpot 1ms --ttft 1s", "give only one of"),
         ("--vary bandwidth --tpot 0ms", "allowed: more than 0"),
         ("--vary launch --tpot 1ms", "unknown figure to vary 'launch'"),
+        ("--vary launch --tpot 1ms", "links.NAME"),
         ("--vary bandwidth --tokens-per-s fast", "tokens per second of one user"),
         ("--vary bandwidth --tpot 1ms --output-len 1", "needs at least 2"),
         ("--vary l2_bandwidth --tpot 5ms", "give it one with --set"),

@@ -22,7 +22,7 @@ from llmviewer.planning import shapley
 from llmviewer.planning.chance import probability_below, ratio_at
 from llmviewer.planning.run_metrics import RUN_METRICS, run_metric
 from llmviewer.planning.why_chips import CHIP_GROUPS, DESCRIPTION, hybrid
-from llmviewer.planning.why_factors import Pair
+from llmviewer.planning.why_factors import pair
 from llmviewer.planning.why_groups import grouped
 from llmviewer.planning.why_line import side
 
@@ -142,7 +142,7 @@ def _answer(line: str) -> lv.Result:
 
 def test_runs_between_two_are_equal_alone_and_together() -> None:
     a, b = side(f"{A100} --engine vllm -tp 2"), side(f"{H100} --engine vllm --quantization fp8 --batch-size 4")
-    both = Pair(a=a, b=b, chips=(specs.load("a100-80gb-sxm"), specs.load("h100-sxm")))
+    both = pair(a, b, (a.chip, b.chip))
     names = [factor.name for factor in both.factors]
     wanted = [frozenset(names[:at]) for at in range(len(names) + 1)] + [frozenset(names[at:]) for at in range(1, 9)]
     metric = run_metric("e2e_s")
@@ -163,6 +163,47 @@ def test_a_mapping_is_told_as_the_line_that_states_the_same() -> None:
     line = "llama-3.2-1b --hardware a100-80gb-sxm --batch-size 8 --engine vllm --enforce-eager --quantization w4a16"
     assert found["lines"]["a"] == line
     assert lv.why(*found["lines"].values()).to_dict() == found
+
+
+def test_a_figure_that_one_line_sets_is_one_factor_with_both_values() -> None:
+    # 6 TB/s against the 4.8 TB/s of an H200, not 3.35 TB/s of the H100 and a factor `set` beside it
+    found = lv.why(f"{MODEL} --hardware h100 --set bandwidth=6TB/s", f"{MODEL} --hardware h200")
+    shown = {share.name: (share.factors[0].a, share.factors[0].b) for share in found.shares}
+    assert shown["bandwidth"] == (6e12, 4.8e12)
+    assert "set" not in shown
+    assert amounts(found)["bandwidth"] > 0.0, "less bandwidth takes longer"
+    assert found.a == float(lv.analyze(MODEL, "h100", set="bandwidth=6TB/s").tpot_s)
+    assert sum(amounts(found).values()) == pytest.approx(found.difference, rel=1e-12)
+
+
+SEVERAL = "bandwidth=6TB/s,launch=x0.5,peak.fp8=x2,l2=60MiB,links.nvlink=900GB/s,power=1kW,units=140,capacity=90GiB"
+
+
+@pytest.mark.parametrize("words", [f"--set {SEVERAL}", " ".join(f"--set {one}" for one in SEVERAL.split(","))])
+def test_every_figure_that_is_set_is_a_factor_of_its_own(words: str) -> None:
+    found = lv.why(f"{MODEL} --hardware h100", f"{MODEL} --hardware h100 {words}")
+    names = {"bandwidth", "launch", "peak.fp8", "l2", "links.nvlink", "power", "units", "capacity"}
+    assert set(amounts(found)) == names
+    assert found.b == float(lv.analyze(MODEL, "h100", set=SEVERAL).tpot_s)
+    assert sum(amounts(found).values()) == pytest.approx(found.difference, rel=1e-12)
+
+
+def test_runs_between_hypothetical_chips_are_equal_alone_and_together() -> None:
+    a = side(f"{H100} --engine vllm --set bandwidth=6TB/s,peak.bf16=x2,launch=x0.5 -tp 2")
+    b = side(f"{A100} --engine vllm --set peak.fp8=1PFLOP/s,links.nvlink=x2 -tp 2")
+    both = pair(a, b, (a.chip, b.chip))
+    names = [factor.name for factor in both.factors]
+    wanted = [frozenset(names[:at]) for at in range(len(names) + 1)] + [frozenset(names[at:]) for at in range(1, 8)]
+    metric = run_metric("tpot_s")
+    for taken, value in both.values(list(dict.fromkeys(wanted)), metric):
+        assert value == pytest.approx(metric.of(both.result(taken)), rel=1e-12), sorted(taken)
+
+
+def test_settings_of_a_mapping_are_those_of_a_line() -> None:
+    words = {"model": MODEL, "hardware": "h100", "set": {"bandwidth": 6e12, "launch": "x0.5"}}
+    found = lv.why(f"{MODEL} --hardware h100 --set bandwidth=6TB/s --set launch=x0.5", words)
+    assert found.difference == 0.0
+    assert list(found.to_frame().columns) == ["name", "a", "b", "amount", "standard_error"], "also without a factor"
 
 
 def test_identical_lines_have_no_difference() -> None:

@@ -16,6 +16,7 @@ from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear
 from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import setting_text
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
@@ -36,7 +37,7 @@ TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 def options_of(requested: Mapping[str, object]) -> Options:
     """Options and techniques by name -> checked Options.  Raises UserError."""
     given = dict(requested)
-    texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
+    texts = {name: technique_text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in RUN:
             raise unknown("option", name, OPTIONS, hint=_main_spelling(name))
@@ -49,10 +50,13 @@ def _main_spelling(alias: str) -> str:
     return f"use {named[alias]}" if alias in named else ""
 
 
-def _text(name: str, value: object) -> str:
-    """The text of a technique's option; numbers are accepted too, and for a repeated one a mapping."""
+def technique_text(name: str, value: object) -> str:
+    """The text of a technique's option; numbers are accepted too, and figures of a chip as a mapping.
+
+    Raises UserError.
+    """
     if isinstance(value, Mapping) and TECHNIQUES[name].repeated:
-        return ",".join(f"{printable(key)}={printable(one)}" for key, one in value.items()) or TECHNIQUES[name].default
+        return ",".join(setting_text(printable(key), one) for key, one in value.items()) or TECHNIQUES[name].default
     return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
 

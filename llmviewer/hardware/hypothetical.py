@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from llmviewer.core import arguments
 from llmviewer.core.counts import Count
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.hardware.chip import FIGURES, PER_DTYPE, Chip
 from llmviewer.hardware.figures import Figure
 from llmviewer.hardware.specs import RATE_DTYPES
@@ -79,6 +80,17 @@ def _setting(text: str) -> Setting:
             raise UserError(f"--set {known}={value}: a factor from {LEAST:g} to {1.0 / LEAST:g} is allowed")
         return Setting(name=known, factor=times, text=value)
     return Setting(name=known, value=quantity(known, value), text=value)
+
+
+def setting_text(name: str, value: object) -> str:
+    """The text of a setting; a plain number is a figure in SI units, or the factor of a time.
+
+    Raises UserError for an unknown figure.
+    """
+    if not arguments.is_number(value):
+        return f"{name}={printable(value)}"
+    number = repr(float(value))  # type: ignore[arg-type]
+    return f"{name}=x{number}" if name in TIMES else f"{name}={number}{unit_of(figure_name(name))}"
 
 
 def figure_name(name: str) -> str:

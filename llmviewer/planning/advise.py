@@ -48,15 +48,17 @@ def advise(
     words = {name: value for name, value in options.items() if name not in WORKLOAD}
     request = calls.request(*sizes.values())
     made = configuration(model, hardware, **words)
-    start = Run(goal=goal, configuration=made, request=request, result=made.answer(request))
+    most = None if max_gpus is None else arguments.whole_number("max_gpus", max_gpus)
+    most = None if most is None else max(most, int(made.system.parallelism.devices))
+    start = Run(goal=goal, configuration=made, request=request, result=made.answer(request), most_devices=most)
     goal.metric.of(start.result)
     line = run_line(model, hardware, {**words, **sizes})
-    return _advice(start, start.singles(), line, max_gpus)
+    return _advice(start, start.singles(), line)
 
 
-def _advice(start: Run, singles: list[Change], line: Mapping[str, tuple[str, ...]], max_gpus: int | None) -> Advice:
+def _advice(start: Run, singles: list[Change], line: Mapping[str, tuple[str, ...]]) -> Advice:
     goal = start.goal
-    scope, steps = widest_needed(start, singles, _scopes(start, max_gpus))
+    scope, steps = widest_needed(start, singles, _scopes(start))
     better = [one for one in singles if goal.is_better(one.result, start.result)]
     better.sort(key=lambda one: goal.order(one.result))
     holding = [one for one in better if goal.holds(one.result)]
@@ -72,11 +74,11 @@ def _advice(start: Run, singles: list[Change], line: Mapping[str, tuple[str, ...
     )
 
 
-def _scopes(start: Run, max_gpus: int | None) -> list[Scope]:
+def _scopes(start: Run) -> list[Scope]:
     """The scopes of a combination: as asked; with more devices unless limited; with smaller batches."""
     batch = float(value_at(start.request.batch_size, 0))
-    devices = start.devices if max_gpus is None else max(arguments.whole_number("max_gpus", max_gpus), start.devices)
-    most = max(MOST_DEVICES, devices) if max_gpus is None else devices
+    devices = start.most_devices or start.devices
+    most = start.most_devices or max(MOST_DEVICES, devices)
     sizes = [devices, *(size for size in (2 * devices, 4 * devices) if size < most), most]
     scopes = [Scope(devices=size, batch=least) for least in (batch, 1.0) for size in sizes]
     return list(dict.fromkeys(scopes))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.api.trials import changed, tried
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.planning.advise_goal import Goal
-from llmviewer.planning.advise_trials import Choice, choices, larger_batches, smaller_batches
+from llmviewer.planning.advise_trials import DEVICE_OPTIONS, Choice, choices, larger_batches, smaller_batches
 from llmviewer.result.result import Result
 from llmviewer.result.verdict import Change
 
@@ -22,12 +23,13 @@ MOST_STEPS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """A run with its result, from which changes start."""
+    """A run with its result, from which changes start.  most_devices: those of a change; None: as many as are tried."""
 
     goal: Goal
     configuration: Configuration
     request: Request
     result: Result
+    most_devices: int | None = None
 
     @property
     def devices(self) -> int:
@@ -40,9 +42,19 @@ class Run:
 
     def _singles(self) -> Iterator[Change]:
         for name, value in self._choices():
-            found = tried(self.configuration, self.request, {name: value})
+            found = tried(self.configuration, self.request, {name: value}) if self._allows(name, value) else None
             if found is not None and _is_defined(self.goal, found.result):
                 yield found
+
+    def _allows(self, name: str, value: Any) -> bool:
+        """Whether a change takes no more devices than allowed."""
+        if self.most_devices is None or name not in DEVICE_OPTIONS:
+            return True
+        try:
+            made, _ = changed(self.configuration, self.request, {name: value})
+        except UserError:  # the chip or the model does not support it
+            return False
+        return made.system.parallelism.devices <= self.most_devices
 
     def _choices(self) -> Iterator[Choice]:
         """Values to try; the batch is part of the question unless throughput is, or the run misses something."""

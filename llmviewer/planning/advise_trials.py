@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.api.configuration import Configuration
+from llmviewer.api.trials import TENSOR
 from llmviewer.api.verdict import MULTIPLES, PIPELINE, number_formats, tensor_group
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
@@ -24,6 +25,9 @@ KERNELS = {"fusion": "all", "attention": "flash-decoding"}
 NO_ENGINE = "kernels"
 #: Methods of published acceptance that run with these words alone.
 METHODS = ("eagle", "eagle3", "mtp", "ngram", "lookahead")
+
+#: Options that change the number of devices.
+DEVICE_OPTIONS = (TENSOR, PIPELINE[0])
 
 Choice = tuple[str, Any]
 

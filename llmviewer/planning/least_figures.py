@@ -7,7 +7,7 @@ axis; all rates of one round are one answer with arrays of chips.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,13 @@ class Search:
         for name in names:
             if figure_of(self.configuration.chip, name) is None:
                 raise UserError(f"{self.configuration.chip.name} has no {name}; give it one with --set {name}=VALUE")
+
+    def having(self, figures: Mapping[str, float]) -> Search:
+        """The search on a chip with some figures of other values."""
+        chip: Chip = self.configuration.chip
+        for name, value in figures.items():
+            chip = with_figure(chip, name, value)
+        return replace(self, configuration=self.configuration.on_chip(chip))
 
     def times(self, figures: Mapping[str, Array]) -> Array:
         """The metric of every combination of figures [s].  figures: arrays of one length."""
@@ -133,11 +140,6 @@ class Search:
             other: ABOVE * self.least(other, {key: values for key, values in plenty.items() if key != other})
             for other in rest
         }
-
-    def stored(self) -> float:
-        """Capacity that the workload needs [byte]: what it stores, over the share of the memory that may be used."""
-        memory = self.configuration.answer(self.workload).memory
-        return float(memory["total_bytes"]) / self.configuration.options.gpu_memory_utilization
 
 
 def _undominated(points: Array) -> Array:

@@ -1,6 +1,6 @@
 """Inverse design: the least figures of a hypothetical chip with which a metric meets its target.
 
-The least capacity is what the workload stores; least rates are searched by `least_figures.py`.
+The least capacity is searched by `least_capacity.py`, and then least rates of a chip with it by `least_figures.py`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
+from llmviewer.planning.least_capacity import CAPACITY, least_capacity
 from llmviewer.planning.least_figures import Search, Solution
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
 
 SCHEMA = "llmviewer.require/1"
-CAPACITY = "capacity"
 #: Metric -> its name in sentences.
 METRIC_NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+#: Figures that may vary, as they are told.
+VARIED = ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE", "special", "links.NAME")
 #: Figures that may vary at once.
 MOST = 3
 
@@ -155,12 +157,16 @@ def require(
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     question = Search(configuration=chosen.settled(), workload=request(*sizes.values()), metric=metric, target=target)
     question.check(names)
+    fixed = {}
+    if CAPACITY in names:
+        fixed[CAPACITY] = least_capacity(question.configuration, question.workload)
+        question = question.having(fixed)
     rates = tuple(name for name in names if name != CAPACITY)
     idle = question.idle(rates)
     rates = tuple(name for name in rates if name not in idle)
     floor = question.floor(rates)
     solutions = question.solutions(rates) if floor <= target else ()
-    fixed = {name: question.own(name) for name in idle} | ({CAPACITY: question.stored()} if CAPACITY in names else {})
+    fixed |= {name: question.own(name) for name in idle}
     solutions = tuple(replace(one, figures={**one.figures, **fixed}) for one in solutions)
     found = Required(
         configuration=chosen,
@@ -252,7 +258,7 @@ def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
         raise UserError("vary names no figure; give one to three, such as bandwidth")
     for name in names:
         if name in TIMES or name in ("units", "power", "on_chip", "l2"):
-            raise unknown("figure to vary", name, ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE"))
+            raise unknown("figure to vary", name, VARIED)
     if len(names) > MOST:
         raise UserError(f"vary names {len(names)} figures; allowed: at most {MOST}")
     return names

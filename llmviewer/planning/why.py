@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from llmviewer.api import build
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.planning.run_metrics import RunMetric, run_metric
 from llmviewer.planning.shapley import MOST_EXACT, SAMPLED_PAIRS, SEED, split
-from llmviewer.planning.why_factors import Factor, Pair
+from llmviewer.planning.why_factors import Factor, Pair, pair
 from llmviewer.planning.why_groups import Group, Grouped, Merge, grouped
 from llmviewer.planning.why_line import side
 from llmviewer.result.attribution import ATTRIBUTED_METRICS, attribution_rows
@@ -156,7 +155,8 @@ class Why:
         """One row per factor: name, its values in A and B, amount, standard error."""
         import pandas as pd
 
-        return pd.DataFrame([share.to_dict() for share in self.shares]).drop(columns="together", errors="ignore")
+        rows = [share.to_dict() for share in self.shares]
+        return pd.DataFrame(rows, columns=["name", "a", "b", "amount", "standard_error"])
 
 
 def why(a: Any, b: Any, *, metric: str = "tpot_s") -> Why:
@@ -168,8 +168,7 @@ def why(a: Any, b: Any, *, metric: str = "tpot_s") -> Why:
     """
     wanted = run_metric(metric)
     sides = _of_side("A", lambda: side(a)), _of_side("B", lambda: side(b))
-    chips = tuple(_of_side(n, lambda s=s: build.chip_of(s.hardware)) for n, s in zip("AB", sides, strict=True))  # type: ignore[misc]
-    both = Pair(a=sides[0], b=sides[1], chips=(chips[0], chips[1]))
+    both = pair(*sides, (_of_side("A", lambda: sides[0].chip), _of_side("B", lambda: sides[1].chip)))
     names = frozenset(factor.name for factor in both.factors)
     results = _of_side("A", lambda: both.result(frozenset())), _of_side("B", lambda: both.result(names))
     for name, result in zip("AB", results, strict=True):

@@ -51,8 +51,13 @@ def differing(a: Chip, b: Chip) -> list[str]:
     return [
         group
         for group, names in CHIP_GROUPS.items()
-        if any(repr(getattr(a, name)) != repr(getattr(b, name)) for name in names)
+        if any(_told(getattr(a, name)) != _told(getattr(b, name)) for name in names)
     ]
+
+
+def _told(value: Any) -> str:
+    """The figures of a field as text, which is the same for all kinds of mappings."""
+    return repr(dict(value) if isinstance(value, Mapping) else value)
 
 
 def hybrid(a: Chip, b: Chip, taken: frozenset[str]) -> Chip:

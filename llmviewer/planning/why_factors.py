@@ -1,4 +1,4 @@
-"""Factors in which two runs differ (model, sizes, options, groups of figures of the chip), and runs between the two.
+"""Factors in which two runs differ (model, sizes, options, figures of the chip), and runs between the two.
 
 A run between A and B takes some factors from B and the others from A.  Runs that differ only in figures of the chip are
 evaluated together, as one chip whose figures are arrays.
@@ -14,8 +14,10 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import TIMES
 from llmviewer.planning.run_metrics import RunMetric
-from llmviewer.planning.why_chips import CHIP_GROUPS, NOT_STACKED, SHOWN, differing, hybrid, stacked, structure
+from llmviewer.planning.why_chips import stacked, structure
+from llmviewer.planning.why_figures import Chips, chips_of_two
 from llmviewer.planning.why_line import Side
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
@@ -23,6 +25,8 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 #: Options that say how a model is read; they go with it.
 OF_MODEL = ("trace_model", "ignore_fields")
 MODEL = "model"
+#: Option whose figures and times are factors one by one.
+SET = "set"
 #: Factors with the value of B.
 Taken = frozenset[str]
 
@@ -38,11 +42,11 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pair:
-    """Two runs with their chips.  configurations: those that were built, by what they depend on."""
+    """Two runs.  chips: with the figures that the runs set.  configurations: those built, by what they depend on."""
 
     a: Side
     b: Side
-    chips: tuple[Chip, Chip]
+    chips: Chips
     configurations: dict[Any, Configuration] = field(default_factory=dict)
 
     @property
@@ -52,25 +56,23 @@ class Pair:
         found = []
         if self.a.model != self.b.model or any(a[name] != b[name] for name in OF_MODEL):
             found.append(Factor(name=MODEL, a=_name(self.a.model), b=_name(self.b.model)))
-        names = [name for name in OPTIONS if name not in OF_MODEL and a[name] != b[name]]
+        names = [name for name in OPTIONS if name not in (*OF_MODEL, SET) and a[name] != b[name]]
         found += [Factor(name=name, a=a[name], b=b[name]) for name in names]
-        groups = differing(*self.chips)
-        return found + [Factor(name=one, a=SHOWN[one](self.chips[0]), b=SHOWN[one](self.chips[1])) for one in groups]
+        for name in TIMES:
+            times = [side.times.get(name, 1.0) for side in (self.a, self.b)]
+            found += [Factor(name=name, a=times[0], b=times[1])] if times[0] != times[1] else []
+        return found + [Factor(name=name, a=a, b=b) for name, (a, b) in self.chips.factors.items()]
 
     def result(self, taken: Taken) -> Result:
         """The result with some factors from B.  Raises UserError."""
         return self._configured([taken]).answer(self._request(taken))
 
     def values(self, wanted: Sequence[Taken], metric: RunMetric) -> Iterator[tuple[Taken, float | UserError]]:
-        """The metric of each run between A and B, or the error of one that is impossible.
-
-        Figures that --set changes are those of one chip, so such runs are not evaluated as one array.
-        """
-        hypothetical = any(side.words["set"] != OPTIONS["set"].default for side in (self.a, self.b))
+        """The metric of each run between A and B, or the error of one that is impossible."""
         chips: dict[Any, list[Taken]] = {}
         for taken in wanted:
-            key = (taken.difference(CHIP_GROUPS), taken.intersection(NOT_STACKED), structure(self._chip(taken)))
-            chips.setdefault(taken if hypothetical else key, []).append(taken)
+            key = (taken.difference(self.chips.stacked), structure(self._chip(taken)))
+            chips.setdefault(key, []).append(taken)
         for together in chips.values():
             yield from self._together(together, metric)
 
@@ -101,12 +103,25 @@ class Pair:
             of_model = self.b if MODEL in taken else self.a
             words = {name: (self.b if name in taken else self.a).words[name] for name in OPTIONS}
             words |= {name: of_model.words[name] for name in OF_MODEL}
+            words[SET] = self._times(taken)
             options = {n: v for n, v in words.items() if n not in WORKLOAD and v != OPTIONS[n].default}
             self.configurations[key] = configuration(of_model.model, stacked(chips), **options)
         return self.configurations[key]
 
+    def _times(self, taken: Taken) -> str:
+        """The text of `set` for launches and messages; the figures of the chip are its own."""
+        stated = {name: (self.b if name in taken else self.a).times.get(name) for name in TIMES}
+        factors = (f"{name}=x{factor!r}" for name, factor in stated.items() if factor is not None)
+        return ",".join(factors) or str(OPTIONS[SET].default)
+
     def _chip(self, taken: Taken) -> Chip:
-        return hybrid(*self.chips, taken)
+        return self.chips.between(taken)
+
+
+def pair(a: Side, b: Side, chips: tuple[Chip, Chip]) -> Pair:
+    """Two runs.  chips: of a and b, with the figures that they set."""
+    named = [one.name for side in (a, b) for one in side.settings if one.name not in TIMES]
+    return Pair(a=a, b=b, chips=chips_of_two(*chips, named))
 
 
 def _name(model: Any) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmviewer.api import calls
+from llmviewer.api import build, calls
 from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
+from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import TIMES, Setting, settings, with_figures
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
 
 #: Option as typed -> its name.
@@ -40,6 +42,23 @@ class Side:
     def options(self) -> dict[str, Any]:
         """Options of the run that are not at their defaults."""
         return {name: value for name, value in self.words.items() if name not in WORKLOAD and value != DEFAULTS[name]}
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Figures and times of the chip that the run sets.  Raises UserError."""
+        text = self.words["set"]
+        return () if text == DEFAULTS["set"] else settings(text)
+
+    @property
+    def chip(self) -> Chip:
+        """The chip with the figures that the run sets.  Raises UserError."""
+        own = build.chip_of(self.hardware)
+        return with_figures(own, [one for one in self.settings if one.name not in TIMES])
+
+    @property
+    def times(self) -> Mapping[str, float]:
+        """Factors of launches and messages that the run sets, by name."""
+        return {one.name: one.factor for one in self.settings if one.name in TIMES}
 
     @property
     def request(self) -> Request:
@@ -85,10 +104,9 @@ def _side(text: str, given: dict[str, Any]) -> Side:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value as the option takes it; numbers of techniques become the text that the command line has."""
+    """The value as the option takes it; techniques take the text that the command line has."""
     declared = OPTIONS[name]
-    text_of_number = declared.group == "technique" and arguments.is_number(value)
-    return declared.checked(name, f"{value}" if text_of_number else value)
+    return declared.checked(name, build.technique_text(name, value) if declared.group == "technique" else value)
 
 
 def _words(words: list[str]) -> Iterator[tuple[str, Any]]:
@@ -97,10 +115,17 @@ def _words(words: list[str]) -> Iterator[tuple[str, Any]]:
     rest = list(words)
     while rest:
         name, value = _next(rest)
-        if name in found and not isinstance(value, tuple):
-            raise UserError(f"{name} is given twice; remove one of them")
-        found[name] = (*found.get(name, ()), *value) if isinstance(value, tuple) else value
+        found[name] = _joined(name, found[name], value) if name in found else value
     yield from found.items()
+
+
+def _joined(name: str, first: Any, second: Any) -> Any:
+    """Both values of an option that stands twice on a line.  Raises UserError where it may stand once."""
+    if isinstance(second, tuple):
+        return (*first, *second)
+    if name in OPTIONS and OPTIONS[name].repeated:
+        return f"{first},{second}"
+    raise UserError(f"{name} is given twice; remove one of them")
 
 
 def _next(rest: list[str]) -> tuple[str, Any]:

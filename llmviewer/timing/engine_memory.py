@@ -89,7 +89,7 @@ class MemoryVersions:
 
     newest: the newest version whose memory is known.
     small: defaults (tokens, sequences) on chips with less than `large_gib` of memory or of a generation of
-    `small_generations`.
+    `small_generations`; a hypothetical chip keeps those of the real one.
     """
 
     versions: tuple[EngineMemory, ...]
@@ -101,7 +101,7 @@ class MemoryVersions:
     def on(self, chip: Chip, version: str, engine: str) -> EngineMemory:
         """The constants of a version with the defaults of a chip.  Raises UserError for an unknown version."""
         found = self.of(version, engine)
-        is_small = bool(np.max(chip.memory_bytes) < self.large_gib * 2.0**30)
+        is_small = bool(np.max(chip.real.memory_bytes) < self.large_gib * 2.0**30)
         return found.changed(self.small) if is_small or chip.generation in self.small_generations else found
 
     def of(self, version: str, engine: str) -> EngineMemory:

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.errors import unknown
+from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
+from llmviewer.result.explanation.latencies import metric_time
+from llmviewer.result.explanation.limits import LIMITS, limit
 from llmviewer.result.explanation.memory import NAMES, memory_node
-from llmviewer.result.explanation.metrics import Question, blocks_of, metric_time, operator_node, stage_time
+from llmviewer.result.explanation.metrics import Question, stage_time
 from llmviewer.result.explanation.node import SCHEMA, Node, evaluated
+from llmviewer.result.explanation.utilization import utilization
 from llmviewer.result.result import Result
 
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
 RATES = ("output_tokens_per_s", "output_tokens_per_s_per_user", "output_tokens_per_s_per_device")
+UTILIZATIONS = ("prefill_mfu", "decode_mbu")
 STAGES = ("prefill", "decode")
 #: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
 OPERATORS = (
@@ -53,9 +58,10 @@ def names() -> tuple[str, ...]:
     return (
         *TIMES,
         *RATES,
-        *(f"memory.{name}" for name in NAMES),
-        *(f"stages.{stage}.time_s" for stage in STAGES),
-        *(f"{where}.{field}" for where in OPERATORS for field in ("time_s", "traffic_bytes")),
+        *UTILIZATIONS,
+        *(f"memory.{name}" for name in (*NAMES, *LIMITS)),
+        *(f"stages.{stage}.{figure}" for stage in STAGES for figure in ("time_s", *STAGE_FIGURES)),
+        *(f"{where}.{figure}" for where in OPERATORS for figure in OPERATOR_FIGURES),
     )
 
 
@@ -63,7 +69,7 @@ def explained(result: Result, name: str, point: int = 0) -> Explanation:
     """The explanation of a number of one point.  Raises UserError for an unknown name or an undefined number."""
     one = Question(analysis=result.analysis, point=point)
     subject = f"{result.analysis.model.name} on {result.analysis.system.chip.name}"
-    root, warnings = _root(one, name), (*result.warnings, *_ambiguous(one, name))
+    root, warnings = _root(result, one, name), (*result.warnings, *_ambiguous(one, name))
     return Explanation(metric=name, subject=subject, root=root, warnings=warnings)
 
 
@@ -90,17 +96,27 @@ def _ambiguous(one: Question, name: str) -> tuple[str, ...]:
     return (f"several kinds of layers have {operator}; explained is that of {first}; for another ask {named}",)
 
 
-def _root(one: Question, name: str) -> Node:
+def _root(result: Result, one: Question, name: str) -> Node:
     word = name.removeprefix("metrics.")
     if word in TIMES:
         return metric_time(one, word)
     if word in RATES:
         return _rate(one, word)
-    parts = word.split(".")
-    if parts[0] == "memory" and len(parts) == 2:
-        return memory_node(one, parts[1])
-    if parts[0] == "stages" and len(parts) == 3 and parts[1] in STAGES and parts[2] == "time_s":
-        return stage_time(one, parts[1])
+    if word in UTILIZATIONS:
+        return utilization(one, word)
+    first, _, rest = word.partition(".")
+    if first == "memory" and "." not in rest:
+        return limit(result, one, rest) if rest in LIMITS else memory_node(one, rest)
+    return _of_stage(one, name, word.split("."))
+
+
+def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
+    """A number of a stage, or of an operator in it; without a stage, of the decode step."""
+    if parts[0] == "stages" and len(parts) == 3 and parts[1] in STAGES:
+        if parts[2] == "time_s":
+            return stage_time(one, parts[1])
+        if parts[2] in STAGE_FIGURES:
+            return stage_figure(one, parts[1], parts[2])
     asked = _operator_of(name)
     if asked is None:
         raise unknown("number", name, names())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.memory import has_input_states
+from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.core.errors import unknown
-from llmviewer.core.ir import Place
+from llmviewer.core.ir import Graph, Place
+from llmviewer.result.explanation.cache import caches
 from llmviewer.result.explanation.metrics import Question
-from llmviewer.result.explanation.node import Node
+from llmviewer.result.explanation.node import Node, of_formula
 
 #: Parts of the total.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "cuda_graphs_bytes")
@@ -17,8 +22,22 @@ SOURCES = {
     "activations_bytes": "peak over both stages of the live tensors (analysis/memory.py)",
     "framework_bytes": "memory of CUDA and of the engine beside tensors (provenance.assumed of the result)",
     "cuda_graphs_bytes": "CUDA graphs of the engine, by its logs",
+    "kv_cache_used_bytes": "part of the cache that holds tokens (serving/kv_cache.py)",
+    "host_bytes": "tensors that --offload stores on the host",
+    "disk_bytes": "tensors that --offload stores on the host's disk",
 }
-NAMES = (*PARTS, "total_bytes", "capacity_bytes", "budget_bytes", "kv_cache_budget_bytes")
+#: Part of the weights beside the checkpoint's language model -> its source.
+WEIGHT_PARTS = {
+    "vision tower": "16-bit weights of the vision tower and its projector (analysis/engine_parts.py)",
+    "rotary tables": "cosines and sines up to the model's maximum context (analysis/engine_parts.py)",
+    "allocator's rounding": "whole segments of PyTorch's allocator (analysis/engine_parts.py)",
+    "padding of MXFP4 experts": "sizes of experts rounded up by the engine (analysis/engine_parts.py)",
+}
+NAMES = (
+    *PARTS,
+    *("total_bytes", "capacity_bytes", "budget_bytes", "kv_cache_budget_bytes"),
+    *("kv_cache_used_bytes", "kv_cache_waste_bytes", "host_bytes", "disk_bytes"),
+)
 
 
 def memory_node(one: Question, name: str) -> Node:
@@ -64,46 +83,59 @@ def _node(name: str, value: float, formula: str, source: str, children: tuple[No
 
 
 def _weights(one: Question, value: float) -> Iterator[Node]:
-    """Stored weights of one device, layers of one kind together, and what is stored beside the graph."""
-    listed = 0.0
-    config = one.analysis.model.source or one.analysis.model.name
-    for tensor, times in one.analysis.evaluation.graph.stored_weights():
-        if tensor.place is not Place.DEVICE:
+    """Stored weights of one device, layers of one kind together, of its draft models, and what an engine adds."""
+    own = one.analysis
+    children = list(_stored(own, own.evaluation.graph, ()))
+    for draft, drafting in own.drafts if stores_drafts(own.model, own.system) else ():
+        if draft.shared is not None:
+            own_weights = _stored(drafting, drafting.passes.graph, draft.shared)
+            children += (replace(node, name=f"draft {draft.name}: {node.name}") for node in own_weights)
+    sizes = own.memory.parts
+    children += (
+        Node(name=name, value=sizes[name], unit="byte", source=source)
+        for name, source in WEIGHT_PARTS.items()
+        if sizes.get(name)
+    )
+    yield from children
+    rest = value - sum(child.value for child in children)
+    if abs(rest) > 1e-9 * value:
+        source = "weights of draft models that store parts of this one (analysis/capacity.py)"
+        yield Node(name="other weights", value=rest, unit="byte", source=source)
+
+
+def _stored(own: Analysis, graph: Graph, shared: Sequence[str]) -> Iterator[Node]:
+    """Stored weights of a graph on the device, but those that another model stores."""
+    config = own.model.source or own.model.name
+    for tensor, times in graph.stored_weights():
+        if tensor.place is not Place.DEVICE or tensor.name in shared:
             continue
         values = {
             "elements": float(tensor.elements),
             "bytes_per_element": float(tensor.dtype.bytes),
             "layers": float(times),
         }
-        seen = values["elements"] * values["bytes_per_element"] * values["layers"]
-        listed += seen
-        formula = "elements * bytes_per_element * layers"
-        yield Node(
-            name=tensor.name, value=seen, unit="byte", formula=formula, values=values,
-            source=f"sizes of the config ({config}), format {tensor.dtype.name}",
-        )  # fmt: skip
-    rest = value - listed
-    if abs(rest) > 1e-9 * value:
-        source = "draft models, a vision tower, tensors of other pipeline stages, or the engine's padding"
-        yield Node(name="other weights", value=rest, unit="byte", source=source)
+        source = f"sizes of the config ({config}), format {tensor.dtype.name}"
+        yield of_formula(tensor.name, "elements * bytes_per_element * layers", (), source, values, "byte")
 
 
 def _cache(one: Question, value: float) -> Node:
-    """KV cache of the workload: sequences, tokens and bytes per token where it grows evenly."""
-    request = one.analysis.request
-    system = one.analysis.system
-    sequences, prompt, output = (
-        float(np.asarray(column, dtype=np.float64).reshape(-1)[one.point if np.size(column) > 1 else 0])
-        for column in (system.parallelism.replica(request).batch_size, request.input_len, request.output_len)
-    )
-    tokens = prompt + output - 1.0
-    values = {"sequences": sequences, "tokens": tokens, "bytes_per_token": value / (sequences * tokens)}
-    source = (
-        "keys, values, latents and states of all layers at input_len + output_len - 1 tokens, in blocks of the engine: "
-        f"heads and sizes of the config ({one.analysis.model.source or one.analysis.model.name}), --kv-cache-dtype"
-    )
-    formula = "sequences * tokens * bytes_per_token"
-    return Node(name="kv_cache_bytes", value=value, unit="byte", formula=formula, values=values, source=source)
+    """KV cache of the workload, state by state; what branches and an encoder's input store is one number."""
+    own = one.analysis
+    plain = own.system.generation.branches is None and not has_input_states(own.passes.graph)
+    children = tuple(caches(own, one.point)) if plain else ()
+    rest = value - sum(child.value for child in children)
+    if abs(rest) > 1e-9 * value:
+        source = (
+            "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py)"
+        )
+        children = (*children, Node(name="other caches", value=rest, unit="byte", source=source))
+    return _node("kv_cache_bytes", value, "sum(children)", "keys, values, latents and states of all layers", children)
+
+
+def _waste(one: Question, value: float) -> Node:
+    parts = memory_node(one, "kv_cache_bytes"), memory_node(one, "kv_cache_used_bytes")
+    source = "allocated and empty: ends of pages, unused reservations"
+    return _node("kv_cache_waste_bytes", value, "kv_cache_bytes - kv_cache_used_bytes", source, parts)
 
 
 def _budget(one: Question, value: float) -> Node:
@@ -119,6 +151,7 @@ BUILDERS: dict[str, Callable[[Question, float], Node]] = {
     "total_bytes": _total,
     "weights_bytes": _all_weights,
     "kv_cache_bytes": _cache,
+    "kv_cache_waste_bytes": _waste,
     "budget_bytes": _budget,
     "kv_cache_budget_bytes": _left,
     "capacity_bytes": _capacity,

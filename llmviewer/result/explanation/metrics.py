@@ -1,8 +1,7 @@
-"""Metrics of a request and times of its stages as trees: a sum of operators, of the engine's time, and of waiting."""
+"""Times of a stage as trees: a sum of operators and of the engine's time."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,15 +10,15 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core.counts import Count
-from llmviewer.core.errors import UserError, unknown
-from llmviewer.result.attribution import over_passes
 from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
-from llmviewer.result.explanation.work import Pass, traffic
+from llmviewer.result.explanation.work import Pass
 
 ENGINE = "time of the engine {engine}, fitted to published runs (calibrate/engines/{engine}.yaml)"
 OVERLAP = "copies that run beside kernels (timing/overlap.py)"
-WAITING = "queueing, other requests' prompts, draft models and the overlap of pipeline stages (serving/batching.py)"
+REST = (
+    "work beside the next token, and layers skipped, where tokens exit early in a pipeline (analysis/pipeline_exits.py)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +32,7 @@ class Question:
         """The forward pass of an index."""
         own = self.analysis
         return Pass(
-            at=lambda values: _at(values, index),
+            at=lambda values: at_pass(values, index),
             chip=own.system.at(self.point).chip,
             calibration=own.calibration,
             config=own.model.source or own.model.name,
@@ -47,57 +46,27 @@ class Question:
         return {"prefill": int(ends[self.point + 1]) - 1, "decode": plan.prefill_passes + self.point}
 
 
-def _at(values: Count, index: int) -> float:
+def at_pass(values: Count, index: int) -> float:
+    """A quantity of one pass; a scalar is the same in all."""
     values = np.asarray(values)
     return float(values.reshape(-1)[index] if values.size > 1 else values.reshape(-1)[0])
 
 
-def metric_time(one: Question, metric: str) -> Node:
-    """A latency as the sum of its operators over all passes, the engine's time and the rest."""
-    own = one.analysis
-    value = float(getattr(own, metric)[one.point])
-    if np.isnan(value):
-        raise UserError(f"{metric} is undefined for one output token; give --output-len 2 or more, or another metric")
-    if metric == "e2e_s":
-        children: tuple[Node, ...] = (metric_time(one, "ttft_s"), _generation(one))
-        return _sum("e2e_s", value, children, "time to the first token, and from there to the last one")
-    stage = "prefill" if metric == "ttft_s" else "decode"
-    share = 1.0 if metric == "ttft_s" else 1.0 / float(own.schedule.tokens[one.point])
-    what = "prefill of all prompts of the batch" if metric == "ttft_s" else "mean over the real decode steps, per token"
-    return _sum(metric, value, tuple(_terms(one, stage, share)), what)
-
-
-def _generation(one: Question) -> Node:
-    """Time from the first token to the last."""
-    value = float(one.analysis.generation_s[one.point])
-    return _sum("generation_s", value, tuple(_terms(one, "decode", 1.0)), "all real decode steps")
-
-
-def _sum(name: str, value: float, children: tuple[Node, ...], source: str) -> Node:
-    """A sum with the rest that its terms leave."""
+def sum_node(name: str, value: float, children: tuple[Node, ...], source: str) -> Node:
+    """A sum of numbers of seconds, with the rest that they leave if it is more than rounding."""
     rest = value - sum(child.value for child in children)
     if abs(rest) > 1e-9 * abs(value):
-        children = (*children, Node(name="rest_s", value=rest, unit="s", source=WAITING))
+        children = (*children, Node(name="rest_s", value=rest, unit="s", source=REST))
     return Node(name=name, value=value, unit="s", formula="sum(children)", source=source, children=children)
 
 
-def _terms(one: Question, stage: str, share: float) -> Iterator[Node]:
-    """Operators of a stage over its passes, the engine's time, and the overlap, each times a share."""
-    own = one.analysis
-    if own.system.block and stage == "decode":  # a step runs the pass of every GPU batch
-        share = share * float(own.in_flight[one.point])
-    for evaluation in own.evaluation.stages or (own.evaluation,):
-        yield from _of_evaluation(one, evaluation, _summed(own, stage, one.point), stage, share)
-
-
-def _summed(own: Analysis, stage: str, point: int) -> Callable[[Count], float]:
-    """Function from a quantity of every pass to its sum over the passes of a stage."""
-    return lambda values: float(over_passes(own, stage, values)[point])
-
-
-def _of_evaluation(
+def of_evaluation(
     one: Question, evaluation: Evaluation, summed: Callable[[Count], float], stage: str, share: float
 ) -> Iterator[Node]:
+    """Operators of a pipeline stage over its layers, the engine's time and the overlap of copies, each times a share.
+
+    summed: quantity of every pass -> its sum over the passes that count.
+    """
     for row in evaluation.rows:
         seconds = summed(row.timing.time_s)
         if seconds:
@@ -144,42 +113,8 @@ def stage_time(one: Question, stage: str) -> Node:
     totals = own.evaluation
 
     def summed(values: Count) -> float:
-        return float(own.schedule.prefill(values)[one.point]) if stage == "prefill" else _at(values, index)
+        return float(own.schedule.prefill(values)[one.point]) if stage == "prefill" else at_pass(values, index)
 
-    children = tuple(_of_evaluation(one, totals, summed, stage, 1.0))
-    return _sum(f"stages.{stage}.time_s", summed(totals.time_s), children, f"operators of {stage}, over their layers")
-
-
-def operator_node(one: Question, name: str, field: str, stage: str) -> Node:
-    """A number of one operator of one layer in the pass that is shown: time_s or traffic_bytes.
-
-    name: of the operator, which then is that of the first block that runs it, or BLOCK.OPERATOR.
-    Raises UserError for an operator that the graph does not have.
-    """
-    found = _runs_of(one, name, stage)
-    shown = one.at_pass(one.shown[stage])
-    if field == "traffic_bytes":
-        return traffic(found[0], shown)
-    if field != "time_s":
-        raise unknown("number of an operator", field, ("time_s", "traffic_bytes"))
-    full = f"{found[0].block.name}.{found[0].operator.name}" if len(found) > 1 else name
-    return operator_time(found[0], shown, f"{full}.time_s")
-
-
-def blocks_of(one: Question, name: str, stage: str) -> list[str]:
-    """The blocks that run an operator of this name in the pass that is shown, in their order; one for BLOCK.OPERATOR.
-
-    Raises UserError for an operator that the graph does not have.
-    """
-    return [row.block.name for row in _runs_of(one, name, stage)]
-
-
-def _runs_of(one: Question, name: str, stage: str) -> list[TimedOperator]:
-    shown = one.at_pass(one.shown[stage])
-    rows = [row for row in one.analysis.evaluation.rows if shown.at(row.timing.time_s) > 0.0]
-    found = [row for row in rows if name in (row.operator.name, f"{row.block.name}.{row.operator.name}")]
-    if not found:
-        counted = Counter(row.operator.name for row in rows)
-        several = (f"{row.block.name}.{row.operator.name}" for row in rows if counted[row.operator.name] > 1)
-        raise unknown("operator", name, [*counted, *several])
-    return found
+    children = tuple(of_evaluation(one, totals, summed, stage, 1.0))
+    source = f"operators of {stage}, over their layers"
+    return sum_node(f"stages.{stage}.time_s", summed(totals.time_s), children, source)

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 SCHEMA = "llmviewer.explanation/1"
@@ -78,6 +79,32 @@ def evaluated(node: Node) -> float:
     below = [(child.name, evaluated(child)) for child in node.children]
     names = {**node.values, **dict(below)}
     return _value(ast.parse(node.formula, mode="eval").body, names, [value for _, value in below])
+
+
+def of_formula(
+    name: str,
+    formula: str,
+    children: Sequence[Node],
+    source: str,
+    values: Mapping[str, float] = MappingProxyType({}),
+    unit: str = "s",
+) -> Node:
+    """A number by its formula of values and of the children, which are taken as they are."""
+    names = {**values, **{child.name: child.value for child in children}}
+    value = _value(ast.parse(formula, mode="eval").body, names, [child.value for child in children])
+    return Node(name=name, value=value, unit=unit, formula=formula, values=values, source=source, children=children)
+
+
+def sum_of(name: str, children: Sequence[Node], source: str) -> Node:
+    """The sum of seconds."""
+    return of_formula(name, "sum(children)", children, source)
+
+
+def unasked(node: Node) -> Node:
+    """The tree without names by which its parts are asked, which are those of another model."""
+    if isinstance(node.children, Later):
+        return replace(node, asked="")
+    return replace(node, asked="", children=tuple(map(unasked, node.children)))
 
 
 def folded(node: Node, most: int, depth: int, *, closed: bool = False) -> Node:

@@ -39,11 +39,7 @@ def traffic(row: TimedOperator, one: Pass) -> Node:
     accesses = [("reads", access) for access in row.operator.reads] + [
         ("writes", access) for access in row.operator.writes
     ]
-    children = tuple(
-        _bytes(verb, access, one)
-        for verb, access in accesses
-        if access.tensor.place is Place.DEVICE and one.at(access.elements) > 0.0
-    )
+    children = tuple(filter(None, (moved(verb, access, one) for verb, access in accesses)))
     value = one.at(row.traffic_bytes)
     listed = sum(child.value for child in children)
     if abs(listed - value) > 1e-9 * value:
@@ -59,7 +55,10 @@ def traffic(row: TimedOperator, one: Pass) -> Node:
     )
 
 
-def _bytes(verb: str, access: Access, one: Pass) -> Node:
+def moved(verb: str, access: Access, one: Pass) -> Node | None:
+    """Bytes of one access to device memory; None for none."""
+    if access.tensor.place is not Place.DEVICE or not one.at(access.elements) > 0.0:
+        return None
     elements, bits = one.at(access.elements), float(access.tensor.dtype.bytes)
     return Node(
         name=f"{verb} {access.tensor.name}",

@@ -1,0 +1,184 @@
+"""Work, bytes and ideal times of an operator and of a stage as trees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from llmviewer.analysis.evaluation import TimedOperator
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import unknown
+from llmviewer.core.ir import Role
+from llmviewer.result.explanation.kernels import sheet
+from llmviewer.result.explanation.metrics import Question, at_pass
+from llmviewer.result.explanation.node import Later, Node, of_formula
+from llmviewer.result.explanation.times import operator_time
+from llmviewer.result.explanation.work import Pass, flops, moved, traffic
+
+#: Figure of an operator -> how its bytes move, and their role.
+MOVED = {
+    "weight_read_bytes": ("reads", Role.WEIGHT),
+    "activation_read_bytes": ("reads", Role.ACTIVATION),
+    "activation_write_bytes": ("writes", Role.ACTIVATION),
+    "kv_read_bytes": ("reads", Role.CACHE),
+    "kv_write_bytes": ("writes", Role.CACHE),
+}
+#: Parts of an operator's work -> their source.
+WORK = {
+    "vector_flops": "counted from shapes: elementwise work on the vector units",
+    "recurrence_flops": "counted from shapes: updates and read-outs of a recurrent state",
+    "conv_flops": "counted from shapes: multiply-adds of a convolution",
+}
+BOUND = "most FLOP/s at this intensity: FLOP over the ideal time, at most the peak of the matrix units"
+#: Figure of a stage -> quantity of an operator, and its unit.
+STAGE_FIGURES: Mapping[str, tuple[Callable[[TimedOperator], Count], str]] = {
+    "ideal_time_s": (lambda row: row.ideal.time_s, "s"),
+    "flops": (lambda row: row.operator.flops, "FLOP"),
+    "matmul_flops": (lambda row: row.operator.matmul_flops, "FLOP"),
+    "traffic_bytes": (lambda row: row.traffic_bytes, "byte"),
+}
+
+
+def matmul_flops(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Work of the matrix units [FLOP]."""
+    return replace(flops(row, one, one.at(row.operator.matmul_flops)), name=name)
+
+
+def all_flops(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Work of an operator: matrix products, elementwise work, recurrences, convolutions [FLOP]."""
+    parts = [matmul_flops(row, one, "matmul_flops")]
+    for part, source in WORK.items():
+        parts.append(Node(name=part, value=one.at(getattr(row.operator, part)), unit="FLOP", source=source))
+    parts = [part for part in parts if part.value]
+    return of_formula(name, "sum(children)", tuple(parts), "work of one layer's operator", {}, "FLOP")
+
+
+def role_bytes(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Bytes that an operator moves in one direction, of tensors of one role."""
+    verb, role = MOVED[name.rpartition(".")[2]]
+    accesses = row.operator.reads if verb == "reads" else row.operator.writes
+    found = tuple(moved(verb, one_, one) for one_ in accesses if one_.tensor.role is role)
+    return of_formula(name, "sum(children)", tuple(filter(None, found)), "every tensor moved once", {}, "byte")
+
+
+def ideal_time(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Time on the roofline of the data sheet [s]."""
+    return operator_time(replace(row, timing=row.ideal, sheet=None), replace(one, calibration=None), name)
+
+
+def intensity(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Work per byte of device-memory traffic [FLOP/byte]."""
+    work, moved_ = all_flops(row, one, "flops"), replace(traffic(row, one), name="traffic_bytes")
+    return of_formula(name, "flops / traffic_bytes", (work, moved_), "work per byte that is moved", {}, "FLOP/byte")
+
+
+def attainable(row: TimedOperator, one: Pass, name: str) -> Node:
+    """Rate that the roofline of the data sheet allows [FLOP/s]."""
+    children = [all_flops(row, one, "flops"), ideal_time(row, one, "ideal_time_s")]
+    formula = "flops / ideal_time_s"
+    if one.at(row.operator.matmul_flops):
+        dtype = one.chip.compute_dtype(row.operator.compute)
+        children.append(rate(one, dtype))
+        formula = f"min({formula}, {children[-1].name})"
+    return of_formula(name, formula, tuple(children), BOUND, {}, "FLOP/s")
+
+
+def rate(one: Pass, dtype: str) -> Node:
+    """Dense matrix rate of a dtype, as the data sheet states it."""
+    value = one.at(one.chip.matrix_rate(dtype))
+    source = sheet(one.chip, f"matrix_flops_per_s.{dtype}")
+    return Node(name=f"{dtype}_rate", value=value, unit="FLOP/s", source=source)
+
+
+#: Figure of an operator -> its tree.
+OPERATOR_FIGURES: Mapping[str, Callable[[TimedOperator, Pass, str], Node]] = {
+    "time_s": operator_time,
+    "ideal_time_s": ideal_time,
+    "flops": all_flops,
+    "matmul_flops": matmul_flops,
+    "traffic_bytes": lambda row, one, name: replace(traffic(row, one), name=name),
+    **dict.fromkeys(MOVED, role_bytes),
+    "arithmetic_intensity": intensity,
+    "attainable_flops_per_s": attainable,
+}
+
+
+def operator_node(one: Question, name: str, field: str, stage: str) -> Node:
+    """A number of one operator of one layer in the pass that is shown, by its name in the document.
+
+    name: of the operator, which then is that of the first block that runs it, or BLOCK.OPERATOR.
+    Raises UserError for an operator that the graph does not have, and for a number that operators do not have.
+    """
+    found = _runs_of(one, name, stage)
+    if field not in OPERATOR_FIGURES:
+        raise unknown("number of an operator", field, OPERATOR_FIGURES)
+    full = f"{found[0].block.name}.{found[0].operator.name}" if len(found) > 1 else name
+    return OPERATOR_FIGURES[field](found[0], one.at_pass(one.shown[stage]), f"{full}.{field}")
+
+
+def blocks_of(one: Question, name: str, stage: str) -> list[str]:
+    """The blocks that run an operator of this name in the pass that is shown, in their order; one for BLOCK.OPERATOR.
+
+    Raises UserError for an operator that the graph does not have.
+    """
+    return [row.block.name for row in _runs_of(one, name, stage)]
+
+
+def _runs_of(one: Question, name: str, stage: str) -> list[TimedOperator]:
+    shown = one.at_pass(one.shown[stage])
+    rows = [row for row in one.analysis.evaluation.rows if shown.at(row.timing.time_s) > 0.0]
+    found = [row for row in rows if name in (row.operator.name, f"{row.block.name}.{row.operator.name}")]
+    if not found:
+        counted = Counter(row.operator.name for row in rows)
+        several = (f"{row.block.name}.{row.operator.name}" for row in rows if counted[row.operator.name] > 1)
+        raise unknown("operator", name, [*counted, *several])
+    return found
+
+
+def stage_figure(one: Question, stage: str, field: str) -> Node:
+    """Work, traffic or ideal time of a stage: of all its operators over their layers and passes."""
+    unit = STAGE_FIGURES[field][1]
+    own, index = one.analysis, one.shown[stage]
+
+    def summed(values: Count) -> float:
+        return float(own.schedule.prefill(values)[one.point]) if stage == "prefill" else at_pass(values, index)
+
+    children = [*_operators(one, stage, field, summed)]
+    if field == "ideal_time_s":
+        children += (
+            Node(
+                name=f"overlap: {layer.block.name}",
+                value=-summed(layer.hidden_s) * float(layer.block.repeats),
+                unit=unit,
+                source="copies beside kernels, both ideal (timing/overlap.py)",
+            )
+            for layer in own.evaluation.bounds
+        )
+    source = f"operators of {stage}, over their layers"
+    return of_formula(f"stages.{stage}.{field}", "sum(children)", tuple(children), source, {}, unit)
+
+
+def _operators(one: Question, stage: str, field: str, summed: Callable[[Count], float]) -> Iterator[Node]:
+    """A figure of every operator, over its layers and passes in units of the one shown."""
+    quantity, unit = STAGE_FIGURES[field]
+    at = one.at_pass(one.shown[stage])
+    for row in one.analysis.evaluation.rows:
+        value, shown = summed(quantity(row)), at.at(quantity(row))
+        layers, name = float(row.block.repeats), f"{row.block.name}.{row.operator.name}"
+        if not value:
+            continue
+        if not shown:
+            source = "the pass shown does not run it"
+            yield Node(name=name, value=value * layers, unit=unit, source=source)
+            continue
+        made = OPERATOR_FIGURES[field]
+        yield Node(
+            name=name,
+            value=value * layers,
+            unit=unit,
+            formula="layers * passes * shown",
+            values={"layers": layers, "passes": value / shown},
+            source=f"{layers:g} layers; passes: sum over the passes of {stage} in units of the one shown",
+            children=Later(lambda row=row, made=made: (made(row, at, "shown"),)),  # type: ignore[misc]
+        )
