@@ -65,7 +65,7 @@ def _fit(memory: dict[str, Any]) -> str:
 
 
 def _remedies(found: Verdict) -> str:
-    """What makes a request fit that does not."""
+    """Returns changes that make a request fit that does not."""
     remedies = " or ".join(map(_remedy, found.remedies))
     return f"it fits with {remedies}" if remedies else "no single change that was tried makes it fit"
 

@@ -124,9 +124,11 @@ def test_a_block_of_three_gpu_batches_copies_weights_once_and_keeps_activations_
 
 def test_the_explanation_of_a_step_counts_every_gpu_batch() -> None:
     tree = lv.explain("tpot_s", "opt-30b", "t4", batch_size=144, offload=POLICY, efficiency="ideal", **WORK).root
-    assert "rest_s" not in {child.name for child in tree.children}
-    loads = next(child.value for child in tree.children if child.name == "layer.load_weights")
-    assert loads == pytest.approx(48 * 0.8 * 2 * (12 * 7168**2 + 13 * 7168) / 15.75e9, rel=1e-6)
+    (block,) = tree.children
+    batches, one_pass = block.children
+    assert block.formula == "micro_batches * pass_s" and batches.value == 3.0
+    loads = next(child.value for child in one_pass.children if child.name == "layer.load_weights")
+    assert batches.value * loads == pytest.approx(48 * 0.8 * 2 * (12 * 7168**2 + 13 * 7168) / 15.75e9, rel=1e-6)
 
 
 def test_every_gpu_batch_reads_the_weights_from_device_memory() -> None:

@@ -105,7 +105,7 @@ def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, sou
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a comparison is of.  source: the file.  more: further details, which say what is compared."""
+    """Source and subject of a comparison.  source: the file.  more: further details, which say what is compared."""
 
     chosen: Configuration
     source: str

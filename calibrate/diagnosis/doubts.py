@@ -32,7 +32,7 @@ BESIDE_IT = "record a pass without the other model beside it (encoder, draft)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """What does not agree, in a sentence; and what to try.  of: CHIP, MODEL or WORK."""
+    """A disagreement in a sentence, and what to try.  of: CHIP, MODEL or WORK."""
 
     of: str
     text: str

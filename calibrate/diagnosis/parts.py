@@ -88,7 +88,7 @@ def _rest(found: Comparison) -> Iterator[Part]:
 
 
 def recorded_work(found: Comparison) -> str:
-    """What states the work of the recorded passes, and which it is."""
+    """Origin and amount of the work that is stated for the recorded passes."""
     seen = found.seen
     if seen.by == MARKS:
         text = f"the marks state {seen.requests:,.4g} requests in a {seen.phase} pass"

@@ -1,4 +1,4 @@
-"""What to try about an operator whose kernels are slow, or a device that waits, by names of kernels and the engine."""
+"""Remedies for an operator with slow kernels, or a device that waits, by names of kernels and the engine."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def of_waiting(found: Comparison, chosen: Configuration, *, on_host: bool) -> tu
 
 
 def _of_launches(chosen: Configuration, tokens: float) -> str:
-    """What to try about launches one by one.  tokens: of a pass."""
+    """Remedy to try for launches one by one.  tokens: of a pass."""
     if chosen.options.enforce_eager:
         return f"{FASTER_HOST}; CUDA graphs, which --enforce-eager turns off, have no such launches"
     if chosen.system.engine.graph_tokens == 0.0:

@@ -1,4 +1,4 @@
-"""What an engine fused in a recording, where the configuration has operators of their own: attention, gate and up."""
+"""Kernels that an engine fused in a recording, for operators that a configuration has apart: attention, gate and up."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from llmviewer.result.stages import value_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """What a request spends in prefill or in decode.
+    """Time that a request spends in prefill or in decode.
 
     time_s: all of it, waiting included [s].  passes: forward passes of the model, with speculation their expected
     number.  operators: (block, operator) -> seconds over all layers and passes.  layers: block -> number of layers.

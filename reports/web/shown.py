@@ -1,4 +1,4 @@
-"""What the network shows of a stage or of the whole request: operators, blocks and draft models with their times."""
+"""Contents of the network for a stage or the whole request: operators, blocks and draft models with their times."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class View:
 
     @cached_property
     def shown(self) -> Shown:
-        """What is shown of the stage, or of the whole request."""
+        """Operators and times that are shown of the stage, or of the whole request."""
         make = whole_request if self.stage == REQUEST else one_stage
         return make(self.lines, self.result, self.answer, self.stage)
 

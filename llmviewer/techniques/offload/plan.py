@@ -34,7 +34,7 @@ class Overlap(Enum):
 
 
 class HostWork(Enum):
-    """What the host may compute at most: nothing, attention over its part of the cache, or layers and experts too."""
+    """Most work that the host may do: nothing, attention over its part of the cache, or layers and experts too."""
 
     NOTHING = "device"
     ATTENTION = "attention"
