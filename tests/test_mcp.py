@@ -159,6 +159,8 @@ def test_an_explained_interval_is_that_of_the_analysis() -> None:
     operator = next(one for one in stages["prefill"]["operators"] if one["name"] == "o_proj")
     name = "stages.prefill.operators.o_proj.time_s"
     assert TOOLS["explain"].called({"number": name, **RUN})["interval80"] == operator["time_interval_s"]["80"]
+    of_block = name.replace("operators.", f"operators.{operator['block']}.")
+    assert TOOLS["explain"].called({"number": of_block, **RUN})["interval80"] == operator["time_interval_s"]["80"]
     assert TOOLS["explain"].called({"number": "operators.o_proj.traffic_bytes", **RUN})["interval80"] is None
     assert TOOLS["explain"].called({"number": "memory.total_bytes", **RUN})["interval80"] is None
 

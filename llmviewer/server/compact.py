@@ -78,7 +78,8 @@ def _interval(run: Result, name: str) -> list[float] | None:
         return None
     if "operators" in parts:
         operator = ".".join(parts[parts.index("operators") + 1 : -1])
-        stage = next((one for one in stage["operators"] if one["name"] == operator), {})
+        rows = stage["operators"]
+        stage = next((one for one in rows if operator in (one["name"], f"{one['block']}.{one['name']}")), {})
     return (stage.get("time_interval_s") or {}).get(LEVEL)
 
 

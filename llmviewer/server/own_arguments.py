@@ -63,7 +63,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         **_TEXT,
         "description": (
             "The number to explain: ttft_s, tpot_s, e2e_s, memory.total_bytes, memory.kv_cache_bytes,"
-            " stages.decode.time_s, operators.NAME.time_s."
+            " stages.decode.time_s, operators.NAME.time_s, operators.BLOCK.NAME.time_s."
         ),
     },
     "a": _SIDE,
