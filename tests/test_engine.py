@@ -98,6 +98,8 @@ def test_vllm_without_graphs_is_near_published_times(
     assert 0.65 < 1e3 * float(eager.tpot_s) / published_ms < 1.35
     assert eager.tpot_s > 1.25 * graphs.tpot_s
     assert any("enforce_eager" in text for text in eager.to_dict()["provenance"]["assumed"])
+    low, high = eager.metrics()["intervals"]["tpot_s"]["80"]
+    assert low < 1e-3 * published_ms < high
 
 
 def test_experts_that_run_one_by_one_are_launched_one_by_one() -> None:

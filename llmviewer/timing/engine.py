@@ -43,6 +43,8 @@ NUMBER_KEYS = (
     *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
     *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew", "uncompiled"),
 )
+#: Launch times that published runs without graphs imply over `uncompiled`: 35 and 68 of 50 us (docs/calibration.md).
+LAUNCH_RANGE = (0.7, 1.36)
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
 #: Generation -> the maker's earlier one, whose values of GENERATION_KEYS it takes if a preset has none of its own.
@@ -71,6 +73,7 @@ class Engine:
     cache_write: 1.0 if a kernel of its own writes keys and values to the cache, 0.0 if rope or attention does.
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
+    launch_range: shortest and longest launches over those that are taken, where they are not fitted.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     generations: generation of chips -> its own values of GENERATION_KEYS.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
@@ -105,6 +108,7 @@ class Engine:
     cache_write: float = 0.0
     expert_skew: float = 0.0
     uncompiled: float = 0.0
+    launch_range: tuple[float, float] = (1.0, 1.0)
     mxfp8_inputs: str = ""
     generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
@@ -197,9 +201,14 @@ class Engine:
         return self.constants.get("request", 0.0) * 1e-6
 
     def without_graphs(self) -> Engine:
-        """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""
-        launched = {"eager": max(self.uncompiled, self.constants.get("eager", 0.0))} if self.uncompiled else {}
-        return replace(self, graph_tokens=0.0, constants={**self.constants, **launched})
+        """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python.
+
+        Where a launch takes `uncompiled`, intervals widen by LAUNCH_RANGE.
+        """
+        eager = replace(self, graph_tokens=0.0)
+        if self.uncompiled <= self.constants.get("eager", 0.0):
+            return eager
+        return replace(eager, constants={**self.constants, "eager": self.uncompiled}, launch_range=LAUNCH_RANGE)
 
     def without_step_terms(self) -> Engine:
         """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
