@@ -232,3 +232,15 @@ def test_pairs_that_no_window_limits_are_explained(
     capsys.readouterr()
     assert main(["explain", "operators.attention.time_s", *options, "--depth", "9"]) == 0
     assert "∞" in capsys.readouterr().out
+
+
+def test_an_answer_that_one_pass_decides_has_no_time_per_token(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "qwen3-1.7b --hardware a2 --input-len 7 --output-len 2 --speculative diffusion,block=32,per_pass=4,cache=dual"
+    )
+    assert main(["analyze", *words.split()]) == 0
+    assert "no decode steps" in capsys.readouterr().out
+    for command in ("explain tpot_s", "advise", "require --vary bandwidth --tpot 10ms"):
+        assert main([*command.split(), *words.split()]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("error: tpot_s ") and told.count("\n") == 1

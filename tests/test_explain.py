@@ -178,7 +178,7 @@ def test_a_smooth_maximum_by_hand() -> None:
             "operators.decoder_cros.attention.time_s t5-v1.1-xxl --hardware h200",
             "did you mean 'decoder_cross.attention'",
         ),
-        ("tpot_s llama-2-7b --hardware h100 --output-len 1", "undefined for one output token"),
+        ("tpot_s llama-2-7b --hardware h100 --output-len 1", "tpot_s is undefined: no pass follows the first token"),
         ("tpot_s", "explain needs a model"),
         ("tpot_s llama-2-7b", "explain needs --hardware"),
         ("tpot_s llama-2-7b --hardware h100 --depth 0", "depth"),

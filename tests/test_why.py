@@ -285,7 +285,7 @@ def test_the_chance_of_two_normal_errors_is_that_of_their_difference() -> None:
         ((A100, f"{H100} 'x"), "B: "),
         ((A100, f"{H100} qwen3-8b"), "B: model is given twice"),
         ((A100, f"{H100} --quantization w99"), "B: "),
-        ((f"{A100} --output-len 1", H100), "A: tpot_s has no value here; output_len is 1"),
+        ((f"{A100} --output-len 1", H100), "A: tpot_s has no value here; no pass follows the one of the first token"),
     ],
 )
 def test_wrong_lines_are_told_in_one_line_that_names_the_side(

@@ -186,7 +186,7 @@ class Analysis:
 
     @property
     def tpot_s(self) -> Array:
-        """Mean time per output token after the first [s]; NaN where output_len is 1."""
+        """Mean time per output token after the first [s]; NaN where no pass follows the first token."""
         return per_token(self.generation_s, self.schedule.tokens)
 
     @property

@@ -165,6 +165,8 @@ def require(
     idle = question.idle(rates)
     rates = tuple(name for name in rates if name not in idle)
     floor = question.floor(rates)
+    if np.isnan(floor):
+        raise UserError(f"{metric} has no value here: the pass of the first token decides all others; limit another")
     solutions = question.solutions(rates) if floor <= target else ()
     fixed |= {name: question.own(name) for name in idle}
     solutions = tuple(replace(one, figures={**one.figures, **fixed}) for one in solutions)

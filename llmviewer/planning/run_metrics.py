@@ -69,7 +69,7 @@ class RunMetric:
 
 
 REASONS = {
-    "tpot_s": "output_len is 1, so there are no decode steps; choose ttft_s",
+    "tpot_s": "no pass follows the one of the first token; choose ttft_s, or a larger output_len",
     "decode_mbu": "there are no decode steps",
 }
 

@@ -98,8 +98,8 @@ class RequestTimes:
 
 
 def per_token(generation_s: Array, steps: Array) -> Array:
-    """Mean time per decode step [s]; NaN where there is none."""
-    return np.where(steps > 0, generation_s / np.maximum(steps, 1.0), np.nan)
+    """Mean time per decode step [s]; NaN where there is none, or where the first pass decides all tokens."""
+    return np.where((steps > 0) & (generation_s > 0.0), generation_s / np.maximum(steps, 1.0), np.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -29,7 +29,9 @@ def metric_time(one: Question, metric: str) -> Node:
     own = one.analysis
     value = float(getattr(own, metric)[one.point])
     if np.isnan(value):
-        raise UserError(f"{metric} is undefined for one output token; give --output-len 2 or more, or another metric")
+        raise UserError(
+            f"{metric} is undefined: no pass follows the first token; give a larger --output-len, or another metric"
+        )
     if metric == "e2e_s":
         parts: tuple[Node, ...] = metric_time(one, "ttft_s"), metric_time(one, "generation_s")
     elif metric == "ttft_s":
