@@ -16,7 +16,7 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing import engine_memory, engine_rounds, engine_work
+from llmviewer.timing import engine_fields, engine_memory, engine_rounds, engine_work
 from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
 from llmviewer.timing.engine_work import FACTORS, Seconds, unbounded
 
@@ -45,12 +45,8 @@ NUMBER_KEYS = (
 )
 #: Launch times that published runs without graphs imply over `uncompiled`: 35 and 68 of 50 us (docs/calibration.md).
 LAUNCH_RANGE = (0.7, 1.36)
-#: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
-GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
-#: Generation -> the maker's earlier one, whose values of GENERATION_KEYS it takes if a preset has none of its own.
+#: Generation -> the maker's earlier one, whose fields it takes if a preset has none of its own.
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
-#: Keys of the versions of a preset; constants that are not stated are those of the newest versions.
-VERSION_KEYS = ("constants", "source", "error", "residuals")
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED_KEYS = ("error", "residuals", "rows")
 
@@ -75,11 +71,11 @@ class Engine:
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     launch_range: shortest and longest launches over those that are taken, where they are not fitted.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
-    generations: generation of chips -> its own values of GENERATION_KEYS.
+    generations: generation of chips -> its own fields.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
     residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
-    versions: first version -> its own values of VERSION_KEYS, which hold until the next first version.
+    versions: first version -> its own fields, which hold until the next first version.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
@@ -256,53 +252,22 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
         data.check_keys(part.get("factors") or {}, FACTORS, (), f"{where}: factors")
     texts = {key: str(content[key]) for key in TEXT_KEYS if key in content}
     try:
-        numbers = {key: float(content[key]) for key in NUMBER_KEYS if key in content}
+        stated = {key: float(content[key]) for key in NUMBER_KEYS if key in content}
         return Engine(
             name=name,
             **texts,  # type: ignore[arg-type]
-            **numbers,  # type: ignore[arg-type]
-            constants=MappingProxyType(_numbers(content["constants"])),
-            factors=MappingProxyType(_numbers(content.get("factors"))),
+            **stated,  # type: ignore[arg-type]
+            constants=MappingProxyType(engine_fields.numbers(content["constants"])),
+            factors=MappingProxyType(engine_fields.numbers(content.get("factors"))),
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
-            generations={str(own): _of_generation(part, f"{name}: {own}") for own, part in generations.items()},
-            versions=_versions(name, content.get("versions") or {}),
+            generations={
+                str(own): engine_fields.of_generation(part, f"{name}: {own}") for own, part in generations.items()
+            },
+            versions=engine_fields.versions(name, content.get("versions") or {}, CONSTANTS),
             error=content.get("error", {}),
             memory_versions=engine_memory.parse(name, content.get("memory")),
-            residuals=_residuals(content),
+            residuals=engine_fields.residuals(content),
             round_versions=engine_rounds.parse(name, content.get("rounds")),
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"engine {name}: {printable(error, 120)}; expected numbers") from error
-
-
-def _of_generation(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of an engine on chips of one generation."""
-    data.check_keys(content, GENERATION_KEYS, ("constants",), where)
-    return {
-        "constants": MappingProxyType(_numbers(content["constants"])),
-        "factors": MappingProxyType(_numbers(content.get("factors"))),
-        "ungrouped": float(content.get("ungrouped", 0.0)),
-        "error": content.get("error", {}),
-        "residuals": _residuals(content),
-    }
-
-
-def _versions(name: str, content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Fields of an engine by the first version that has them, oldest first."""
-    found: dict[str, dict[str, Any]] = {}
-    for first in sorted(map(str, content), key=lambda one: version_numbers(one, name)):
-        own, where = content[first], f"{name}: version {first}"
-        data.check_keys(own, VERSION_KEYS, ("source",), where)
-        data.check_keys(own.get("constants") or {}, CONSTANTS, (), f"{where}: constants")
-        fitted = {"error": own["error"], "residuals": _residuals(own)} if "error" in own else {}
-        found[first] = {"constants": _numbers(own.get("constants")), "source": str(own["source"]), **fitted}
-    return found
-
-
-def _residuals(content: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:
-    found = content.get("residuals", {})
-    return {name: {key: tuple(map(float, bounds)) for key, bounds in by.items()} for name, by in found.items()}
-
-
-def _numbers(content: Mapping[str, Any] | None) -> dict[str, float]:
-    return {str(key): float(value) for key, value in (content or {}).items()}
