@@ -459,6 +459,7 @@ def audited(browser: Any, address: str, scheme: str, screen: dict[str, int], que
         expect(web.page.locator("#content h2").first).to_have_text(title)
         web.page.evaluate("document.querySelectorAll('#content details').forEach(one => { one.open = true; })")
         web.page.wait_for_timeout(300)  # graphs are drawn after the page
+        web.rest()
         for one in axe.Axe().run(web.page).response["violations"]:
             found.setdefault(one["id"], []).append((name, one["nodes"][0]["html"][:200]))
         width = web.page.evaluate("document.documentElement.scrollWidth")
@@ -471,6 +472,28 @@ def audited(browser: Any, address: str, scheme: str, screen: dict[str, int], que
 def test_an_audit_of_accessibility_finds_nothing(browser: Any, address: str) -> None:
     """Rules of axe-core for WCAG 2.2 AA and good practice, on every tab."""
     assert audited(browser, address, "light", DESKTOP) == {}
+
+
+def test_an_answer_stays_readable_while_the_next_is_late(browser: Any, address: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
+    web = WebPage(browser, address, bypass_csp=True)
+    held: list[Any] = []
+
+    def hold(request: Any) -> None:
+        held.append(request)
+
+    web.page.route(re.compile("_dash-update-component"), hold)
+    web.choose("Chip", "a100-80gb-sxm")
+    web.page.wait_for_timeout(1000)  # the line that shows it comes late, too
+    expect(web.page.locator("#content")).to_have_attribute("aria-busy", "true")
+    shows(web, cards())
+    assert axe.Axe().run(web.page).response["violations"] == []
+    for one in held:
+        one.continue_()
+    web.page.unroute_all()
+    shows(web, cards(hardware="a100-80gb-sxm"))
+    web.rest()
+    web.close()
 
 
 @pytest.mark.slow

@@ -116,6 +116,10 @@ class WebPage:
         """Wait until a function of the page gives something that is true."""
         self.page.wait_for_function(expression)
 
+    def rest(self) -> None:
+        """Wait until the page shows the answer to the last change."""
+        self.until("() => !document.querySelector('#content').ariaBusy")
+
     def control(self, label: str) -> Any:
         """The control with a label."""
         return self.page.locator(f"//label[contains(@class, 'control')][span[normalize-space() = '{label}']]")

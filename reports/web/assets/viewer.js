@@ -4,10 +4,10 @@
   const $ = (selector) => document.querySelector(selector);
   const $$ = (selector) => [...document.querySelectorAll(selector)];
   const current = () => new URLSearchParams(window.location.search);
-  // Milliseconds between two changes; until text is read; until nothing moves; of one movement; until an answer is late.
-  const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500, WAITING = 400;
+  // Milliseconds between two changes; until text is read; until nothing moves; of one movement.
+  const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
-  let before = 0, later = 0, name = "", moved = 0, still = 0, slow = 0;
+  let before = 0, later = 0, name = "", moved = 0, still = 0;
 
   // ---- the address --------------------------------------------------------------------------------------------
   // Several changes of one control in a row are one step back; an answer is asked for at once, or after the last of many.
@@ -26,16 +26,14 @@
   function ask() {
     before = Date.now();
     const search = window.location.search;
-    window.clearTimeout(slow);
-    slow = window.setTimeout(() => $("#content").classList.add("waiting"), WAITING);
+    $("#content").setAttribute("aria-busy", "true");
     // with another href than the window has, Dash would go back to it
     window.dash_clientside.set_props("address", { search, href: window.location.href });
     settle(search);
   }
 
   function arrived() {
-    window.clearTimeout(slow);
-    $("#content")?.classList.remove("waiting");
+    $("#content")?.removeAttribute("aria-busy");
     // on a narrow screen the row of tabs scrolls
     const row = $(".parts"), part = row?.querySelector("[aria-current]");
     if (part) row.scrollLeft = Math.max(0, part.offsetLeft - row.offsetLeft - (row.clientWidth - part.clientWidth) / 2);
