@@ -148,3 +148,17 @@ def _moving(row: TimedOperator, shown: Pass) -> set[str]:
             if abs(seconds / shown.at(row.timing.time_s) - 1.0) > 1e-9 and name not in settings:
                 moving.add(name)
     return moving
+
+
+def test_rates_of_the_host_come_from_its_data_sheet_and_from_what_was_measured() -> None:
+    """Experts on the host and on its disk: every rate names a page, none the code that divides by it."""
+    leaves = {
+        leaf.name: leaf.source
+        for offload in ("experts,host=xeon-6454s-ddr5", "experts,to=disk", "experts,instructions=avx512")
+        for _, _, tree in _trees(lv.analyze("mixtral-8x7b", "a6000", offload=offload, input_len=4096))
+        for leaf in tree.walk()
+        if not leaf.formula
+    }
+    assert not any("roofline.py" in source for source in leaves.values())
+    rates = ("host_bandwidth", "bf16_host_matrix_rate", "fp32_host_matrix_rate", "disk_read_bytes_per_s")
+    assert all("https://" in leaves[name] for name in (*rates, "memory_share", "matrix_share", "link_share"))

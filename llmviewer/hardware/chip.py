@@ -66,9 +66,10 @@ class Host:
     """The computer that a device is attached to: the bandwidth of its memory [byte/s], and its CPU.
 
     cpu: None if its rates are unknown.  memory_bytes: capacity, None if unknown.  disk: stores tensors that do not fit
-    in the host's memory.  devices: devices that share the host evenly.  link_share, memory_share: shares of the rates
-    of a device's link and of the host's memory that are reached.  sockets: CPUs that each store every tensor in their
-    own memory, so that their rates add and their capacities do not; all other figures are those of one socket.
+    in the host's memory.  devices: devices that share the host evenly.  link_share, memory_share, matrix_share: shares
+    of the rates of a device's link, of the host's memory and of its CPU that are reached.  sockets: CPUs that each
+    store every tensor in their own memory, so that their rates add and their capacities do not; all other figures are
+    those of one socket.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Host:
     devices: int = 1
     link_share: float = 1.0
     memory_share: float = 1.0
+    matrix_share: float = 1.0
     sockets: int = 1
 
 

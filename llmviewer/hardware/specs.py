@@ -106,16 +106,18 @@ def _cpu(spec: Mapping[str, Any], name: str, bandwidth: float) -> Chip | None:
     chip = _text(spec, "cpu", name)
     if chip or CPU_KEYS[0] not in spec:
         return load(chip) if chip else None
-    vector, *matrix = (_figure(spec[key], 1e12, f"{name}: {key}").value for key in CPU_KEYS if key in spec)
+    vector, *matrix = (_figure(spec[key], 1e12, f"{name}: {key}") for key in CPU_KEYS if key in spec)
+    dtype, rate = ("bf16", matrix[0]) if matrix else ("fp32", vector)
     return Chip(
         name=name,
         title=name,
         maker="",
         generation="",
-        matrix_flops_per_s={"bf16": matrix[0]} if matrix else {"fp32": vector},
-        vector_flops_per_s={"fp32": vector},
+        matrix_flops_per_s={dtype: rate.value},
+        vector_flops_per_s={"fp32": vector.value},
         memory_bytes=np.inf,
         bandwidth_bytes_per_s=bandwidth,
+        figures={f"matrix_flops_per_s.{dtype}": rate, "vector_flops_per_s.fp32": vector},
     )
 
 

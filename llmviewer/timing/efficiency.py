@@ -131,7 +131,10 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
     link, share = chip.host_link_rate, host.sockets / host.devices
     if link is None and host.disk is None:
         raise UserError(f"{chip.name} publishes no link to a host; add `pcie` to the links in its YAML file")
-    flops = host.cpu.matrix_rate(compute) * share if host.cpu and compute else None
+    flops = None
+    if host.cpu and compute:
+        on_matrix_units = host.cpu.compute_dtype(compute) in host.cpu.matrix_flops_per_s
+        flops = host.cpu.matrix_rate(compute) * share * (host.matrix_share if on_matrix_units else 1.0)
     vector = host.cpu.vector_rate() if host.cpu else None
     return HostRates(
         memory_bytes_per_s=host.bandwidth_bytes_per_s * share * host.memory_share,

@@ -10,7 +10,7 @@ from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Role
-from llmviewer.result.explanation.kernels import sheet
+from llmviewer.result.explanation.chips import sheet
 from llmviewer.result.explanation.metrics import Question, at_pass
 from llmviewer.result.explanation.node import Later, Node, of_formula
 from llmviewer.result.explanation.times import operator_time

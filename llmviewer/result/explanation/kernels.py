@@ -15,7 +15,8 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import WORK_FIELDS, Access, Operator
 from llmviewer.core.terms import leaf
 from llmviewer.core.workload import Group
-from llmviewer.hardware.chip import FIGURES, PER_DTYPE, Chip
+from llmviewer.hardware.chip import Chip
+from llmviewer.result.explanation.chips import chip_of_terms, with_fields
 from llmviewer.result.explanation.work import At, Pass, flops, traffic
 from llmviewer.timing.efficiency import Efficiency, Rates, ideal
 from llmviewer.timing.kernels.cross_generation import FACTORS_FROM_HOPPER, SOURCE_CHIP
@@ -25,11 +26,6 @@ from llmviewer.timing.roofline import Timing, time_operator
 if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated, SelectedFit
 
-#: Short names of figures.
-WORDS = {
-    "bandwidth_bytes_per_s": "peak_bandwidth", "l2_bandwidth_bytes_per_s": "l2_bandwidth", "memory_bytes": "memory",
-    "special_ops_per_s": "special_rate", "matrix_flops_per_s": "matrix_rate", "vector_flops_per_s": "vector_rate",
-}  # fmt: skip
 #: Fields that no formula of a kernel reads as one number.
 UNREAD = ("popularity",)
 
@@ -45,7 +41,7 @@ def timing_of_terms(row: TimedOperator, one: Pass) -> tuple[Timing, Count | None
 
     work = _operator(row, one)
     with np.errstate(all="ignore"):
-        timing = time_operator(work, _chip(one.chip), efficiency, work.traffic_bytes)
+        timing = time_operator(work, chip_of_terms(one.chip), efficiency, work.traffic_bytes)
     return timing, found[0].sharpness if found else None
 
 
@@ -55,14 +51,6 @@ def told(found: SelectedFit) -> str:
     rows = f", {error['rows']:g} rows" if "rows" in error else ""
     spread = f", error {100.0 * error['mape']:.1f} %" if "mape" in error else ""
     return f"{found.fit.key} ({found.basis}, of {found.chip}{rows}{spread})"
-
-
-def sheet(chip: Chip, key: str) -> str:
-    """Source of a figure of the chip: the page of its data sheet, and its note."""
-    figure = chip.figures.get(key)
-    if figure is None:
-        return f"figure of {chip.path or chip.name}"
-    return f"{figure.source}{f' ({figure.note})' if figure.note else ''}"
 
 
 def _calibration(own: Calibrated, operator: Operator) -> Calibrated:
@@ -89,31 +77,6 @@ def _constants(found: SelectedFit, generation: str) -> Mapping[str, Any]:
     return constants
 
 
-def _chip(chip: Chip) -> Chip:
-    """The chip with its figures as terms."""
-    traced = copy(chip)
-    for name, info in FIGURES.items():
-        value = getattr(chip, name)
-        word = WORDS.get(name, name)
-        if name in PER_DTYPE:
-            given: Any = {
-                dtype: leaf(f"{dtype}_{word}", rate, info.unit, sheet(chip, f"{name}.{dtype}"))
-                for dtype, rate in value.items()
-            }
-        else:
-            unit = "" if info.unit in ("1", "x") else info.unit
-            given = None if value is None else leaf(word, value, unit, sheet(chip, name))
-        object.__setattr__(traced, name, given)
-    links = {
-        name: _with(link, bandwidth_bytes_per_s=leaf(
-            f"{name.replace('-', '_')}_rate", link.bandwidth_bytes_per_s, "byte/s",
-            sheet(chip, f"links.{name}.bandwidth_bytes_per_s"),
-        )) for name, link in chip.links.items()
-    }  # fmt: skip
-    made: Chip = _with(traced, links=links, basis=None if chip.basis is None else _chip(chip.basis))
-    return made
-
-
 def _operator(row: TimedOperator, one: Pass) -> Operator:
     """The operator in one pass with its work, accesses and shape as terms."""
     operator = row.operator
@@ -125,7 +88,7 @@ def _operator(row: TimedOperator, one: Pass) -> Operator:
         value = getattr(operator, name)
         traced.__dict__[name] = _count("flops" if about else name, value, one.at, source, about)
     bytes_ = traffic(row, one)
-    made: Operator = _with(
+    made: Operator = with_fields(
         traced,
         traffic_bytes=leaf("bytes", bytes_.value, "byte", bytes_.source, bytes_),
         where=1.0,
@@ -159,7 +122,7 @@ def _shape(shape: Any, one: Pass) -> Any:
         value = getattr(shape, name)
         sized = isinstance(value, (float, int, np.ndarray)) and not isinstance(value, bool)
         changed[name] = _count(name, value, one.at, source) if sized else _shape(value, one)
-    return _with(copy(shape), **changed)
+    return with_fields(copy(shape), **changed)
 
 
 def _count(name: str, value: Any, at: At, source: str, about: Any = None) -> Any:
@@ -168,11 +131,3 @@ def _count(name: str, value: Any, at: At, source: str, about: Any = None) -> Any
         return 0.0
     unit = "byte" if name.endswith("bytes") else ""
     return leaf(name, at(value), unit, source, about)
-
-
-def _with(record: Any, **changed: Any) -> Any:
-    """A copy of a record with other fields, of whatever type."""
-    record = copy(record)
-    for name, value in changed.items():
-        object.__setattr__(record, name, value)
-    return record

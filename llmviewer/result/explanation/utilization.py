@@ -7,8 +7,8 @@ import numpy as np
 from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Role
+from llmviewer.result.explanation.chips import sheet
 from llmviewer.result.explanation.figures import rate
-from llmviewer.result.explanation.kernels import sheet
 from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.explanation.rounds import decode_nodes

@@ -164,8 +164,8 @@ TECHNIQUE = Technique(
         "Llama in Transformers (repeat_kv), 2 for FlexGen; default 0",
         "to": "host or disk",
         "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
-        "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them; avx512: with its vector units, "
-        "in fp32, as KTransformers before 0.3",
+        "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them, at the 29 % of their rate that "
+        "kernels for experts reach; avx512: with its vector units, in fp32, as KTransformers before 0.3",
         "sockets": "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates, "
         "the capacity of one",
         "host": f"name of a host; default {DEFAULT_HOST}",
