@@ -20,6 +20,7 @@ _OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exch
 #: engine -> generations of chips on which it runs other kernels -> its constants, fitted to their rows alone.
 FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
+    "llama.cpp": {"apple": ("launch", "gemm")},
     "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},
 }
 #: Constants fitted to the rows of older versions of a preset alone; the others are those of its newest versions.

@@ -23,6 +23,7 @@ clock_ghz                   the clock dense_tflops are quoted at (boost)
 vector_clock_ghz            the clock of vector_tflops where it is another (Hopper runs its tensor cores slower)
 matrix_flop_per_unit_cycle  {dtype: figure}: units x clock x this must give dense_tflops (a test checks it)
 sparse_speedup              2 where the matrix units have 2:4 structured sparsity
+fp16_accumulation_speedup   2 where 16-bit products that sum in fp16 run faster than those of dense_tflops (GeForce)
 links                       {nvlink|pcie|xgmi|ethernet|ici|...: {gb_per_s_per_direction: figure, devices: n,
                             needs_bridge: true}}
 default_link                the link collectives use; cards whose NVLink needs a bridge default to pcie

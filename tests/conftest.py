@@ -13,7 +13,18 @@ settings.register_profile("untimed", deadline=None, phases=tuple(one for one in 
 settings.load_profile("untimed")
 
 #: Modules whose tests wait for a browser, a server or another process, which a busy machine may starve for seconds.
-PROCESSES = ("campaign", "cli", "mcp", "process", "report_browser", "server_safety", "web_browser", "web_network")
+PROCESSES = (
+    "campaign",
+    "cli",
+    "coverage",
+    "mcp",
+    "process",
+    "report_browser",
+    "server_safety",
+    "tour",
+    "web_browser",
+    "web_network",
+)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

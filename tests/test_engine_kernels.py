@@ -17,7 +17,7 @@ from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.techniques.sparsity.expert_skew import distinct_experts, selection_probabilities
 from llmviewer.timing import engine
 
-from .answers import analyze
+from .answers import answer
 
 
 def step(model: str, hardware: str, **options: Any) -> Graph:
@@ -78,6 +78,29 @@ def test_models_without_experts_are_served_as_before() -> None:
 
 def test_no_preset_changes_ideal_counts() -> None:
     """An engine needs calibrated times; the ideal graph has neither its kernels nor its routing."""
-    answer = analyze("gpt-oss-120b", "b200", batch_size=32, output_len=2, efficiency="ideal").to_dict()
-    names = [row["name"] for row in answer["stages"]["decode"]["operators"]]
+    found = answer("gpt-oss-120b", "b200", batch_size=32, output_len=2)
+    names = [row["name"] for row in found["stages"]["decode"]["operators"]]
     assert "cache_write" not in names and "mlp_add" in names
+
+
+def test_llama_cpp_multiplies_prompts_at_the_rate_of_fp16_sums() -> None:
+    """165.2 TFLOP/s of an RTX 4090 with fp32 sums are 330.4 with fp16 sums; an A100 has one rate for both."""
+    for hardware, rates in (("rtx-4090", (165.2e12, 330.4e12)), ("a100-80gb-sxm", (312e12, 312e12))):
+        plain, own = (
+            configuration("llama-2-7b", hardware, engine=name).system.chip for name in ("torch-eager", "llama.cpp")
+        )
+        assert (plain.matrix_rate("fp16"), own.matrix_rate("fp16")) == pytest.approx(rates)
+        assert (own.matrix_rate("int8"), own.vector_rate("fp16")) == (
+            plain.matrix_rate("int8"),
+            plain.vector_rate("fp16"),
+        )
+        assert own.accumulating_in_fp16() is own
+
+
+def test_kernels_of_a_hypothetical_geforce_reach_the_share_that_those_of_the_real_one_reach() -> None:
+    """The figures of the real card, set by hand, change nothing."""
+    real, same = (
+        answer("llama-2-7b", "rtx-4090", engine="llama.cpp", efficiency="calibrated", **given)["metrics"]["ttft_s"]
+        for given in ({}, {"set": "bandwidth=1008GB/s"})
+    )
+    assert same == pytest.approx(real, rel=1e-12)

@@ -177,8 +177,9 @@ def _calibrated(built: System, options: Options) -> System:
         files.refuse_named(options.profile)
     own = profile.load(Path(options.profile)) if options.profile else None
     preset = _with_limits(engine.load(options.engine).on(built.chip), options)
-    efficiency = calibrated.calibrated(built.chip, preset.kernels, own, preset.borrowed)
-    return replace(built, efficiency=efficiency, engine=preset)
+    chip = preset.rates_of(built.chip)
+    efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
+    return replace(built, chip=chip, efficiency=efficiency, engine=preset)
 
 
 def _with_limits(preset: Engine, options: Options) -> Engine:

@@ -124,6 +124,9 @@ class Chip:
         default=None, metadata=figure("vector-unit clock", "Hz", "vector_clock_ghz", 1e9)
     )
     sparse_speedup: Count = field(default=1.0, metadata=figure("2:4 sparsity", "x", "sparse_speedup"))
+    fp16_accumulation_speedup: Count = field(
+        default=1.0, metadata=figure("fp16 accumulation", "x", "fp16_accumulation_speedup")
+    )
     special_ops_per_s: Count | None = field(default=None, metadata=figure("special functions", "op/s"))
     tdp_w: Count | None = field(default=None, metadata=figure("board power", "W", "tdp_w"))
     power_limit_w: float | None = None
@@ -154,6 +157,19 @@ class Chip:
         name = self.compute_dtype(wanted)
         rates = self.matrix_flops_per_s
         return rates[name] if name in rates else self.vector_flops_per_s[name]
+
+    def accumulating_in_fp16(self) -> Chip:
+        """The chip with the rates of 16-bit products that sum in fp16, where they are others."""
+        speedup, rates = self.fp16_accumulation_speedup, dict(self.matrix_flops_per_s)
+        if np.all(speedup == 1.0):
+            return self
+        figures = dict(self.figures)
+        for name in rates.keys() & {"bf16", "fp16"}:
+            rates[name] *= speedup
+            if known := figures.get(f"matrix_flops_per_s.{name}"):
+                figures[f"matrix_flops_per_s.{name}"] = replace(known, note="times fp16_accumulation_speedup")
+        basis = self.basis and self.basis.accumulating_in_fp16()
+        return replace(self, matrix_flops_per_s=rates, fp16_accumulation_speedup=1.0, basis=basis, figures=figures)
 
     @property
     def real(self) -> Chip:

@@ -13,7 +13,7 @@ from llmviewer.hardware.chip import FIGURES, PER_DTYPE, Chip
 #: Group of figures -> fields of Chip, each in one group.  What kernels attain is looked up by name and generation.
 CHIP_GROUPS: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("bandwidth_bytes_per_s", "load_bytes_per_s"),
-    "peak": ("matrix_flops_per_s", "sparse_speedup", "units", "clock_hz"),
+    "peak": ("matrix_flops_per_s", "sparse_speedup", "fp16_accumulation_speedup", "units", "clock_hz"),
     "capacity": ("memory_bytes", "reported_memory_bytes"),
     "vector units": ("vector_flops_per_s", "vector_clock_hz", "special_ops_per_s"),
     "L2": ("l2_bytes", "l2_bandwidth_bytes_per_s", "on_chip_bytes_per_unit"),

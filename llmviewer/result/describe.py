@@ -89,6 +89,7 @@ def hardware_object(chip: Chip) -> dict[str, Any]:
         "clock_hz": number(chip.clock_hz),
         "vector_clock_hz": number(chip.vector_clock_hz),
         "sparse_speedup": number(chip.sparse_speedup),
+        "fp16_accumulation_speedup": number(chip.fp16_accumulation_speedup),
         "tdp_w": number(chip.tdp_w),
         "links": {
             name: {

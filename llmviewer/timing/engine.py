@@ -38,7 +38,9 @@ CONSTANTS: dict[str, str] = {
 }
 #: Constants that are not times of a pass.
 NOT_OF_PASSES = ("eager", "expert", "request")
-TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "source")
+TEXT_KEYS = (
+    *("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "accumulation", "source"),
+)
 NUMBER_KEYS = (
     *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
     *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew", "uncompiled"),
@@ -71,6 +73,8 @@ class Engine:
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     launch_range: shortest and longest launches over those that are taken, where they are not fitted.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
+    accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
+    https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips -> its own fields.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
@@ -106,6 +110,7 @@ class Engine:
     uncompiled: float = 0.0
     launch_range: tuple[float, float] = (1.0, 1.0)
     mxfp8_inputs: str = ""
+    accumulation: str = ""
     generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
     error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -135,6 +140,10 @@ class Engine:
                 raise UserError(f"engine {self.name}: its versions are not told apart; leave out =={self.version}")
             return engine
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
+
+    def rates_of(self, chip: Chip) -> Chip:
+        """The chip with the rates of this engine's products."""
+        return chip.accumulating_in_fp16() if self.accumulation == "fp16" else chip
 
     def of_generation(self, generation: str) -> Engine:
         """The engine on chips of a generation: with its own values, or those of the one before without their errors."""
