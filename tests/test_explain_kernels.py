@@ -162,3 +162,18 @@ def test_rates_of_the_host_come_from_its_data_sheet_and_from_what_was_measured()
     assert not any("roofline.py" in source for source in leaves.values())
     rates = ("host_bandwidth", "bf16_host_matrix_rate", "fp32_host_matrix_rate", "disk_read_bytes_per_s")
     assert all("https://" in leaves[name] for name in (*rates, "memory_share", "matrix_share", "link_share"))
+
+
+def test_constants_of_the_code_are_explained_by_their_comments() -> None:
+    """Each says what it is; those without a comment of their own name the function that uses them."""
+    leaves = {
+        leaf.name: leaf.source
+        for _, _, tree in _trees(lv.analyze("llama-3.1-8b", "h100-sxm"))
+        for leaf in tree.walk()
+        if not leaf.formula
+    }
+    assert leaves["requested_per_clock"].startswith(
+        "Bytes that a unit requests per clock; the more bandwidth a unit has"
+    )
+    assert leaves["exponent"].endswith("(timing/kernels/power.py: sustained_share)")
+    assert not [name for name, source in leaves.items() if source.startswith(("constant (", "timing/"))]

@@ -224,4 +224,4 @@ def _named(operand: Any, frame: FrameType) -> Any:
         return operand
     if any(operand is one or (np.size(operand) == 1 and operand == one) for one in frame.f_code.co_consts):
         return operand
-    return leaf(name.lower(), operand, "", f"constant ({variables.file(frame)})")
+    return leaf(name.lower(), operand, "", variables.said_of(name, frame))

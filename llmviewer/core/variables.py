@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 #: Code whose variables give names, and that which it may call meanwhile.
 NAMING, PACKAGE = "/llmviewer/timing/", "/llmviewer/"
+#: Names of constants.
+CONSTANT = re.compile(r"\b_?[A-Z][A-Z0-9_]*\b")
 
 
 def nearest_frame() -> FrameType | None:
@@ -26,6 +30,28 @@ def place(frame: FrameType) -> str:
     text = getattr(frame.f_globals.get(frame.f_code.co_name), "__doc__", None) or ""
     text = text.partition("\n")[0].partition(". ")[0].rstrip(".:")
     return f"{text} ({file(frame)})" if text else file(frame)
+
+
+def said_of(name: str, frame: FrameType) -> str:
+    """The comment of a constant, else the first sentence of the function that uses it, with file and function."""
+    comment = _comments(frame.f_code.co_filename).get(name, "")
+    return f"{comment} ({file(frame)})" if comment else f"constant of: {place(frame)}"
+
+
+@cache
+def _comments(path: str) -> dict[str, str]:
+    """Comments `#:` of a file by the constants in the line after them."""
+    found: dict[str, str] = {}
+    said: list[str] = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        if line.startswith("#:"):
+            said.append(line[2:].strip())
+            continue
+        if said:
+            text = " ".join(said).rstrip(".")
+            found.update(dict.fromkeys(CONSTANT.findall(line.partition("=")[0]), text))
+        said = []
+    return found
 
 
 def file(frame: FrameType) -> str:
