@@ -60,6 +60,13 @@ def test_a_quantized_checkpoint_keeps_its_formats() -> None:
     assert dict(e2e_rows.case_of(row(weight_dtype="fp8")).options)["quantization"] == "fp8"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "quantization"), [("int4_wo", "w4a16"), ("int8_wo", "w8a16"), ("fp4", "nvfp4"), ("q8_0", "q8_0")]
+)
+def test_formats_of_weights_alone_leave_inputs_in_16_bits(dtype: str, quantization: str) -> None:
+    assert dict(e2e_rows.case_of(row(weight_dtype=dtype)).options)["quantization"] == quantization
+
+
 def test_the_name_of_a_checkpoint_gives_its_format() -> None:
     case = e2e_rows.case_of(row(model="Qwen/Qwen3-235B-A22B-FP8", weight_dtype=np.nan))
     assert case.model == "qwen3-235b-a22b"
