@@ -57,11 +57,13 @@ QUANTIZATIONS = {
     "fp4": "nvfp4",
     "nvfp4": "nvfp4",
     "mxfp4": "mxfp4",
-    "q4_k_m": "q4_k_m-a16",
+    "q4_k_m": "q4_k_m",
     "q8_0": "q8_0",
 }
 #: Quantizations of 4 bits, which also narrow checkpoints of 8 bits (DeepSeek-R1-NVFP4); none narrows one of 4.
-FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m-a16")
+FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m")
+#: Builds of llama.cpp that multiply prompts in 16 bit, before https://github.com/ggml-org/llama.cpp/pull/7860.
+BUILDS_IN_16_BIT = re.compile(r"^llama\.cpp \((\w+ 20(1\d|2[0-3])|(January|February|March|April|May) 2024)\b")
 #: Engine, part of the model's name, and beginning of the chip's, of runs in InferenceX with a cache in FP8, which rows
 #: do not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks.
@@ -124,6 +126,8 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     name, stored = checkpoint(str(row["model"]))
     weights = text_of(row, "quantization") or quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
+    if weights in ("q4_k_m", "q8_0") and row["output_len"] == 0 and BUILDS_IN_16_BIT.match(str(row["engine"])):
+        weights += "-a16"
     batching = _batching(row, note)
     layout = layout_of(row, note, has_experts=has_experts(name))
     options = {

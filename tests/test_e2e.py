@@ -139,6 +139,23 @@ def test_prefill_only_and_decode_only_rows_are_llama_bench() -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "output_len", "quantization"),
+    [
+        ("llama.cpp (May 2024, layer split)", 0, "q4_k_m-a16"),
+        ("llama.cpp (September 2023)", 0, "q4_k_m-a16"),
+        ("llama.cpp (May 2024, layer split)", 128, "q4_k_m"),
+        ("llama.cpp (June 2024)", 0, "q4_k_m"),
+        ("llama.cpp", 0, "q4_k_m"),
+    ],
+)
+def test_only_prompts_of_old_builds_of_llama_cpp_are_multiplied_in_16_bit(
+    engine: str, output_len: int, quantization: str
+) -> None:
+    case = e2e_rows.case_of(row(engine=engine, weight_dtype="q4_k_m", output_len=output_len, note=""))
+    assert dict(case.options)["quantization"] == quantization
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"device": "h999"}, "unknown chip"),
