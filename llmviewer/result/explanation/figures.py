@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Role
 from llmviewer.result.explanation.kernels import sheet
-from llmviewer.result.explanation.metrics import Question, at_pass
+from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Later, Node, of_formula
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass, flops, moved, traffic
@@ -139,12 +139,8 @@ def _runs_of(one: Question, name: str, stage: str) -> list[TimedOperator]:
 def stage_figure(one: Question, stage: str, field: str) -> Node:
     """Work, traffic or ideal time of a stage: of all its operators over their layers and passes."""
     unit = STAGE_FIGURES[field][1]
-    own, index = one.analysis, one.shown[stage]
-
-    def summed(values: Count) -> float:
-        return float(own.schedule.prefill(values)[one.point]) if stage == "prefill" else at_pass(values, index)
-
-    children = [*_operators(one, stage, field, summed)]
+    summed = one.summed(stage)
+    children = [*_operators(one, stage, field)]
     if field == "ideal_time_s":
         children += (
             Node(
@@ -153,16 +149,16 @@ def stage_figure(one: Question, stage: str, field: str) -> Node:
                 unit=unit,
                 source="copies beside kernels, both ideal (timing/overlap.py)",
             )
-            for layer in own.evaluation.bounds
+            for layer in one.analysis.evaluation.bounds
         )
     source = f"operators of {stage}, over their layers"
     return of_formula(f"stages.{stage}.{field}", "sum(children)", tuple(children), source, {}, unit)
 
 
-def _operators(one: Question, stage: str, field: str, summed: Callable[[Count], float]) -> Iterator[Node]:
+def _operators(one: Question, stage: str, field: str) -> Iterator[Node]:
     """A figure of every operator, over its layers and passes in units of the one shown."""
     quantity, unit = STAGE_FIGURES[field]
-    at = one.at_pass(one.shown[stage])
+    at, summed = one.at_pass(one.shown[stage]), one.summed(stage)
     for row in one.analysis.evaluation.rows:
         value, shown = summed(quantity(row)), at.at(quantity(row))
         layers, name = float(row.block.repeats), f"{row.block.name}.{row.operator.name}"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.memory import has_input_states
 from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Graph, Place
 from llmviewer.result.explanation.cache import caches
+from llmviewer.result.explanation.kernels import sheet
 from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula
 
@@ -68,14 +67,12 @@ def _left(one: Question, value: float) -> Node:
 
 
 def _capacity(one: Question, value: float) -> Node:
-    figure = one.analysis.system.chip.figures.get("memory_bytes")
-    source = figure.source if figure else "figure of the chip"
+    source = sheet(one.analysis.system.chip, "memory_bytes")
     return Node(name="capacity_bytes", value=value, unit="byte", source=source)
 
 
 def _value(one: Question, name: str) -> float:
-    values = np.asarray(getattr(one.analysis.memory, name), dtype=np.float64)
-    return float(values.reshape(-1)[one.point if values.size > 1 else 0])
+    return one.at(getattr(one.analysis.memory, name))
 
 
 def _node(name: str, value: float, formula: str, source: str, children: tuple[Node, ...]) -> Node:
@@ -122,7 +119,7 @@ def _cache(one: Question, value: float) -> Node:
     """KV cache of the workload, state by state; what branches and an encoder's input store is one number."""
     own = one.analysis
     plain = own.system.generation.branches is None and not has_input_states(own.passes.graph)
-    children = tuple(caches(own, one.point)) if plain else ()
+    children = tuple(caches(one)) if plain else ()
     rest = value - sum(child.value for child in children)
     if abs(rest) > 1e-9 * value:
         source = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from llmviewer.core.counts import Count
 from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass
+from llmviewer.result.stages import ValueOf, value_at, values_of_stage
 
 ENGINE = "time of the engine {engine}, fitted to published runs (calibrate/engines/{engine}.yaml)"
 OVERLAP = "copies that run beside kernels (timing/overlap.py)"
@@ -32,11 +33,19 @@ class Question:
         """The forward pass of an index."""
         own = self.analysis
         return Pass(
-            at=lambda values: at_pass(values, index),
+            at=lambda values: value_at(values, index),
             chip=own.system.at(self.point).chip,
             calibration=own.calibration,
             config=own.model.source or own.model.name,
         )
+
+    def at(self, values: Count) -> float:
+        """The value of the point; a scalar is the same at every point."""
+        return value_at(values, self.point)
+
+    def summed(self, stage: str) -> ValueOf:
+        """Function from a quantity of every pass to its sum over prefill, or to its value in the decode step shown."""
+        return values_of_stage(self.analysis.schedule, stage, self.point)[0]
 
     @property
     def shown(self) -> dict[str, int]:
@@ -44,12 +53,6 @@ class Question:
         plan = self.analysis.schedule
         ends = np.append(plan.prefill_starts, plan.prefill_passes).astype(int)
         return {"prefill": int(ends[self.point + 1]) - 1, "decode": plan.prefill_passes + self.point}
-
-
-def at_pass(values: Count, index: int) -> float:
-    """A quantity of one pass; a scalar is the same in all."""
-    values = np.asarray(values)
-    return float(values.reshape(-1)[index] if values.size > 1 else values.reshape(-1)[0])
 
 
 def sum_node(name: str, value: float, children: tuple[Node, ...], source: str) -> Node:
@@ -60,9 +63,7 @@ def sum_node(name: str, value: float, children: tuple[Node, ...], source: str) -
     return Node(name=name, value=value, unit="s", formula="sum(children)", source=source, children=children)
 
 
-def of_evaluation(
-    one: Question, evaluation: Evaluation, summed: Callable[[Count], float], stage: str, share: float
-) -> Iterator[Node]:
+def of_evaluation(one: Question, evaluation: Evaluation, summed: ValueOf, stage: str, share: float) -> Iterator[Node]:
     """Operators of a pipeline stage over its layers, the engine's time and the overlap of copies, each times a share.
 
     summed: quantity of every pass -> its sum over the passes that count.
@@ -109,12 +110,7 @@ def _operator(one: Question, row: TimedOperator, seconds: float, stage: str, sha
 
 def stage_time(one: Question, stage: str) -> Node:
     """Time of a stage: a pass of prompts over all its passes, or the representative decode step."""
-    own, index = one.analysis, one.shown[stage]
-    totals = own.evaluation
-
-    def summed(values: Count) -> float:
-        return float(own.schedule.prefill(values)[one.point]) if stage == "prefill" else at_pass(values, index)
-
+    totals, summed = one.analysis.evaluation, one.summed(stage)
     children = tuple(of_evaluation(one, totals, summed, stage, 1.0))
     source = f"operators of {stage}, over their layers"
     return sum_node(f"stages.{stage}.time_s", summed(totals.time_s), children, source)

@@ -13,7 +13,6 @@ from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.explanation.rounds import decode_nodes
 from llmviewer.result.explanation.schedule import own_prefill
-from llmviewer.result.stages import value_at
 
 USEFUL = "matrix FLOP of attended pairs over all layers and passes of the prompts (analysis/analysis.py)"
 READS = "weights and cache read in every decode pass, over all its operators and layers"
@@ -52,10 +51,10 @@ def _mfu(one: Question) -> Node:
 def _mbu(one: Question) -> Node:
     """Weight and cache bytes of the real decode steps over their time and the bandwidth."""
     own, generation = one.analysis, one.analysis.system.generation
-    parts, tokens = [_reads(one)], value_at(generation.tokens, one.point)
+    parts, tokens = [_reads(one)], one.at(generation.tokens)
     for draft, drafting in own.drafts:
         inner = _reads(Question(analysis=drafting, point=one.point))
-        passes = {"draft_passes": value_at(draft.passes, one.point)}
+        passes = {"draft_passes": one.at(draft.passes)}
         parts.append(of_formula(f"draft: {draft.name}", "draft_passes * read_bytes", (inner,), READS, passes, "byte"))
     rounds = of_formula("rounds_bytes", "sum(children)", tuple(parts), READS, {}, "byte")
     kept = {"tokens_per_round": tokens}
@@ -68,7 +67,7 @@ def _mbu(one: Question) -> Node:
         unit="byte/s",
         source=sheet(chip, "bandwidth_bytes_per_s"),
     )
-    batches = 1.0 if own.system.parallelism.microbatches == 1 else float(own.in_flight[one.point])
+    batches = 1.0 if own.system.parallelism.microbatches == 1 else one.at(own.in_flight)
     formula = "micro_batches * read_bytes / (decode_s * peak_bandwidth)"
     source = "share of the memory bandwidth that decode steps use for weights and cache"
     return of_formula("decode_mbu", formula, (read, decode, bandwidth), source, {"micro_batches": batches}, "")
