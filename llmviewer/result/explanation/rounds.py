@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.pricing import rounds_of_microbatches
-from llmviewer.core.counts import Count
-from llmviewer.result.explanation.metrics import Question
+from llmviewer.core.counts import Count, total
+from llmviewer.result.explanation.metrics import REST, Question
 from llmviewer.result.explanation.node import Node, of_formula, sum_of, unasked
 from llmviewer.result.explanation.schedule import (
     Modes,
@@ -79,7 +79,12 @@ def _draft_passes(one: Question, draft: Draft, target: Analysis, share: float) -
 
 def _passes(one: Question, modes: Modes, whole: Count, share: float) -> Iterator[Node]:
     """Decode passes of one model in what they wait for.  whole: time per pass of which they are a part [s]."""
-    return nodes(one, parts(one.analysis, modes), _decoded(one, whole), "decode", share)
+    own, summed = one.analysis.evaluation, _decoded(one, whole)
+    yield from nodes(one, parts(one.analysis, modes), summed, "decode", share)
+    if own.known_s is not None:
+        rest = summed((own.known_s - total(stage.time_s for stage in own.stages)) * modes.through)
+        if rest:
+            yield Node(name="rest_s", value=rest * share, unit="s", source=REST)
 
 
 def _decoded(one: Question, whole: Count) -> ValueOf:
@@ -96,10 +101,8 @@ def _decoded(one: Question, whole: Count) -> ValueOf:
 
 def _tokens(one: Question) -> Node:
     generation = one.analysis.system.generation
-    facts = ", ".join(
-        f"{name} {value if isinstance(value, str) else format(one.at(value), 'g')}"
-        for name, value in generation.facts.items()
-    )
+    told = {name: fact if isinstance(fact, str) else f"{one.at(fact):g}" for name, fact in generation.facts.items()}
+    facts = ", ".join(f"{name} {text}" for name, text in told.items())
     return Node(name="tokens_per_round", value=one.at(generation.tokens), source=ROUND.format(facts=facts))
 
 
