@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.core.errors import unknown
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time
 from llmviewer.result.explanation.limits import LIMITS, limit
@@ -24,6 +24,7 @@ RATES = {
 }
 UTILIZATIONS = ("prefill_mfu", "decode_mbu")
 STAGES = ("prefill", "decode")
+FIGURES = ("time_s", *STAGE_FIGURES)
 #: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
 OPERATORS = (
     "operators.NAME",
@@ -63,7 +64,7 @@ def names() -> tuple[str, ...]:
         *RATES,
         *UTILIZATIONS,
         *(f"memory.{name}" for name in (*NAMES, *LIMITS)),
-        *(f"stages.{stage}.{figure}" for stage in STAGES for figure in ("time_s", *STAGE_FIGURES)),
+        *(f"stages.{stage}.{figure}" for stage in STAGES for figure in FIGURES),
         *(f"{where}.{figure}" for where in OPERATORS for figure in OPERATOR_FIGURES),
     )
 
@@ -115,16 +116,19 @@ def _root(result: Result, one: Question, name: str) -> Node:
 
 def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
     """A number of a stage, or of an operator in it; without a stage, of the decode step."""
-    if parts[0] == "stages" and len(parts) == 3 and parts[1] in STAGES:
-        if parts[2] == "time_s":
-            return stage_time(one, parts[1])
-        if parts[2] in STAGE_FIGURES:
-            return stage_figure(one, parts[1], parts[2])
     asked = _operator_of(name)
+    if asked is None and len(parts) == 3 and parts[0] == "stages" and parts[1] in STAGES and parts[2] in FIGURES:
+        asked = parts[1], "", parts[2]
     if asked is None:
         raise unknown("number", name, names())
     stage, operator, field = asked
-    return operator_node(one, operator, field, stage)
+    if stage == "decode" and one.analysis.model.is_encoder:
+        raise UserError(
+            f"{name} is undefined: {one.analysis.model.name} has no decode steps; ask that of stages.prefill"
+        )
+    if operator:
+        return operator_node(one, operator, field, stage)
+    return stage_time(one, stage) if field == "time_s" else stage_figure(one, stage, field)
 
 
 def _rate(one: Question, name: str) -> Node:

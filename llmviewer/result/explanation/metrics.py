@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -47,6 +48,11 @@ class Question:
         """Function from a quantity of every pass to its sum over prefill, or to its value in the decode step shown."""
         return values_of_stage(self.analysis.schedule, stage, self.point)[0]
 
+    def together(self, stage: str) -> Pass:
+        """All passes of a stage."""
+        shown = self.at_pass(self.shown[stage])
+        return replace(shown, at=self.summed(stage), shown=shown)
+
     @property
     def shown(self) -> dict[str, int]:
         """Index of the pass that is shown of each stage: the last of the prompts, the representative decode step."""
@@ -71,7 +77,7 @@ def of_evaluation(one: Question, evaluation: Evaluation, summed: ValueOf, stage:
     for row in evaluation.rows:
         seconds = summed(row.timing.time_s)
         if seconds:
-            yield _operator(one, row, seconds, stage, share)
+            yield _operator(one, row, seconds * share, stage)
     engine = one.analysis.system.engine.name
     for name, values in evaluation.served:
         seconds = summed(values) * share
@@ -83,29 +89,37 @@ def of_evaluation(one: Question, evaluation: Evaluation, summed: ValueOf, stage:
             yield Node(name=f"overlap: {layer.block.name}", value=-seconds, unit="s", source=OVERLAP)
 
 
-def _operator(one: Question, row: TimedOperator, seconds: float, stage: str, share: float) -> Node:
+def _operator(one: Question, row: TimedOperator, seconds: float, stage: str) -> Node:
     """An operator over all its layers and all passes of a stage, by its time in the pass that is shown."""
-    at_pass = one.at_pass(one.shown[stage])
-    shown_s = at_pass.at(row.timing.time_s)
-    layers = float(row.block.repeats)
-    value = seconds * layers * share
-    name = f"{row.block.name}.{row.operator.name}"
+    shown = one.at_pass(one.shown[stage])
+    found = over_layers(row, (seconds, shown.at(row.timing.time_s)), stage, partial(operator_time, row, shown))
+    asked = f"{'' if stage == 'decode' else f'stages.{stage}.'}operators.{found.name}.time_s"
+    return replace(found, asked=asked) if found.formula else found
+
+
+def over_layers(
+    row: TimedOperator, amounts: tuple[float, float], stage: str, opened: Callable[[str], Node], unit: str = "s"
+) -> Node:
+    """A quantity of an operator over all its layers and all passes of a stage.
+
+    amounts: of one layer, in all passes and in the one shown.  opened: makes the tree of the latter by its name.
+    """
+    whole, shown = amounts
+    layers, name = float(row.block.repeats), f"{row.block.name}.{row.operator.name}"
     many = "layer" if layers == 1.0 else "layers"
     source = f"{layers:g} {many}; passes: sum over the passes of {stage} in units of the one shown"
-    if shown_s > 0.0:
-        passes = seconds * share / shown_s
-        values: Mapping[str, float] = {"layers": layers, "passes": passes}
-        return Node(
-            name=name,
-            value=value,
-            unit="s",
-            formula="layers * passes * shown_s",
-            values=values,
-            source=source,
-            asked=f"{'' if stage == 'decode' else f'stages.{stage}.'}operators.{name}.time_s",
-            children=Later(lambda: (operator_time(row, at_pass, "shown_s"),)),
-        )
-    return Node(name=name, value=value, unit="s", source=f"{source}; the one shown does not run it")
+    if not shown:
+        return Node(name=name, value=whole * layers, unit=unit, source=f"{source}; the one shown does not run it")
+    inner = "shown_s" if unit == "s" else "shown"
+    return Node(
+        name=name,
+        value=whole * layers,
+        unit=unit,
+        formula=f"layers * passes * {inner}",
+        values={"layers": layers, "passes": whole / shown},
+        source=source,
+        children=Later(lambda: (opened(inner),)),
+    )
 
 
 def stage_time(one: Question, stage: str) -> Node:

@@ -26,12 +26,17 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pass:
-    """One forward pass of a point.  at: values of all passes -> the value of this one.  config: source of the model."""
+    """One forward pass of a point, or several together.
+
+    at: values of all passes -> the value of this one, or the sum of those together.  config: source of the model.
+    shown: the pass by which those together are explained; None for one pass.
+    """
 
     at: At
     chip: Chip
     calibration: Calibrated | None
     config: str
+    shown: Pass | None = None
 
 
 def traffic(row: TimedOperator, one: Pass) -> Node:
