@@ -71,10 +71,9 @@ def caches(one: Question) -> Iterator[Node]:
     own = one.analysis
     request = stored_request(own.system, own.request, own.running)
     yield from _states(own, _stored(one, request))
-    for draft, drafting in own.drafts:
+    for draft, drafting in one.drafts:
         if draft.caches:
-            stored = _stored(Question(analysis=drafting, point=one.point), request)
-            for node in _states(drafting, stored):
+            for node in _states(drafting.analysis, _stored(drafting, request)):
                 yield replace(node, name=f"draft {draft.name}: {node.name}")
 
 

@@ -57,10 +57,13 @@ def _handover(one: Question, times: DisaggregatedTimes) -> Node:
 
 def _waiting(one: Question, times: DisaggregatedTimes) -> Node:
     formula = "max(users / requests_per_s - prefill_s - transfer_s - decode_s, 0)"
-    values = {"prefill_s": times.prefill_s, "transfer_s": times.load.transfer_s, "decode_s": times.decode_s}
-    numbers = {name: one.at(value) for name, value in values.items()}
-    numbers["users"] = one.at(times.load.users)
-    return of_formula("waiting_s", formula, (_rate(one, times),), WAITING, numbers)
+    values = {
+        "prefill_s": one.at(times.prefill_s),
+        "transfer_s": one.at(times.load.transfer_s),
+        "decode_s": one.at(times.decode_s),
+        "users": one.at(times.load.users),
+    }
+    return of_formula("waiting_s", formula, (_rate(one, times),), WAITING, values)
 
 
 def _rate(one: Question, times: DisaggregatedTimes) -> Node:

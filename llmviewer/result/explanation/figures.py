@@ -13,7 +13,7 @@ from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Role
 from llmviewer.result.explanation.kernels import sheet
 from llmviewer.result.explanation.metrics import Question, over_layers
-from llmviewer.result.explanation.node import Node, of_formula
+from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass, flops, moved, traffic
 from llmviewer.result.stages import value_at
@@ -55,15 +55,15 @@ def all_flops(row: TimedOperator, one: Pass, name: str) -> Node:
     for part, source in WORK.items():
         parts.append(Node(name=part, value=one.at(getattr(row.operator, part)), unit="FLOP", source=source))
     parts = [part for part in parts if part.value]
-    return of_formula(name, "sum(children)", tuple(parts), "work of one layer's operator", {}, "FLOP")
+    return sum_of(name, tuple(parts), "work of one layer's operator", "FLOP")
 
 
 def role_bytes(moved_by: tuple[str, Role], row: TimedOperator, one: Pass, name: str) -> Node:
     """Bytes that an operator moves in one direction, of tensors of one role."""
     verb, role = moved_by
     accesses = row.operator.reads if verb == "reads" else row.operator.writes
-    found = tuple(moved(verb, one_, one) for one_ in accesses if one_.tensor.role is role)
-    return of_formula(name, "sum(children)", tuple(filter(None, found)), "every tensor moved once", {}, "byte")
+    found = (moved(verb, access, one) for access in accesses if access.tensor.role is role)
+    return sum_of(name, tuple(filter(None, found)), "every tensor moved once", "byte")
 
 
 def time(row: TimedOperator, one: Pass, name: str) -> Node:
@@ -87,8 +87,8 @@ def ideal_time(row: TimedOperator, one: Pass, name: str) -> Node:
 
 def intensity(row: TimedOperator, one: Pass, name: str) -> Node:
     """Work per byte of device-memory traffic [FLOP/byte]."""
-    work, moved_ = all_flops(row, one, "flops"), replace(traffic(row, one), name="traffic_bytes")
-    return of_formula(name, "flops / traffic_bytes", (work, moved_), "work per byte that is moved", {}, "FLOP/byte")
+    work, bytes_ = all_flops(row, one, "flops"), replace(traffic(row, one), name="traffic_bytes")
+    return of_formula(name, "flops / traffic_bytes", (work, bytes_), "work per byte that is moved", {}, "FLOP/byte")
 
 
 def attainable(row: TimedOperator, one: Pass, name: str) -> Node:
@@ -170,7 +170,7 @@ def stage_figure(one: Question, stage: str, field: str) -> Node:
             for layer in one.analysis.evaluation.bounds
         )
     source = f"operators of {stage}, over their layers"
-    return of_formula(f"stages.{stage}.{field}", "sum(children)", tuple(children), source, {}, unit)
+    return sum_of(f"stages.{stage}.{field}", tuple(children), source, unit)
 
 
 def _operators(one: Question, stage: str, field: str) -> Iterator[Node]:

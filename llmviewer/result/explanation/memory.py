@@ -13,7 +13,7 @@ from llmviewer.core.ir import Graph, Place
 from llmviewer.result.explanation.cache import caches
 from llmviewer.result.explanation.kernels import sheet
 from llmviewer.result.explanation.metrics import Question
-from llmviewer.result.explanation.node import Node, of_formula
+from llmviewer.result.explanation.node import Node, of_formula, sum_of
 
 #: Parts of the total.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "cuda_graphs_bytes")
@@ -32,6 +32,7 @@ WEIGHT_PARTS = {
     "allocator's rounding": "whole segments of PyTorch's allocator (analysis/engine_parts.py)",
     "padding of MXFP4 experts": "sizes of experts rounded up by the engine (analysis/engine_parts.py)",
 }
+REPORTED = "part of the capacity that drivers usually report (analysis/engine_parts.py)"
 NAMES = (
     *PARTS,
     *("total_bytes", "capacity_bytes", "budget_bytes", "kv_cache_budget_bytes"),
@@ -59,15 +60,24 @@ def _all_weights(one: Question, value: float) -> Node:
 
 
 def _left(one: Question, value: float) -> Node:
-    others = tuple(memory_node(one, part) for part in PARTS if part != "kv_cache_bytes" and _value(one, part))
+    others = _others(one)
     budget = memory_node(one, "budget_bytes")
     formula = " - ".join(("budget_bytes", *(child.name for child in others)))
     source = "what the others leave of the budget"
     return _node("kv_cache_budget_bytes", value, f"max({formula}, 0)", source, (budget, *others))
 
 
+def _others(one: Question) -> tuple[Node, ...]:
+    """Parts of the total beside the KV cache."""
+    return tuple(memory_node(one, part) for part in PARTS if part != "kv_cache_bytes" and _value(one, part))
+
+
 def _capacity(one: Question, value: float) -> Node:
-    source = sheet(one.analysis.system.chip, "memory_bytes")
+    chip = one.analysis.system.chip
+    source = sheet(chip, "memory_bytes")
+    if value != one.at(chip.memory_bytes):
+        known = chip.reported_memory_bytes is not None
+        source = sheet(chip, "reported_memory_bytes") if known else f"{REPORTED}; {source}"
     return Node(name="capacity_bytes", value=value, unit="byte", source=source)
 
 
@@ -137,11 +147,14 @@ def _waste(one: Question, value: float) -> Node:
 
 def _budget(one: Question, value: float) -> Node:
     capacity = memory_node(one, "capacity_bytes")
-    share = value / capacity.value
-    leaf = Node(
-        name="share", value=share, source="--gpu-memory-utilization, and what the driver reports of the capacity"
-    )
-    return _node("budget_bytes", value, "capacity_bytes * share", "what the engine may use", (capacity, leaf))
+    system, source = one.analysis.system, "what the engine may use"
+    if system.cache_fraction is None:
+        share = Node(name="share", value=system.memory_utilization, source="--gpu-memory-utilization")
+        return _node("budget_bytes", value, "capacity_bytes * share", source, (capacity, share))
+    others = sum_of("others_bytes", _others(one), "all but the KV cache", "byte")
+    share = Node(name="share", value=system.cache_fraction, source="--kv-cache-free-gpu-memory-fraction")
+    formula = "others_bytes + (capacity_bytes - others_bytes) * share"
+    return _node("budget_bytes", value, formula, source, (capacity, others, share))
 
 
 BUILDERS: dict[str, Callable[[Question, float], Node]] = {

@@ -15,6 +15,7 @@ from llmviewer.result.explanation.node import Later, Node
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass
 from llmviewer.result.stages import ValueOf, value_at, values_of_stage
+from llmviewer.serving.generation import Draft
 
 ENGINE = "time of the engine {engine}, fitted to published runs (calibrate/engines/{engine}.yaml)"
 OVERLAP = "copies that run beside kernels (timing/overlap.py)"
@@ -39,6 +40,12 @@ class Question:
             calibration=own.calibration,
             config=own.model.source or own.model.name,
         )
+
+    @property
+    def drafts(self) -> Iterator[tuple[Draft, Question]]:
+        """The draft models, each with the same point of its own analysis."""
+        for draft, analysis in self.analysis.drafts:
+            yield draft, Question(analysis=analysis, point=self.point)
 
     def at(self, values: Count) -> float:
         """The value of the point; a scalar is the same at every point."""
@@ -123,7 +130,7 @@ def over_layers(
 
 
 def stage_time(one: Question, stage: str) -> Node:
-    """Time of a stage: a pass of prompts over all its passes, or the representative decode step."""
+    """Time of a stage: all passes of the prompts, or the representative decode step."""
     totals, summed = one.analysis.evaluation, one.summed(stage)
     children = tuple(of_evaluation(one, totals, summed, stage, 1.0))
     source = f"operators of {stage}, over their layers"

@@ -95,9 +95,9 @@ def of_formula(
     return Node(name=name, value=value, unit=unit, formula=formula, values=values, source=source, children=children)
 
 
-def sum_of(name: str, children: Sequence[Node], source: str) -> Node:
-    """The sum of seconds."""
-    return of_formula(name, "sum(children)", children, source)
+def sum_of(name: str, children: Sequence[Node], source: str, unit: str = "s") -> Node:
+    """The sum of numbers of one unit."""
+    return of_formula(name, "sum(children)", children, source, unit=unit)
 
 
 def unasked(node: Node) -> Node:

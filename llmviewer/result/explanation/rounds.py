@@ -43,8 +43,8 @@ def decode_nodes(one: Question, share: float) -> tuple[Node, ...]:
         return verified
     pass_s = sum_of("pass_s", verified, "all decode passes, each position of the answer once")
     found = [of_formula("verification", "pass_s / tokens_per_round", (pass_s, tokens), VERIFICATION)]
-    for draft, drafting in own.drafts:
-        inner = _draft_passes(Question(analysis=drafting, point=one.point), draft, own, share)
+    for draft, drafting in one.drafts:
+        inner = _draft_passes(drafting, draft, own, share)
         count = Node(name="draft_passes", value=one.at(draft.passes), source=PASSES)
         formula = "draft_passes * pass_s / tokens_per_round"
         found.append(of_formula(f"draft: {draft.name}", formula, (count, inner, tokens), DRAFTING))
@@ -121,9 +121,9 @@ def prefill_nodes(one: Question, *, fill: bool = True) -> tuple[Node, ...]:
     """Prefill of one batch of prompts, with draft models (`Analysis.prefill_s`).  fill: as of `own_prefill`."""
     own = one.analysis
     found = list(own_prefill(one, fill=fill))
-    for draft, drafting in own.drafts:
+    for draft, drafting in one.drafts:
         if draft.caches:
-            inner = tuple(map(unasked, own_prefill(Question(analysis=drafting, point=one.point))))
+            inner = tuple(map(unasked, own_prefill(drafting)))
             found.append(sum_of(f"draft: {draft.name}", inner, WITH_CACHE))
     if own.drafts and own.running is not None and one.at(own.running.decodes) > 0.0:
         found.append(_drafting(one))

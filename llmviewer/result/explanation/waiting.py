@@ -72,16 +72,12 @@ def _cycle(one: Question) -> Node:
     times = one.analysis.times
     prefill_s = one.at(times.prefill_s)
     if isinstance(times, ChunkedTimes):
-        inner = _mixed(one, times, 1.0)
-        after = sum_of("generation_s", inner, "from the first token to the last")
-        formula, waiting = "waiting_s + prefill_s + generation_s", one.at(times.waiting_s)
-        return of_formula("cycle_s", formula, (after,), CYCLE, {"waiting_s": waiting, "prefill_s": prefill_s})
-    inner = decode_nodes(one, 1.0)
-    decode = sum_of("decode_s", inner, "all decode steps")
-    others = one.at(times.others_s)
-    return of_formula(
-        "cycle_s", "prefill_s + others_s + decode_s", (decode,), CYCLE, {"prefill_s": prefill_s, "others_s": others}
-    )
+        after = sum_of("generation_s", _mixed(one, times, 1.0), "from the first token to the last")
+        values = {"waiting_s": one.at(times.waiting_s), "prefill_s": prefill_s}
+        return of_formula("cycle_s", "waiting_s + prefill_s + generation_s", (after,), CYCLE, values)
+    decode = sum_of("decode_s", decode_nodes(one, 1.0), "all decode steps")
+    values = {"prefill_s": prefill_s, "others_s": one.at(times.others_s)}
+    return of_formula("cycle_s", "prefill_s + others_s + decode_s", (decode,), CYCLE, values)
 
 
 def _host(one: Question) -> tuple[Node, ...]:
@@ -107,15 +103,12 @@ def _mixed(one: Question, times: ChunkedTimes, share: float) -> tuple[Node, ...]
     mixed, chunks = one.at(plan.mixed), one.at(plan.chunks)
     found = []
     if mixed < steps:
-        inner = decode_nodes(one, share)
-        decode = sum_of("decode_s", inner, "decode steps as if none were mixed")
-        formula = "(1 - mixed / steps) * decode_s"
-        found.append(of_formula("pure decode steps", formula, (decode,), CHUNKS, {"mixed": mixed, "steps": steps}))
+        decode = sum_of("decode_s", decode_nodes(one, share), "decode steps as if none were mixed")
+        formula, values = "(1 - mixed / steps) * decode_s", {"mixed": mixed, "steps": steps}
+        found.append(of_formula("pure decode steps", formula, (decode,), CHUNKS, values))
     if mixed:
-        inner = prefill_nodes(one)
-        prompt = sum_of("prefill_s", inner, "all mixed steps of a prompt")
+        prompt = sum_of("prefill_s", prefill_nodes(one), "all mixed steps of a prompt")
         formula, tokens = per_token("mixed / chunks * prefill_s", share)
-        found.append(
-            of_formula("mixed steps", formula, (prompt,), CHUNKS, {"mixed": mixed, "chunks": chunks, **tokens})
-        )
+        values = {"mixed": mixed, "chunks": chunks, **tokens}
+        found.append(of_formula("mixed steps", formula, (prompt,), CHUNKS, values))
     return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmviewer.analysis.evaluation import TimedOperator
@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Place, Role
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.result.explanation.node import Node
+from llmviewer.result.explanation.node import Node, of_formula, sum_of
 
 if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated
@@ -41,8 +41,9 @@ class Pass:
 
 def traffic(row: TimedOperator, one: Pass) -> Node:
     """Device-memory bytes of an operator in one pass, access by access."""
-    accesses = [("reads", access) for access in row.operator.reads] + [
-        ("writes", access) for access in row.operator.writes
+    accesses = [
+        *(("reads", access) for access in row.operator.reads),
+        *(("writes", access) for access in row.operator.writes),
     ]
     children = tuple(filter(None, (moved(verb, access, one) for verb, access in accesses)))
     value = one.at(row.traffic_bytes)
@@ -50,29 +51,16 @@ def traffic(row: TimedOperator, one: Pass) -> Node:
     if abs(listed - value) > 1e-9 * value:
         extra = Node(name="other_traffic", value=value - listed, unit="byte", source="further passes of the kernel")
         children = (*children, extra)
-    return Node(
-        name="bytes",
-        value=value,
-        unit="byte",
-        formula="sum(children)",
-        children=children,
-        source="every tensor moved once",
-    )
+    return replace(sum_of("bytes", children, "every tensor moved once", "byte"), value=value)
 
 
 def moved(verb: str, access: Access, one: Pass) -> Node | None:
     """Bytes of one access to device memory; None for none."""
     if access.tensor.place is not Place.DEVICE or not one.at(access.elements) > 0.0:
         return None
-    elements, bits = one.at(access.elements), float(access.tensor.dtype.bytes)
-    return Node(
-        name=f"{verb} {access.tensor.name}",
-        value=elements * bits,
-        unit="byte",
-        formula="elements * bytes_per_element",
-        values={"elements": elements, "bytes_per_element": bits},
-        source=f"{ROLES.get(access.tensor.role, 'tensor')} ({one.config})",
-    )
+    values = {"elements": one.at(access.elements), "bytes_per_element": float(access.tensor.dtype.bytes)}
+    source = f"{ROLES[access.tensor.role]} ({one.config})"
+    return of_formula(f"{verb} {access.tensor.name}", "elements * bytes_per_element", (), source, values, "byte")
 
 
 def flops(row: TimedOperator, one: Pass, amount: float) -> Node:
