@@ -86,10 +86,10 @@ def _states(own: Analysis, stored: Stored) -> Iterator[Node]:
 
 
 def _stored(one: Question, request: Request) -> Stored:
-    """What one replica stores of the sequences of all replicas."""
+    """The part of the sequences of all replicas that one replica stores."""
     own, generation = one.analysis, one.analysis.system.generation
-    own_part = own.system.parallelism.replica(request)
-    batch, prompt, output = (one.at(size) for size in (own_part.batch_size, own_part.input_len, own_part.output_len))
+    replica = own.system.parallelism.replica(request)
+    batch, prompt, output = (one.at(size) for size in (replica.batch_size, replica.input_len, replica.output_len))
     spare = one.at(generation.spare_tokens)
     values = {"input_len": prompt, "output_len": output, **({"spare": spare} if spare else {})}
     context = of_formula("context", " + ".join(values) + " - 1", (), CONTEXT, values, "")

@@ -13,7 +13,7 @@ from llmviewer.core.ir import Graph, Place
 from llmviewer.result.explanation.cache import caches
 from llmviewer.result.explanation.kernels import sheet
 from llmviewer.result.explanation.metrics import Question
-from llmviewer.result.explanation.node import Node, of_formula, sum_of
+from llmviewer.result.explanation.node import Node, of_formula, sum_of, sum_with_rest
 
 #: Parts of the total.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "cuda_graphs_bytes")
@@ -32,6 +32,12 @@ WEIGHT_PARTS = {
     "allocator's rounding": "whole segments of PyTorch's allocator (analysis/engine_parts.py)",
     "padding of MXFP4 experts": "sizes of experts rounded up by the engine (analysis/engine_parts.py)",
 }
+#: Rests of a sum: their names and sources.
+OTHER_WEIGHTS = "other weights", "weights of draft models that store parts of this one (analysis/capacity.py)"
+OTHER_CACHES = (
+    "other caches",
+    "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py)",
+)
 REPORTED = "part of the capacity that drivers usually report (analysis/engine_parts.py)"
 NAMES = (
     *PARTS,
@@ -53,10 +59,6 @@ def memory_node(one: Question, name: str) -> Node:
 def _total(one: Question, value: float) -> Node:
     children = tuple(memory_node(one, part) for part in PARTS if _value(one, part))
     return _node("total_bytes", value, "sum(children)", "resident at the worst moment", children)
-
-
-def _all_weights(one: Question, value: float) -> Node:
-    return _node("weights_bytes", value, "sum(children)", "every stored weight once", tuple(_weights(one, value)))
 
 
 def _left(one: Question, value: float) -> Node:
@@ -89,25 +91,20 @@ def _node(name: str, value: float, formula: str, source: str, children: tuple[No
     return Node(name=name, value=value, unit="byte", formula=formula, source=source, children=children)
 
 
-def _weights(one: Question, value: float) -> Iterator[Node]:
+def _weights(one: Question, value: float) -> Node:
     """Stored weights of one device, layers of one kind together, of its draft models, and what an engine adds."""
-    own = one.analysis
+    own, sizes = one.analysis, one.analysis.memory.parts
     children = list(_stored(own, own.evaluation.graph, ()))
     for draft, drafting in own.drafts if stores_drafts(own.model, own.system) else ():
         if draft.shared is not None:
             own_weights = _stored(drafting, drafting.passes.graph, draft.shared)
             children += (replace(node, name=f"draft {draft.name}: {node.name}") for node in own_weights)
-    sizes = own.memory.parts
     children += (
         Node(name=name, value=sizes[name], unit="byte", source=source)
         for name, source in WEIGHT_PARTS.items()
         if sizes.get(name)
     )
-    yield from children
-    rest = value - sum(child.value for child in children)
-    if abs(rest) > 1e-9 * value:
-        source = "weights of draft models that store parts of this one (analysis/capacity.py)"
-        yield Node(name="other weights", value=rest, unit="byte", source=source)
+    return sum_with_rest("weights_bytes", value, tuple(children), "every stored weight once", OTHER_WEIGHTS, "byte")
 
 
 def _stored(own: Analysis, graph: Graph, shared: Sequence[str]) -> Iterator[Node]:
@@ -130,13 +127,8 @@ def _cache(one: Question, value: float) -> Node:
     own = one.analysis
     plain = own.system.generation.branches is None and not has_input_states(own.passes.graph)
     children = tuple(caches(one)) if plain else ()
-    rest = value - sum(child.value for child in children)
-    if abs(rest) > 1e-9 * value:
-        source = (
-            "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py)"
-        )
-        children = (*children, Node(name="other caches", value=rest, unit="byte", source=source))
-    return _node("kv_cache_bytes", value, "sum(children)", "keys, values, latents and states of all layers", children)
+    source = "keys, values, latents and states of all layers"
+    return sum_with_rest("kv_cache_bytes", value, children, source, OTHER_CACHES, "byte")
 
 
 def _waste(one: Question, value: float) -> Node:
@@ -159,7 +151,7 @@ def _budget(one: Question, value: float) -> Node:
 
 BUILDERS: dict[str, Callable[[Question, float], Node]] = {
     "total_bytes": _total,
-    "weights_bytes": _all_weights,
+    "weights_bytes": _weights,
     "kv_cache_bytes": _cache,
     "kv_cache_waste_bytes": _waste,
     "budget_bytes": _budget,

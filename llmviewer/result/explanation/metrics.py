@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core.counts import Count
-from llmviewer.result.explanation.node import Later, Node
+from llmviewer.result.explanation.node import Later, Node, sum_with_rest
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass
 from llmviewer.result.stages import ValueOf, value_at, values_of_stage
@@ -70,10 +70,7 @@ class Question:
 
 def sum_node(name: str, value: float, children: tuple[Node, ...], source: str) -> Node:
     """A sum of numbers of seconds, with the rest that they leave if it is more than rounding."""
-    rest = value - sum(child.value for child in children)
-    if abs(rest) > 1e-9 * abs(value):
-        children = (*children, Node(name="rest_s", value=rest, unit="s", source=REST))
-    return Node(name=name, value=value, unit="s", formula="sum(children)", source=source, children=children)
+    return sum_with_rest(name, value, children, source, ("rest_s", REST))
 
 
 def of_evaluation(one: Question, evaluation: Evaluation, summed: ValueOf, stage: str, share: float) -> Iterator[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmviewer.analysis.evaluation import TimedOperator
@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Place, Role
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.result.explanation.node import Node, of_formula, sum_of
+from llmviewer.result.explanation.node import Node, of_formula, sum_with_rest
 
 if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated
@@ -46,12 +46,8 @@ def traffic(row: TimedOperator, one: Pass) -> Node:
         *(("writes", access) for access in row.operator.writes),
     ]
     children = tuple(filter(None, (moved(verb, access, one) for verb, access in accesses)))
-    value = one.at(row.traffic_bytes)
-    listed = sum(child.value for child in children)
-    if abs(listed - value) > 1e-9 * value:
-        extra = Node(name="other_traffic", value=value - listed, unit="byte", source="further passes of the kernel")
-        children = (*children, extra)
-    return replace(sum_of("bytes", children, "every tensor moved once", "byte"), value=value)
+    rest = "other_traffic", "further passes of the kernel"
+    return sum_with_rest("bytes", one.at(row.traffic_bytes), children, "every tensor moved once", rest, "byte")
 
 
 def moved(verb: str, access: Access, one: Pass) -> Node | None:
