@@ -65,6 +65,40 @@ def test_figures_of_every_operator_are_given_again(model: str, chip: str, option
                 _is_given_again(tree.root, tree.evaluated(), row[figure])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_batched_tokens": 300, "efficiency": "ideal"},
+        {"max_num_batched_tokens": 300, "attention": "eager"},
+        {"pipeline_parallel_size": "2,microbatches=4", "batch_size": 8},
+    ],
+)
+def test_figures_of_an_operator_are_those_of_all_passes_of_prefill(options: dict[str, Any]) -> None:
+    """1,024 tokens in passes of 300, 300, 300 and 124, and prompts in four micro-batches."""
+    result = lv.analyze("llama-3.1-8b", "h100-sxm", **options)
+    for row in result.stage("prefill")["operators"]:
+        for figure in OPERATOR_FIGURES:
+            tree = explained(result, f"stages.prefill.operators.{row['block']}.{row['name']}.{figure}")
+            _is_given_again(tree.root, tree.evaluated(), row[figure])
+
+
+def test_a_weight_is_read_in_every_pass_of_prefill() -> None:
+    """q_proj of Llama-2-7b: 1,024 tokens in two passes read its 4096 x 4096 weights of 2 byte twice."""
+    result = lv.analyze("llama-2-7b", "a6000", max_num_batched_tokens=512)
+    assert explained(result, "stages.prefill.operators.q_proj.weight_read_bytes").value == 2 * 4096 * 4096 * 2
+    assert explained(result, "stages.prefill.operators.q_proj.flops").value == 2 * 1024 * 4096 * 4096
+    time = explained(result, "stages.prefill.operators.q_proj.time_s").root
+    assert (time.formula, time.values["passes"]) == ("passes * shown_s", pytest.approx(2.0))
+
+
+@pytest.mark.parametrize("name", ["stages.decode.time_s", "stages.decode.flops", "operators.q_proj.time_s"])
+def test_decode_steps_of_an_encoder_are_refused(name: str) -> None:
+    result = lv.analyze("bert-base", "a6000", output_len=1)
+    with pytest.raises(UserError, match=r"has no decode steps.*stages\.prefill"):
+        explained(result, name)
+    assert explained(result, "stages.prefill.operators.q_proj.time_s").value > 0.0
+
+
 def test_work_of_a_linear_layer_by_hand() -> None:
     """q_proj of Llama-2-7b on 3 sequences: 2 x 3 x 4096 x 4096 FLOP, and 4096 x 4096 weights of 2 byte."""
     result = lv.analyze("llama-2-7b", "a6000", batch_size=3)
@@ -96,6 +130,13 @@ def test_one_sequence_more_than_the_largest_batch_exceeds_the_budget() -> None:
     root = lv.explain("memory.max_batch_size", "llama-3.1-8b", "h100-sxm").root
     fits, exceeds, budget = (child.value for child in root.children)
     assert fits <= budget < exceeds
+
+
+def test_sizes_beside_a_limit_of_millions_of_tokens_differ() -> None:
+    result = lv.analyze("mamba-2.8b", "h100", speculative="draft=mamba-130m,tokens=4,acceptance=0.8", output_len=8)
+    fits, exceeds, _ = (child.name for child in explained(result, "memory.max_context_len").root.children)
+    (at, beyond) = (int(name.removeprefix("total_bytes at input_len ")) for name in (fits, exceeds))
+    assert beyond == at + 1 > 1_000_000
 
 
 def test_an_unknown_limit_is_an_error() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.result.explanation.explain import explained
-from llmviewer.result.explanation.node import TOLERANCE, Node
+from llmviewer.result.explanation.node import TOLERANCE, Node, evaluated
 
 DRAFT = "draft=llama-3.2-1b,tokens=4,acceptance=0.8"
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -86,6 +86,25 @@ def test_a_tensor_group_splits_the_heads() -> None:
     root = _cache("llama-3.1-8b", "h100", tensor_parallel_size=4)
     assert _sizes(root)["share"] == 0.25
     assert all("share" not in _sizes(_cache(model, "h200")) for model in ("jamba-v0.1", "qwen3-next-80b-a3b"))
+
+
+def test_a_budget_of_the_free_memory_is_not_that_of_the_utilization() -> None:
+    """The others, and 0.9 of what they leave of 80 GiB."""
+    result = lv.analyze("llama-3.1-8b", "h100", kv_cache_free_gpu_memory_fraction=0.9)
+    root = explained(result, "memory.budget_bytes").root
+    others = float(result.memory["total_bytes"]) - float(result.memory["kv_cache_bytes"])
+    assert _child(root, "others_bytes").value == pytest.approx(others)
+    assert root.value == pytest.approx(others + 0.9 * (80 * 2**30 - others)) == pytest.approx(evaluated(root))
+    assert (_child(root, "share").value, _child(root, "share").source) == (0.9, "--kv-cache-free-gpu-memory-fraction")
+    assert _sizes(explained(lv.analyze("llama-3.1-8b", "h100"), "memory.budget_bytes").root)["share"] == 0.9
+
+
+@pytest.mark.parametrize(("chip", "source"), [("h100", "memory snapshot"), ("l4", "part of the capacity that drivers")])
+def test_a_capacity_that_an_engine_counts_is_not_that_of_the_data_sheet(chip: str, source: str) -> None:
+    ways: tuple[dict[str, Any], ...] = ({}, {"engine": "vllm"})
+    plain, served = (explained(lv.analyze("llama-3.2-1b", chip, **more), "memory.capacity_bytes").root for more in ways)
+    assert served.value < plain.value
+    assert source in served.source and source not in plain.source
 
 
 def _child(node: Node, name: str) -> Node:

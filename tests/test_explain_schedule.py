@@ -133,3 +133,13 @@ def test_early_exit_in_a_pipeline_names_what_is_left() -> None:
     result = lv.analyze("llama-2-7b", "a100", output_len=4, pipeline_parallel_size=4, early_exit="mean=0.5,kv=pipeline")
     (rest,) = [node for node in explained(result, "tpot_s").root.children if node.name == "rest_s"]
     assert "exit early in a pipeline" in rest.source
+
+
+@pytest.mark.parametrize("more", [{}, {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.8"}])
+def test_decode_steps_of_a_utilization_have_what_early_exit_leaves(more: dict[str, Any]) -> None:
+    result = lv.analyze(
+        "llama-2-7b", "a100", output_len=4, pipeline_parallel_size=4, early_exit="mean=0.5,kv=pipeline", **more
+    )
+    tree = explained(result, "decode_mbu")
+    assert tree.value == pytest.approx(float(result.decode_mbu), rel=1e-9)
+    assert tree.evaluated() == pytest.approx(tree.value, rel=1e-9)

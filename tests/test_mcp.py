@@ -165,6 +165,13 @@ def test_an_explained_interval_is_that_of_the_analysis() -> None:
     assert TOOLS["explain"].called({"number": "memory.total_bytes", **RUN})["interval80"] is None
 
 
+def test_an_explained_operator_of_several_passes_lies_in_its_interval() -> None:
+    number = "stages.prefill.operators.o_proj.time_s"
+    found = TOOLS["explain"].called({"number": number, **RUN, "max_num_batched_tokens": 256})
+    low, high = found["interval80"]
+    assert low < found["value"] < high
+
+
 def test_latencies_of_a_sizing_have_intervals(answers: dict[str, Any]) -> None:
     best = found_in(answers["size"])["best"]
     for name in ("ttft_s", "tpot_s", "e2e_s"):

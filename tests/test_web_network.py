@@ -11,7 +11,7 @@ import llmviewer as lv
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.web.chosen import panel
+from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.network import network
 from llmviewer.reports.web.shown import RequestLine
 from llmviewer.reports.web.state import parsed
@@ -135,10 +135,16 @@ def test_a_request_of_one_token_has_the_time_of_prefill() -> None:
     assert one.shown.time_s == one.result.ttft_s
 
 
-def test_the_panel_says_which_of_several_passes_it_takes_apart() -> None:
-    """1,024 tokens in passes of 256: bytes are summed over four passes, and tensors are those of the last one."""
-    html = panel(view(f"{LLAMA}&max_num_batched_tokens=256&stage=prefill"))["html"]
-    assert "Bytes of one layer in the last of 4 passes, by tensor" in html
+def test_the_panel_takes_all_passes_of_prefill_apart() -> None:
+    """1,024 tokens in passes of 256: a weight is read four times, the prompt's output is written once."""
+    found = view(f"{LLAMA}&max_num_batched_tokens=256&stage=prefill")
+    line = next(one for one in found.lines if one.operator["name"] == "down_proj" and one.stage == "prefill")
+    weights = f"down_proj.weight {fmt.traffic(4 * 4096 * 14336 * 2)}"
+    assert tensor_bytes(found, line) == (
+        ("reads", f"mlp_act {fmt.traffic(1024 * 14336 * 2)}"),
+        ("reads", weights),
+        ("writes", f"down_proj {fmt.traffic(1024 * 4096 * 2)}"),
+    )
 
 
 @pytest.mark.parametrize(("model", "notes"), [("t5-v1.1-xxl", 1), ("jamba-1.5-mini", 1), ("llama-3.1-8b", 0)])

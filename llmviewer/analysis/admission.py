@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from llmviewer.analysis.capacity import concurrent_sequences, memory_of
+from llmviewer.analysis.capacity import concurrent_sequences, memory_of, with_reserved_output
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
@@ -22,8 +22,20 @@ def running_of(model: Model, system: System, requested: Request, token_budget: f
     running = system.batching.admit(system.parallelism.replica(requested), replica_of(model, system, token_budget))
     if running is None:
         return requested, None
-    batch = running.request.batch_size * system.parallelism.data
-    return replace(running.request, batch_size=batch), running
+    return _of_replicas(system, running), running
+
+
+def stored_request(system: System, request: Request, running: Running | None) -> Request:
+    """The sequences whose caches are stored at once; those that start one by one with the output that the engine
+    reserves for each."""
+    if running is None:
+        return system.batching.padded(request)
+    return with_reserved_output(system, _of_replicas(system, running))
+
+
+def _of_replicas(system: System, running: Running) -> Request:
+    """The sequences that run concurrently on all replicas."""
+    return replace(running.request, batch_size=running.request.batch_size * system.parallelism.data)
 
 
 def one_per_chip(request: Request, system: System) -> Request:

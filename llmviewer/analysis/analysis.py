@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.analysis.admission import one_per_chip, running_of
-from llmviewer.analysis.capacity import (
-    extra_memory_of_draft,
-    memory_of,
-    memory_of_passes,
-    with_reserved_output,
-)
+from llmviewer.analysis.admission import one_per_chip, running_of, stored_request
+from llmviewer.analysis.capacity import extra_memory_of_draft, memory_of, memory_of_passes
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
@@ -288,7 +283,7 @@ def _without_drafts(
     passes = price(model, system, passes_of(model, system, request, token_budget, running))
 
     def stored() -> Memory:
-        kept = request if running is None else with_reserved_output(system, request)
+        kept = stored_request(system, request, running)
         if passes.is_whole:
             return memory_of_passes(model, system, kept, passes.schedule, passes.graph)
         if running is None:

@@ -55,7 +55,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     if name == "decode" and analysis.model.is_encoder:
         return _no_stage()
     totals, chip = analysis.evaluation, analysis.system.at(point).chip
-    at, largest = _values(analysis.schedule, name, point)
+    at, largest = values_of_stage(analysis.schedule, name, point)
     rows = tuple(row for row in totals.rows if does_run(row, at))
     operators = [
         operator_object(row, chip, at, largest) | {"time_interval_s": found}
@@ -120,7 +120,7 @@ def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
         resources[bound] *= 1.0 + seconds / taken
 
 
-def _values(plan: Schedule, stage: str, point: int) -> tuple[ValueOf, ValueOf]:
+def values_of_stage(plan: Schedule, stage: str, point: int) -> tuple[ValueOf, ValueOf]:
     """Functions from a count of all passes to its sum over a point's passes of a stage, and to their largest value."""
     decoding = stage == "decode"
     only = plan.prefill_passes + point if decoding else point

@@ -46,7 +46,7 @@ def panel(view: View) -> Piece:
         trees = {f" in {part.stage}": part for part in parts}
     else:
         facts = [*_of_stage(view, line, "", LEFT_OUT)]
-        trees = {_pass(view, line): line}
+        trees = {"": line}
     text = piece("panel", title, tuple(facts)) + _explained(view, trees)
     return block(text, "panel sticky", "Chosen operator")
 
@@ -81,7 +81,7 @@ def _of_stage(view: View, line: Line, title: str, left_out: Sequence[str]) -> It
     cells = zip(operators.HEADS, line.cells, strict=True)
     shown = tuple((head.title, cell.text) for head, cell in cells if cell.text and head.title not in left_out)
     yield Facts(title=title, lines=shown)
-    yield Facts(title=f"Bytes of one layer{_pass(view, line)}, by tensor", lines=tensor_bytes(view, line))
+    yield Facts(title="Bytes of one layer, by tensor", lines=tensor_bytes(view, line))
     yield Facts(title="Formulas", lines=line.formulas)
     yield Facts(title="On the roofline", lines=(("Place", _place(view, line)),))
 
@@ -95,12 +95,6 @@ def _stage(view: View, line: Line) -> str:
     return "In prefill" if count == 1.0 else f"In prefill, all {fmt.whole(count)} passes"
 
 
-def _pass(view: View, line: Line) -> str:
-    """Which pass of several is taken apart, in words."""
-    count = passes(view.result.analysis, line.stage, 0) if line.stage == "prefill" else 1.0
-    return "" if count == 1.0 else f" in the last of {fmt.whole(count)} passes"
-
-
 def _name(line: Line) -> str:
     """The beginning of the names of an operator's numbers."""
     stage = "stages.prefill." if line.stage == "prefill" else ""
@@ -111,7 +105,7 @@ def tensor_bytes(view: View, line: Line) -> tuple[tuple[str, str], ...]:
     """Every tensor that the operator reads or writes in device memory, with its bytes."""
     try:
         root = explained(view.result, f"{_name(line)}.traffic_bytes").root
-    except UserError:  # moves nothing in the pass that is shown
+    except UserError:  # takes no time
         return ()
     words = ((*one.name.partition(" "), fmt.traffic(one.value)) for one in root.children)
     return tuple((verb, f"{tensor} {amount}".strip()) for verb, _, tensor, amount in words)
@@ -131,7 +125,7 @@ def _place(view: View, line: Line) -> str:
 def _explained(view: View, lines: Mapping[str, Line]) -> str:
     """HTML of the explained times of an operator that the visitor chose; the others cost as much as an answer.
 
-    lines: its figures in a stage, by the words for the pass that is taken apart.
+    lines: its figures in a stage, by the words for the stage.
     """
     if view.state.shown["operator"] not in [line.key for line in lines.values()]:
         return piece("note", HINT)

@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from llmviewer.analysis.admission import stored_request
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.capacity import with_reserved_output
 from llmviewer.core.ir import Block, Place, State
 from llmviewer.core.workload import Request
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.gated_delta_net import GatedDeltaNet
 from llmviewer.layers.mamba import Mamba, Mamba2
 from llmviewer.layers.mla import Mla
+from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula
-from llmviewer.result.stages import value_at
-from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.serving.kv_cache import KvCache
 
 #: Mixer -> state -> elements by its fields.
@@ -67,39 +66,31 @@ class Stored:
     policy: KvCache
 
 
-def caches(own: Analysis, point: int, request: Request | None = None) -> Iterator[Node]:
-    """The states of all layers of one device, and those of its draft models.
+def caches(one: Question) -> Iterator[Node]:
+    """The states of all layers of one device, and those of its draft models."""
+    own = one.analysis
+    request = stored_request(own.system, own.request, own.running)
+    yield from _states(own, _stored(one, request))
+    for draft, drafting in one.drafts:
+        if draft.caches:
+            for node in _states(drafting.analysis, _stored(drafting, request)):
+                yield replace(node, name=f"draft {draft.name}: {node.name}")
 
-    request: with the sequences that run at once; None: that of the analysis.
-    """
-    running = _running(own) if request is None else request
-    stored = _stored(own, running, point)
+
+def _states(own: Analysis, stored: Stored) -> Iterator[Node]:
+    """The states of all layers of one model on a device."""
     for block in own.passes.graph.blocks:
         for state in block.states:
             if state.place is Place.DEVICE:
                 yield from _state(own, block, state, stored)
-    for draft, drafting in own.drafts:
-        if draft.caches:
-            for node in caches(drafting, point, running):
-                yield replace(node, name=f"draft {draft.name}: {node.name}")
 
 
-def _running(own: Analysis) -> Request:
-    """The request whose caches are stored (`analysis._without_drafts`)."""
-    padded = own.system.batching.padded(own.request)
-    if own.running is None:
-        return padded
-    batch = own.running.request.batch_size * own.system.parallelism.data
-    return with_reserved_output(own.system, replace(own.running.request, batch_size=batch))
-
-
-def _stored(own: Analysis, running: Request, point: int) -> Stored:
-    request, generation = own.system.parallelism.replica(running), own.system.generation
-    batch, prompt, output = (
-        value_at(getattr(request, name), point) for name in ("batch_size", "input_len", "output_len")
-    )
-    plain = generation is AUTOREGRESSIVE
-    spare = 0.0 if plain else value_at(generation.spare_tokens, point)
+def _stored(one: Question, request: Request) -> Stored:
+    """The part of the sequences of all replicas that one replica stores."""
+    own, generation = one.analysis, one.analysis.system.generation
+    replica = own.system.parallelism.replica(request)
+    batch, prompt, output = (one.at(size) for size in (replica.batch_size, replica.input_len, replica.output_len))
+    spare = one.at(generation.spare_tokens)
     values = {"input_len": prompt, "output_len": output, **({"spare": spare} if spare else {})}
     context = of_formula("context", " + ".join(values) + " - 1", (), CONTEXT, values, "")
     if generation.denoising is not None:
@@ -118,9 +109,8 @@ def _state(own: Analysis, block: Block, state: State, stored: Stored) -> Iterato
     config = own.model.source or own.model.name
     layers = Node(name="layers", value=float(block.repeats), source=f"layers of this kind on the device ({config})")
     width = _width(own, block, state, config)
-    bytes_ = Node(
-        name="bytes_per_element", value=float(state.dtype.bytes), source=f"{state.dtype.name} (--kv-cache-dtype)"
-    )
+    source = f"{state.dtype.name} (--kv-cache-dtype)"
+    bytes_ = Node(name="bytes_per_element", value=float(state.dtype.bytes), source=source)
     tokens, shared = _tokens(state, stored)
     usable = {"usable": 1.0 - stored.policy.fragmented} if stored.policy.fragmented else {}
     over = " / usable" if usable else ""
@@ -133,9 +123,8 @@ def _state(own: Analysis, block: Block, state: State, stored: Stored) -> Iterato
             values = {"shared_tokens": shared, **usable}
             yield of_formula(f"{name}, shared prefix", formula, (layers, width, bytes_), TOKENS, values, "byte")
     if state.per_sequence:
-        copies = Node(
-            name="copies", value=1.0 + stored.spare, source="one, and one per draft token that may be rejected"
-        )
+        source = "one, and one per draft token that may be rejected"
+        copies = Node(name="copies", value=1.0 + stored.spare, source=source)
         formula = "layers * sequences * copies * elements * bytes_per_element"
         size = _width(own, block, replace(state, per_token=0.0), config)
         yield of_formula(name, formula, (layers, sequences, copies, size, bytes_), STORED, {}, "byte")
@@ -165,9 +154,8 @@ def _width(own: Analysis, block: Block, state: State, config: str) -> Node:
     mixer = getattr(mixer, "attention", mixer)
     formula = WIDTHS.get(type(mixer), {}).get(state.name, "")
     if not formula:
-        return Node(
-            name="elements", value=value, source=f"sizes of the config ({config}), as `{block.name}` stores them"
-        )
+        source = f"sizes of the config ({config}), as `{block.name}` stores them"
+        return Node(name="elements", value=value, source=source)
     fields = tuple(_field(mixer, name, config) for name in dict.fromkeys(re.findall(r"[a-z_]+", formula)))
     whole = of_formula("elements", formula, fields, "", {}, "")
     share = value / whole.value

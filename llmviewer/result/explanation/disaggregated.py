@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from llmviewer.core.counts import Count
 from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula
 from llmviewer.result.explanation.rounds import per_token
-from llmviewer.result.stages import value_at
 from llmviewer.techniques.batching.disaggregated import DisaggregatedTimes
 from llmviewer.techniques.batching.pools import BOUNDS
 
@@ -19,20 +17,20 @@ TRANSFER = "KV cache of the prompt on each device, over the link (--batching dis
 
 def first_token_of_pools(one: Question, times: DisaggregatedTimes) -> tuple[Node, ...]:
     """The queue before the first token, if there is one."""
-    if not value_at(times.queue_s, one.point):
+    if not one.at(times.queue_s):
         return ()
-    waiting, handover = _waiting(one, times), value_at(times.handover_s, one.point)
+    waiting, handover = _waiting(one, times), one.at(times.handover_s)
     return (of_formula("queue_s", "waiting_s - handover_s", (waiting,), QUEUE, {"handover_s": handover}),)
 
 
 def generation_of_pools(one: Question, times: DisaggregatedTimes, share: float) -> tuple[Node, ...]:
     """Waiting for a link or a place, and the transfer, times a share."""
     found = []
-    if value_at(times.handover_s, one.point):
+    if one.at(times.handover_s):
         formula, tokens = per_token("handover_s", share)
         handover = _handover(one, times)
         found.append(of_formula("waiting for the hand-over", formula, (handover,), HANDOVER, tokens))
-    if value_at(times.load.transfer_s, one.point):
+    if one.at(times.load.transfer_s):
         formula, tokens = per_token("transfer_s", share)
         found.append(of_formula("transfer of the cache", formula, (_transfer(one, times),), TRANSFER, tokens))
     return tuple(found)
@@ -40,41 +38,40 @@ def generation_of_pools(one: Question, times: DisaggregatedTimes, share: float) 
 
 def _transfer(one: Question, times: DisaggregatedTimes) -> Node:
     own = times.disaggregated
-    values = {"prompt_bytes": _at(one, own.prompt_bytes), "link_bytes_per_s": _at(one, own.link_bytes_per_s)}
+    values = {"prompt_bytes": one.at(own.prompt_bytes), "link_bytes_per_s": one.at(own.link_bytes_per_s)}
     return of_formula("transfer_s", "prompt_bytes / link_bytes_per_s", (), TRANSFER, values)
 
 
 def _handover(one: Question, times: DisaggregatedTimes) -> Node:
     load = times.load
-    places = _at(one, times.disaggregated.prefill_places) - _at(one, load.prompts_per_pass)
+    places = one.at(times.disaggregated.prefill_places) - one.at(load.prompts_per_pass)
     formula = "min(waiting_s, max(instances * places / requests_per_s - transfer_s, 0))"
     values = {
         "instances": load.prefill,
         "places": places,
-        "requests_per_s": _at(one, times.requests_per_s),
-        "transfer_s": _at(one, load.transfer_s),
+        "requests_per_s": one.at(times.requests_per_s),
+        "transfer_s": one.at(load.transfer_s),
     }
     return of_formula("handover_s", formula, (_waiting(one, times),), HANDOVER, values)
 
 
 def _waiting(one: Question, times: DisaggregatedTimes) -> Node:
     formula = "max(users / requests_per_s - prefill_s - transfer_s - decode_s, 0)"
-    values = {"prefill_s": times.prefill_s, "transfer_s": times.load.transfer_s, "decode_s": times.decode_s}
-    numbers = {name: _at(one, value) for name, value in values.items()}
-    numbers["users"] = _at(one, times.load.users)
-    return of_formula("waiting_s", formula, (_rate(one, times),), WAITING, numbers)
+    values = {
+        "prefill_s": one.at(times.prefill_s),
+        "transfer_s": one.at(times.load.transfer_s),
+        "decode_s": one.at(times.decode_s),
+        "users": one.at(times.load.users),
+    }
+    return of_formula("waiting_s", formula, (_rate(one, times),), WAITING, values)
 
 
 def _rate(one: Question, times: DisaggregatedTimes) -> Node:
     """Requests per second of the slowest resource, and those that the others would allow."""
     rates = zip(BOUNDS, times.rates, strict=True)
     children = tuple(
-        Node(name=f"{name}_rate", value=_at(one, rate), unit="1/s", source=f"requests/s that {name} would allow")
+        Node(name=f"{name}_rate", value=one.at(rate), unit="1/s", source=f"requests/s that {name} would allow")
         for name, rate in rates
     )
     formula = f"min({', '.join(child.name for child in children)})"
     return of_formula("requests_per_s", formula, children, RATE, unit="1/s")
-
-
-def _at(one: Question, value: Count) -> float:
-    return value_at(value, one.point)

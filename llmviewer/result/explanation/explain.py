@@ -5,22 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from llmviewer.core.errors import unknown
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time
 from llmviewer.result.explanation.limits import LIMITS, limit
 from llmviewer.result.explanation.memory import NAMES, memory_node
 from llmviewer.result.explanation.metrics import Question, stage_time
-from llmviewer.result.explanation.node import SCHEMA, Node, evaluated
+from llmviewer.result.explanation.node import SCHEMA, Node, evaluated, of_formula
 from llmviewer.result.explanation.utilization import utilization
 from llmviewer.result.result import Result
 
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
-RATES = ("output_tokens_per_s", "output_tokens_per_s_per_user", "output_tokens_per_s_per_device")
+#: Rate -> its formula.
+RATES = {
+    "output_tokens_per_s": "batch_size * output_len / e2e_s",
+    "output_tokens_per_s_per_user": "output_len / e2e_s",
+    "output_tokens_per_s_per_device": "batch_size * output_len / e2e_s / devices",
+}
 UTILIZATIONS = ("prefill_mfu", "decode_mbu")
 STAGES = ("prefill", "decode")
+FIGURES = ("time_s", *STAGE_FIGURES)
 #: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
 OPERATORS = (
     "operators.NAME",
@@ -60,7 +64,7 @@ def names() -> tuple[str, ...]:
         *RATES,
         *UTILIZATIONS,
         *(f"memory.{name}" for name in (*NAMES, *LIMITS)),
-        *(f"stages.{stage}.{figure}" for stage in STAGES for figure in ("time_s", *STAGE_FIGURES)),
+        *(f"stages.{stage}.{figure}" for stage in STAGES for figure in FIGURES),
         *(f"{where}.{figure}" for where in OPERATORS for figure in OPERATOR_FIGURES),
     )
 
@@ -112,35 +116,29 @@ def _root(result: Result, one: Question, name: str) -> Node:
 
 def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
     """A number of a stage, or of an operator in it; without a stage, of the decode step."""
-    if parts[0] == "stages" and len(parts) == 3 and parts[1] in STAGES:
-        if parts[2] == "time_s":
-            return stage_time(one, parts[1])
-        if parts[2] in STAGE_FIGURES:
-            return stage_figure(one, parts[1], parts[2])
     asked = _operator_of(name)
+    if asked is None and len(parts) == 3 and parts[0] == "stages" and parts[1] in STAGES and parts[2] in FIGURES:
+        asked = parts[1], "", parts[2]
     if asked is None:
         raise unknown("number", name, names())
     stage, operator, field = asked
-    return operator_node(one, operator, field, stage)
+    if stage == "decode" and one.analysis.model.is_encoder:
+        raise UserError(
+            f"{name} is undefined: {one.analysis.model.name} has no decode steps; ask that of stages.prefill"
+        )
+    if operator:
+        return operator_node(one, operator, field, stage)
+    return stage_time(one, stage) if field == "time_s" else stage_figure(one, stage, field)
 
 
 def _rate(one: Question, name: str) -> Node:
     """Output tokens per second of the batch, of a user or of a device."""
-    own = one.analysis
-    batch, output = (
-        float(np.asarray(column, dtype=np.float64).reshape(-1)[one.point if np.size(column) > 1 else 0])
-        for column in (own.request.batch_size, own.request.output_len)
-    )
-    e2e = metric_time(one, "e2e_s")
-    values = {"batch_size": batch, "output_len": output}
-    formula = "batch_size * output_len / e2e_s"
-    if name == "output_tokens_per_s_per_user":
-        formula, values = "output_len / e2e_s", {"output_len": output}
-    if name == "output_tokens_per_s_per_device":
-        values = {**values, "devices": float(own.system.parallelism.devices)}
-        formula = f"{formula} / devices"
-    probe = Node(name=name, value=0.0, unit="1/s", formula=formula, values=values, children=(e2e,))
+    request, formula = one.analysis.request, RATES[name]
+    sizes = {
+        "batch_size": one.at(request.batch_size),
+        "output_len": one.at(request.output_len),
+        "devices": float(one.analysis.system.parallelism.devices),
+    }
+    values = {size: value for size, value in sizes.items() if size in formula}
     source = "sizes of the request, devices of --tensor-parallel-size and its like"
-    return Node(
-        name=name, value=evaluated(probe), unit="1/s", formula=formula, values=values, source=source, children=(e2e,)
-    )
+    return of_formula(name, formula, (metric_time(one, "e2e_s"),), source, values, "1/s")

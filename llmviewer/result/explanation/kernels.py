@@ -32,7 +32,6 @@ UNREAD = ("popularity",)
 
 def timing_of_terms(row: TimedOperator, one: Pass) -> tuple[Timing, Count | None]:
     """The timing of an operator in one pass as terms, by the functions that time it, and how sharp its maximum is."""
-    own: Efficiency = ideal if one.calibration is None else _calibration(one.calibration, row.operator)
     found: list[Rates] = []
 
     def efficiency(operator: Operator, chip: Chip) -> Rates:
@@ -40,6 +39,7 @@ def timing_of_terms(row: TimedOperator, one: Pass) -> tuple[Timing, Count | None
         return found[0]
 
     work = _operator(row, one)
+    own: Efficiency = ideal if one.calibration is None else _calibration(one.calibration, row.operator, work)
     with np.errstate(all="ignore"):
         timing = time_operator(work, chip_of_terms(one.chip), efficiency, work.traffic_bytes)
     return timing, found[0].sharpness if found else None
@@ -53,13 +53,16 @@ def told(found: SelectedFit) -> str:
     return f"{found.fit.key} ({found.basis}, of {found.chip}{rows}{spread})"
 
 
-def _calibration(own: Calibrated, operator: Operator) -> Calibrated:
-    """The efficiency with the constants of an operator's fits as terms."""
+def _calibration(own: Calibrated, operator: Operator, work: Operator) -> Calibrated:
+    """The efficiency with the constants of an operator's fits as terms.
+
+    work: the operator in one pass, which may be another variant alone: a fit is selected for all passes together.
+    """
     selected = {}
     for family in families_of(operator):
         found = own.select_fit(family, operator)
         constants = _constants(found, own.generation)
-        key = f"{family}/{FAMILIES[family].variant(operator)}"
+        key = f"{family}/{FAMILIES[family].variant(work)}"
         selected[key] = replace(found, fit=replace(found.fit, constants=constants))
     return replace(own, selected=selected)
 

@@ -27,7 +27,7 @@ SHARED = {
 def metric_time(one: Question, metric: str) -> Node:
     """A latency as a tree.  Raises UserError for one that has no value."""
     own = one.analysis
-    value = float(getattr(own, metric)[one.point])
+    value = one.at(getattr(own, metric))
     if np.isnan(value):
         raise UserError(
             f"{metric} is undefined: no pass follows the first token; give a larger --output-len, or another metric"
@@ -37,7 +37,7 @@ def metric_time(one: Question, metric: str) -> Node:
     elif metric == "ttft_s":
         parts = prefill_nodes(one) if own.running is None else first_token_nodes(one)
     else:
-        share = 1.0 if metric == "generation_s" else 1.0 / float(own.schedule.tokens[one.point])
+        share = 1.0 if metric == "generation_s" else 1.0 / one.at(own.schedule.tokens)
         parts = decode_nodes(one, share) if own.running is None else generation_nodes(one, share)
     source = (WHAT if own.running is None else {**WHAT, **SHARED})[metric]
     return sum_node(metric, value, parts, source)

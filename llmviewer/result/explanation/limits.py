@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
@@ -12,7 +10,7 @@ from llmviewer.core.workload import Request
 from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node
 from llmviewer.result.result import Result
-from llmviewer.result.stages import request_at, system_at
+from llmviewer.result.stages import request_at, system_at, value_at
 
 #: Limit -> what it is.
 LIMITS = {
@@ -40,19 +38,22 @@ def limit(result: Result, one: Question, name: str) -> Node:
 def _evidence(result: Result, one: Question, name: str, value: float) -> tuple[Node, ...]:
     """The total at the limit, one beyond it, and the budget."""
     own = one.analysis
-    model, system, request = own.model, system_at(own, one.point), request_at(own, one.point)
-    size = VARIED[name]
-    at = value - (request.output_len if size == "input_len" else 0.0)
-    sizes = np.array([at, at + 1.0])
+    system, request, size = system_at(own, one.point), request_at(own, one.point), VARIED[name]
+    largest = value - (request.output_len if size == "input_len" else 0.0)
+    sizes = np.array([largest, largest + 1.0])
     columns = {field: getattr(request, field) * np.ones(2) for field in ("batch_size", "input_len", "output_len")}
-    memory = memory_of(model, replace(system), Request(**{**columns, size: sizes}), result.token_budget)
-    totals = np.broadcast_to(np.asarray(memory.total_bytes), 2)
-    budget = np.broadcast_to(np.asarray(memory.budget_bytes), 2)
-    names = (f"total_bytes at {size} {at:g}", f"total_bytes at {size} {at + 1.0:g}")
+    memory = memory_of(own.model, system, Request(**{**columns, size: sizes}), result.token_budget)
     source = "memory of a request of this size (analysis/capacity.py)"
-    found = [
-        Node(name=text, value=float(total), unit="byte", source=source)
-        for text, total in zip(names, totals, strict=True)
-    ]
-    limit_ = Node(name="budget_bytes", value=float(budget[0]), unit="byte", source="memory.budget_bytes")
-    return (*found, limit_)
+    found = (
+        Node(
+            name=f"total_bytes at {size} {tried:.0f}",
+            value=value_at(memory.total_bytes, at),
+            unit="byte",
+            source=source,
+        )
+        for at, tried in enumerate(sizes)
+    )
+    budget = Node(
+        name="budget_bytes", value=value_at(memory.budget_bytes, 0), unit="byte", source="memory.budget_bytes"
+    )
+    return (*found, budget)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.memory import has_input_states
 from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Graph, Place
 from llmviewer.result.explanation.cache import caches
+from llmviewer.result.explanation.chips import sheet
 from llmviewer.result.explanation.metrics import Question
-from llmviewer.result.explanation.node import Node, of_formula
+from llmviewer.result.explanation.node import Node, of_formula, sum_of, sum_with_rest
 
 #: Parts of the total.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "cuda_graphs_bytes")
@@ -33,6 +32,13 @@ WEIGHT_PARTS = {
     "allocator's rounding": "whole segments of PyTorch's allocator (analysis/engine_parts.py)",
     "padding of MXFP4 experts": "sizes of experts rounded up by the engine (analysis/engine_parts.py)",
 }
+#: Rests of a sum: their names and sources.
+OTHER_WEIGHTS = "other weights", "weights of draft models that store parts of this one (analysis/capacity.py)"
+OTHER_CACHES = (
+    "other caches",
+    "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py)",
+)
+REPORTED = "part of the capacity that drivers usually report (analysis/engine_parts.py)"
 NAMES = (
     *PARTS,
     *("total_bytes", "capacity_bytes", "budget_bytes", "kv_cache_budget_bytes"),
@@ -55,52 +61,50 @@ def _total(one: Question, value: float) -> Node:
     return _node("total_bytes", value, "sum(children)", "resident at the worst moment", children)
 
 
-def _all_weights(one: Question, value: float) -> Node:
-    return _node("weights_bytes", value, "sum(children)", "every stored weight once", tuple(_weights(one, value)))
-
-
 def _left(one: Question, value: float) -> Node:
-    others = tuple(memory_node(one, part) for part in PARTS if part != "kv_cache_bytes" and _value(one, part))
+    others = _others(one)
     budget = memory_node(one, "budget_bytes")
     formula = " - ".join(("budget_bytes", *(child.name for child in others)))
     source = "what the others leave of the budget"
     return _node("kv_cache_budget_bytes", value, f"max({formula}, 0)", source, (budget, *others))
 
 
+def _others(one: Question) -> tuple[Node, ...]:
+    """Parts of the total beside the KV cache."""
+    return tuple(memory_node(one, part) for part in PARTS if part != "kv_cache_bytes" and _value(one, part))
+
+
 def _capacity(one: Question, value: float) -> Node:
-    figure = one.analysis.system.chip.figures.get("memory_bytes")
-    source = figure.source if figure else "figure of the chip"
+    chip = one.analysis.system.chip
+    source = sheet(chip, "memory_bytes")
+    if value != one.at(chip.memory_bytes):
+        known = chip.reported_memory_bytes is not None
+        source = sheet(chip, "reported_memory_bytes") if known else f"{REPORTED}; {source}"
     return Node(name="capacity_bytes", value=value, unit="byte", source=source)
 
 
 def _value(one: Question, name: str) -> float:
-    values = np.asarray(getattr(one.analysis.memory, name), dtype=np.float64)
-    return float(values.reshape(-1)[one.point if values.size > 1 else 0])
+    return one.at(getattr(one.analysis.memory, name))
 
 
 def _node(name: str, value: float, formula: str, source: str, children: tuple[Node, ...]) -> Node:
     return Node(name=name, value=value, unit="byte", formula=formula, source=source, children=children)
 
 
-def _weights(one: Question, value: float) -> Iterator[Node]:
+def _weights(one: Question, value: float) -> Node:
     """Stored weights of one device, layers of one kind together, of its draft models, and what an engine adds."""
-    own = one.analysis
+    own, sizes = one.analysis, one.analysis.memory.parts
     children = list(_stored(own, own.evaluation.graph, ()))
     for draft, drafting in own.drafts if stores_drafts(own.model, own.system) else ():
         if draft.shared is not None:
             own_weights = _stored(drafting, drafting.passes.graph, draft.shared)
             children += (replace(node, name=f"draft {draft.name}: {node.name}") for node in own_weights)
-    sizes = own.memory.parts
     children += (
         Node(name=name, value=sizes[name], unit="byte", source=source)
         for name, source in WEIGHT_PARTS.items()
         if sizes.get(name)
     )
-    yield from children
-    rest = value - sum(child.value for child in children)
-    if abs(rest) > 1e-9 * value:
-        source = "weights of draft models that store parts of this one (analysis/capacity.py)"
-        yield Node(name="other weights", value=rest, unit="byte", source=source)
+    return sum_with_rest("weights_bytes", value, tuple(children), "every stored weight once", OTHER_WEIGHTS, "byte")
 
 
 def _stored(own: Analysis, graph: Graph, shared: Sequence[str]) -> Iterator[Node]:
@@ -122,14 +126,9 @@ def _cache(one: Question, value: float) -> Node:
     """KV cache of the workload, state by state; what branches and an encoder's input store is one number."""
     own = one.analysis
     plain = own.system.generation.branches is None and not has_input_states(own.passes.graph)
-    children = tuple(caches(own, one.point)) if plain else ()
-    rest = value - sum(child.value for child in children)
-    if abs(rest) > 1e-9 * value:
-        source = (
-            "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py)"
-        )
-        children = (*children, Node(name="other caches", value=rest, unit="byte", source=source))
-    return _node("kv_cache_bytes", value, "sum(children)", "keys, values, latents and states of all layers", children)
+    children = tuple(caches(one)) if plain else ()
+    source = "keys, values, latents and states of all layers"
+    return sum_with_rest("kv_cache_bytes", value, children, source, OTHER_CACHES, "byte")
 
 
 def _waste(one: Question, value: float) -> Node:
@@ -140,16 +139,19 @@ def _waste(one: Question, value: float) -> Node:
 
 def _budget(one: Question, value: float) -> Node:
     capacity = memory_node(one, "capacity_bytes")
-    share = value / capacity.value
-    leaf = Node(
-        name="share", value=share, source="--gpu-memory-utilization, and what the driver reports of the capacity"
-    )
-    return _node("budget_bytes", value, "capacity_bytes * share", "what the engine may use", (capacity, leaf))
+    system, source = one.analysis.system, "what the engine may use"
+    if system.cache_fraction is None:
+        share = Node(name="share", value=system.memory_utilization, source="--gpu-memory-utilization")
+        return _node("budget_bytes", value, "capacity_bytes * share", source, (capacity, share))
+    others = sum_of("others_bytes", _others(one), "all but the KV cache", "byte")
+    share = Node(name="share", value=system.cache_fraction, source="--kv-cache-free-gpu-memory-fraction")
+    formula = "others_bytes + (capacity_bytes - others_bytes) * share"
+    return _node("budget_bytes", value, formula, source, (capacity, others, share))
 
 
 BUILDERS: dict[str, Callable[[Question, float], Node]] = {
     "total_bytes": _total,
-    "weights_bytes": _all_weights,
+    "weights_bytes": _weights,
     "kv_cache_bytes": _cache,
     "kv_cache_waste_bytes": _waste,
     "budget_bytes": _budget,

@@ -95,9 +95,19 @@ def of_formula(
     return Node(name=name, value=value, unit=unit, formula=formula, values=values, source=source, children=children)
 
 
-def sum_of(name: str, children: Sequence[Node], source: str) -> Node:
-    """The sum of seconds."""
-    return of_formula(name, "sum(children)", children, source)
+def sum_of(name: str, children: Sequence[Node], source: str, unit: str = "s") -> Node:
+    """The sum of numbers of one unit."""
+    return of_formula(name, "sum(children)", children, source, unit=unit)
+
+
+def sum_with_rest(
+    name: str, value: float, children: Sequence[Node], source: str, rest: tuple[str, str], unit: str = "s"
+) -> Node:
+    """A number as the sum of its parts, and of a rest if they leave more than rounding.  rest: its name and source."""
+    left = value - sum(child.value for child in children)
+    if abs(left) > TOLERANCE * abs(value):
+        children = (*children, Node(name=rest[0], value=left, unit=unit, source=rest[1]))
+    return Node(name=name, value=value, unit=unit, formula="sum(children)", source=source, children=children)
 
 
 def unasked(node: Node) -> Node:

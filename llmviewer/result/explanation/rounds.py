@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.pricing import rounds_of_microbatches
-from llmviewer.core.counts import Count
-from llmviewer.result.explanation.metrics import Question
+from llmviewer.core.counts import Count, total
+from llmviewer.result.explanation.metrics import REST, Question
 from llmviewer.result.explanation.node import Node, of_formula, sum_of, unasked
 from llmviewer.result.explanation.schedule import (
     Modes,
-    Summed,
     in_flight_of,
     nodes,
     own_prefill,
@@ -20,7 +19,7 @@ from llmviewer.result.explanation.schedule import (
     round_modes,
     step_modes,
 )
-from llmviewer.result.stages import value_at
+from llmviewer.result.stages import ValueOf
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
 
 VERIFICATION = "passes of the model that verify drafts, over the tokens that a round keeps (serving/generation.py)"
@@ -44,9 +43,9 @@ def decode_nodes(one: Question, share: float) -> tuple[Node, ...]:
         return verified
     pass_s = sum_of("pass_s", verified, "all decode passes, each position of the answer once")
     found = [of_formula("verification", "pass_s / tokens_per_round", (pass_s, tokens), VERIFICATION)]
-    for draft, drafting in own.drafts:
-        inner = _draft_passes(Question(analysis=drafting, point=one.point), draft, own, share)
-        count = Node(name="draft_passes", value=value_at(draft.passes, one.point), source=PASSES)
+    for draft, drafting in one.drafts:
+        inner = _draft_passes(drafting, draft, own, share)
+        count = Node(name="draft_passes", value=one.at(draft.passes), source=PASSES)
         formula = "draft_passes * pass_s / tokens_per_round"
         found.append(of_formula(f"draft: {draft.name}", formula, (count, inner, tokens), DRAFTING))
     if outside is not None:
@@ -80,35 +79,37 @@ def _draft_passes(one: Question, draft: Draft, target: Analysis, share: float) -
 
 def _passes(one: Question, modes: Modes, whole: Count, share: float) -> Iterator[Node]:
     """Decode passes of one model in what they wait for.  whole: time per pass of which they are a part [s]."""
-    return nodes(one, parts(one.analysis, modes), _decoded(one, whole), "decode", share)
+    own, summed = one.analysis.evaluation, _decoded(one, whole)
+    yield from nodes(one, parts(one.analysis, modes), summed, "decode", share)
+    if own.known_s is not None:
+        rest = summed((own.known_s - total(stage.time_s for stage in own.stages)) * modes.through)
+        if rest:
+            yield Node(name="rest_s", value=rest * share, unit="s", source=REST)
 
 
-def _decoded(one: Question, whole: Count) -> Summed:
+def _decoded(one: Question, whole: Count) -> ValueOf:
     """Function from a quantity of every pass to its sum over the real decode steps.
 
     Where these are too many to keep, the step shown is scaled to all of them.
     """
-    plan, point = one.analysis.schedule, one.point
+    plan, shown = one.analysis.schedule, one.summed("decode")
     if one.analysis.passes.is_whole:
-        return lambda values: float(plan.decode_sum(values)[point])
-    scale = float(plan.decode_sum(whole)[point] / plan.decode(whole)[point])
-    return lambda values: float(plan.decode(values)[point]) * scale
+        return lambda values: one.at(plan.decode_sum(values))
+    scale = one.at(plan.decode_sum(whole)) / shown(whole)
+    return lambda values: shown(values) * scale
 
 
 def _tokens(one: Question) -> Node:
     generation = one.analysis.system.generation
-    facts = ", ".join(f"{name} {_fact(value, one.point)}" for name, value in generation.facts.items())
-    return Node(name="tokens_per_round", value=value_at(generation.tokens, one.point), source=ROUND.format(facts=facts))
-
-
-def _fact(value: Count | str, point: int) -> str:
-    return value if isinstance(value, str) else f"{value_at(value, point):g}"
+    told = {name: fact if isinstance(fact, str) else f"{one.at(fact):g}" for name, fact in generation.facts.items()}
+    facts = ", ".join(f"{name} {text}" for name, text in told.items())
+    return Node(name="tokens_per_round", value=one.at(generation.tokens), source=ROUND.format(facts=facts))
 
 
 def _outside(one: Question, share: float) -> Node | None:
     """Time of all rounds outside kernels, if any."""
-    seconds = value_at(one.analysis.system.outside_kernels_s, one.point)
-    positions = value_at(one.analysis.schedule.decode_steps, one.point) * share
+    seconds = one.at(one.analysis.system.outside_kernels_s)
+    positions = one.at(one.analysis.schedule.decode_steps) * share
     if not seconds:
         return None
     each = Node(name="outside_s", value=seconds, unit="s", source=OUTSIDE)
@@ -120,11 +121,11 @@ def prefill_nodes(one: Question, *, fill: bool = True) -> tuple[Node, ...]:
     """Prefill of one batch of prompts, with draft models (`Analysis.prefill_s`).  fill: as of `own_prefill`."""
     own = one.analysis
     found = list(own_prefill(one, fill=fill))
-    for draft, drafting in own.drafts:
+    for draft, drafting in one.drafts:
         if draft.caches:
-            inner = tuple(map(unasked, own_prefill(Question(analysis=drafting, point=one.point))))
+            inner = tuple(map(unasked, own_prefill(drafting)))
             found.append(sum_of(f"draft: {draft.name}", inner, WITH_CACHE))
-    if own.drafts and own.running is not None and value_at(own.running.decodes, one.point) > 0.0:
+    if own.drafts and own.running is not None and one.at(own.running.decodes) > 0.0:
         found.append(_drafting(one))
     return tuple(found)
 
@@ -132,9 +133,9 @@ def prefill_nodes(one: Question, *, fill: bool = True) -> tuple[Node, ...]:
 def _drafting(one: Question) -> Node:
     """Drafts in mixed steps: the mean of what a round takes beside its verification pass, once per step."""
     own = one.analysis
-    steps = float(own.schedule.prefill(1.0)[one.point])
-    rounds = max(value_at(own.schedule.decode_steps, one.point), 1.0)
-    share = value_at(own.system.generation.tokens, one.point) / rounds
+    steps = one.at(own.schedule.prefill(1.0))
+    rounds = max(one.at(own.schedule.decode_steps), 1.0)
+    share = one.at(own.system.generation.tokens) / rounds
     inner = tuple(node for node in decode_nodes(one, share) if node.name != "verification")
     mean = sum_of("drafting_s", inner, "mean over the rounds of an answer")
     return of_formula("drafts in mixed steps", "mixed_steps * drafting_s", (mean,), MIXED, {"mixed_steps": steps})

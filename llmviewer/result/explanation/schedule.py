@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,11 +11,10 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.core.counts import Array, Count
-from llmviewer.result.explanation.metrics import Question, at_pass, of_evaluation, sum_node
-from llmviewer.result.explanation.node import Node, sum_of
+from llmviewer.result.explanation.metrics import Question, of_evaluation, sum_node
+from llmviewer.result.explanation.node import Node, of_formula, sum_of
+from llmviewer.result.stages import ValueOf, value_at
 
-#: Quantity of every pass -> what it adds to a time over the passes of a stage.
-Summed = Callable[[Count], float]
 MICRO_BATCHES = "micro-batches that pass through a stage one after another (--pipeline-parallel-size, gpu_batches)"
 THROUGH = "passes through stage {number} of the pipeline"
 SLOWEST = "passes on stage {number}, the slowest one, which works on all micro-batches"
@@ -97,7 +96,7 @@ def in_flight_of(own: Analysis, values: Count) -> Array:
     return found[: np.size(values)] if np.size(values) > 1 else found
 
 
-def nodes(one: Question, found: Iterator[Part], summed: Summed, stage: str, share: float) -> Iterator[Node]:
+def nodes(one: Question, found: Iterator[Part], summed: ValueOf, stage: str, share: float) -> Iterator[Node]:
     """The parts of a time as numbers: operators alone without a pipeline, else a sum per pipeline stage.
 
     share: factor of all of them; a part that counts for every micro-batch takes their number too.
@@ -106,7 +105,7 @@ def nodes(one: Question, found: Iterator[Part], summed: Summed, stage: str, shar
         found_s = of_evaluation(one, part.evaluation, partial(_weighted, summed, part.weight), stage, share)
         inner = tuple(_named(part, child) for child in found_s)
         if inner and part.in_turn:
-            yield _in_turn(part, inner, float(one.analysis.in_flight[one.point]))
+            yield _in_turn(part, inner, one.at(one.analysis.in_flight))
         elif inner and part.stage:
             name, source = f"stage {part.stage}", THROUGH.format(number=part.stage)
             yield sum_of(name, inner, source)
@@ -114,7 +113,7 @@ def nodes(one: Question, found: Iterator[Part], summed: Summed, stage: str, shar
             yield from inner
 
 
-def _weighted(summed: Summed, weight: Count, values: Count) -> float:
+def _weighted(summed: ValueOf, weight: Count, values: Count) -> float:
     return summed(values * weight)
 
 
@@ -123,14 +122,8 @@ def _in_turn(part: Part, inner: tuple[Node, ...], count: float) -> Node:
     source = SLOWEST.format(number=part.stage) if part.stage else "passes of one micro-batch"
     one = sum_of("pass_s", inner, source)
     batches = Node(name="micro_batches", value=count, source=MICRO_BATCHES)
-    return Node(
-        name=f"stage {part.stage}, micro-batches in turn" if part.stage else "micro-batches in turn",
-        value=count * one.value,
-        unit="s",
-        formula="micro_batches * pass_s",
-        source=source,
-        children=(batches, one),
-    )
+    name = f"stage {part.stage}, micro-batches in turn" if part.stage else "micro-batches in turn"
+    return of_formula(name, "micro_batches * pass_s", (batches, one), source)
 
 
 def _named(part: Part, node: Node) -> Node:
@@ -142,18 +135,14 @@ def own_prefill(one: Question, *, fill: bool = True) -> Iterator[Node]:
 
     fill: with the time in which the pipeline fills; without it, the time after which other prompts may follow.
     """
-    own = one.analysis
-
-    def summed(values: Count) -> float:
-        return float(own.schedule.prefill(values)[one.point])
-
+    own, summed = one.analysis, one.summed("prefill")
     if own.system.parallelism.pipeline == 1:
         yield from nodes(one, parts(own, Modes(through=1.0)), summed, "prefill", 1.0)
     elif own.running is not None and own.running.mixed:
         yield from nodes(one, parts(own, step_modes(own)), summed, "prefill", 1.0)
     else:
         repeated = own.running is None and own.system.parallelism.microbatches > 1
-        share = 1.0 / float(own.in_flight[one.point]) if repeated else 1.0
+        share = 1.0 / one.at(own.in_flight) if repeated else 1.0
         slowest = parts(own, Modes(through=0.0, slowest=1.0))
         found = slowest if repeated else (replace(part, in_turn=False) for part in slowest)
         yield from nodes(one, found, summed, "prefill", share)
@@ -167,13 +156,12 @@ def _fill(one: Question) -> Node:
     passes, plan = own.passes, own.schedule
     if passes.fill_s is not None:
         source = "one token through the stages beside the slowest one: the least that fills the pipeline"
-        value = np.broadcast_to(np.asarray(passes.fill_s, dtype=np.float64), plan.points)[point]
-        return Node(name="fill_s", value=float(value), unit="s", source=source)
+        return Node(name="fill_s", value=one.at(passes.fill_s), unit="s", source=source)
     ends = np.append(plan.prefill_starts, plan.prefill_passes).astype(int)
-    inside = [at_pass(passes.time_s - passes.busiest_s, index) for index in range(ends[point], ends[point + 1])]
+    inside = [value_at(passes.time_s - passes.busiest_s, index) for index in range(ends[point], ends[point + 1])]
     index = int(ends[point] + np.argmax(inside))
     stages = own.evaluation.stages
-    slowest = int(at_pass(_slowest(stages), index))
+    slowest = int(value_at(_slowest(stages), index))
     others = (Part(evaluation=stage, weight=1.0, stage=at + 1) for at, stage in enumerate(stages) if at != slowest)
-    inner = tuple(nodes(one, others, lambda values: at_pass(values, index), "prefill", 1.0))
+    inner = tuple(nodes(one, others, lambda values: value_at(values, index), "prefill", 1.0))
     return sum_node("fill_s", float(np.max(inside)), inner, FILL)

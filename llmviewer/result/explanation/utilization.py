@@ -13,7 +13,6 @@ from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.explanation.rounds import decode_nodes
 from llmviewer.result.explanation.schedule import own_prefill
-from llmviewer.result.stages import value_at
 
 USEFUL = "matrix FLOP of attended pairs over all layers and passes of the prompts (analysis/analysis.py)"
 READS = "weights and cache read in every decode pass, over all its operators and layers"
@@ -29,18 +28,18 @@ def utilization(one: Question, name: str) -> Node:
 
 def _mfu(one: Question) -> Node:
     """Causal matmul FLOP of prefill over its time and the dense peak, each dtype at its own peak."""
-    own, at = one.analysis, one.at_pass(one.shown["prefill"])
+    own, at, summed = one.analysis, one.at_pass(one.shown["prefill"]), one.summed("prefill")
     work: dict[str, list[Node]] = {}
     for row in own.evaluation.rows:
         if present(row.operator.matmul_flops):
             useful = row.operator.matmul_flops - row.operator.masked_flops
-            flops = float(own.schedule.prefill(useful * float(row.block.repeats))[one.point])
+            flops = summed(useful * float(row.block.repeats))
             name = f"{row.block.name}.{row.operator.name}"
             found = Node(name=name, value=flops, unit="FLOP", source=f"{USEFUL}; {at.config}")
             work.setdefault(own.system.chip.compute_dtype(row.operator.compute), []).append(found)
     parts = []
     for dtype, nodes in work.items():
-        flops_ = of_formula("flops", "sum(children)", tuple(nodes), USEFUL, {}, "FLOP")
+        flops_ = sum_of("flops", tuple(nodes), USEFUL, "FLOP")
         peak = rate(at, dtype)
         parts.append(of_formula(f"{dtype}_s", f"flops / {peak.name}", (flops_, peak), f"{dtype} products at the peak"))
     at_peak = sum_of("at_peak_s", tuple(parts), "time of the products at the peak of the data sheet")
@@ -52,12 +51,12 @@ def _mfu(one: Question) -> Node:
 def _mbu(one: Question) -> Node:
     """Weight and cache bytes of the real decode steps over their time and the bandwidth."""
     own, generation = one.analysis, one.analysis.system.generation
-    parts, tokens = [_reads(one)], value_at(generation.tokens, one.point)
-    for draft, drafting in own.drafts:
-        inner = _reads(Question(analysis=drafting, point=one.point))
-        passes = {"draft_passes": value_at(draft.passes, one.point)}
+    parts, tokens = [_reads(one)], one.at(generation.tokens)
+    for draft, drafting in one.drafts:
+        inner = _reads(drafting)
+        passes = {"draft_passes": one.at(draft.passes)}
         parts.append(of_formula(f"draft: {draft.name}", "draft_passes * read_bytes", (inner,), READS, passes, "byte"))
-    rounds = of_formula("rounds_bytes", "sum(children)", tuple(parts), READS, {}, "byte")
+    rounds = sum_of("rounds_bytes", tuple(parts), READS, "byte")
     kept = {"tokens_per_round": tokens}
     read = of_formula("read_bytes", "rounds_bytes / tokens_per_round", (rounds,), PER_ROUND, kept, "byte")
     decode = sum_of("decode_s", decode_nodes(one, 1.0), "all real decode steps")
@@ -68,7 +67,7 @@ def _mbu(one: Question) -> Node:
         unit="byte/s",
         source=sheet(chip, "bandwidth_bytes_per_s"),
     )
-    batches = 1.0 if own.system.parallelism.microbatches == 1 else float(own.in_flight[one.point])
+    batches = 1.0 if own.system.parallelism.microbatches == 1 else one.at(own.in_flight)
     formula = "micro_batches * read_bytes / (decode_s * peak_bandwidth)"
     source = "share of the memory bandwidth that decode steps use for weights and cache"
     return of_formula("decode_mbu", formula, (read, decode, bandwidth), source, {"micro_batches": batches}, "")
@@ -79,7 +78,7 @@ def _reads(one: Question) -> Node:
     own = one.analysis
 
     def summed(values: Count) -> float:
-        return float(own.schedule.decode_sum(values)[one.point])
+        return one.at(own.schedule.decode_sum(values))
 
     if not own.passes.is_whole:
         return Node(name="read_bytes", value=summed(own.passes.read_bytes), unit="byte", source=READS)
@@ -89,4 +88,4 @@ def _reads(one: Question) -> Node:
         if value:
             name = f"{row.block.name}.{row.operator.name}"
             found.append(Node(name=name, value=value, unit="byte", source=READS))
-    return of_formula("read_bytes", "sum(children)", tuple(found), READS, {}, "byte")
+    return sum_of("read_bytes", tuple(found), READS, "byte")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from llmviewer.core.counts import Count
 from llmviewer.result.explanation.disaggregated import first_token_of_pools, generation_of_pools
 from llmviewer.result.explanation.metrics import ENGINE, Question
 from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.explanation.rounds import decode_nodes, per_token, prefill_nodes
-from llmviewer.result.stages import value_at
 from llmviewer.techniques.batching.chunked import ChunkedTimes
 from llmviewer.techniques.batching.disaggregated import DisaggregatedTimes
 
@@ -28,7 +26,7 @@ def first_token_nodes(one: Question) -> tuple[Node, ...]:
     if isinstance(times, ChunkedTimes):
         before = _ahead(one, times)
     else:
-        part = 1.0 - times.interference if _at(one, times.steps) > 0.0 else 1.0
+        part = 1.0 - times.interference if one.at(times.steps) > 0.0 else 1.0
         before = _others(one, part, "before the first token", 1.0)
     return (*prefill_nodes(one), *before, *_queue(one), *_host(one))
 
@@ -40,21 +38,17 @@ def generation_nodes(one: Question, share: float) -> tuple[Node, ...]:
         return (*decode_nodes(one, share), *generation_of_pools(one, times, share))
     if isinstance(times, ChunkedTimes):
         return _mixed(one, times, share)
-    between = times.interference if _at(one, times.steps) > 0.0 else 0.0
+    between = times.interference if one.at(times.steps) > 0.0 else 0.0
     return (*decode_nodes(one, share), *_others(one, between, "between tokens", share))
-
-
-def _at(one: Question, values: Count) -> float:
-    return value_at(values, one.point)
 
 
 def _others(one: Question, part: float, where: str, share: float) -> tuple[Node, ...]:
     """Prompts of others before the first token, or between tokens."""
     times = one.analysis.times
-    if not part or not _at(one, times.others_s):
+    if not part or not one.at(times.others_s):
         return ()
     inner = prefill_nodes(one, fill=False)
-    values = {name: _at(one, getattr(times, name)) for name in ("prompts_per_pass", "running")}
+    values = {name: one.at(getattr(times, name)) for name in ("prompts_per_pass", "running")}
     prompts = sum_of("next_s", inner, "prompts that are prefilled together, until others may follow")
     formula = "next_s / prompts_per_pass * (running - prompts_per_pass)"
     others = of_formula("others_s", formula, (prompts,), OTHERS, values)
@@ -67,27 +61,23 @@ def _others(one: Question, part: float, where: str, share: float) -> tuple[Node,
 def _queue(one: Question) -> tuple[Node, ...]:
     """Waiting for a slot of the KV cache."""
     times = one.analysis.times
-    if not _at(one, times.queue_s):
+    if not one.at(times.queue_s):
         return ()
-    values = {name: _at(one, getattr(times, name)) for name in ("users", "running")}
+    values = {name: one.at(getattr(times, name)) for name in ("users", "running")}
     return (of_formula("queue_s", "(users / running - 1) * cycle_s", (_cycle(one),), QUEUE, values),)
 
 
 def _cycle(one: Question) -> Node:
     """Time from one request to the next in a slot."""
     times = one.analysis.times
-    prefill_s = _at(one, times.prefill_s)
+    prefill_s = one.at(times.prefill_s)
     if isinstance(times, ChunkedTimes):
-        inner = _mixed(one, times, 1.0)
-        after = sum_of("generation_s", inner, "from the first token to the last")
-        formula, waiting = "waiting_s + prefill_s + generation_s", _at(one, times.waiting_s)
-        return of_formula("cycle_s", formula, (after,), CYCLE, {"waiting_s": waiting, "prefill_s": prefill_s})
-    inner = decode_nodes(one, 1.0)
-    decode = sum_of("decode_s", inner, "all decode steps")
-    others = _at(one, times.others_s)
-    return of_formula(
-        "cycle_s", "prefill_s + others_s + decode_s", (decode,), CYCLE, {"prefill_s": prefill_s, "others_s": others}
-    )
+        after = sum_of("generation_s", _mixed(one, times, 1.0), "from the first token to the last")
+        values = {"waiting_s": one.at(times.waiting_s), "prefill_s": prefill_s}
+        return of_formula("cycle_s", "waiting_s + prefill_s + generation_s", (after,), CYCLE, values)
+    decode = sum_of("decode_s", decode_nodes(one, 1.0), "all decode steps")
+    values = {"prefill_s": prefill_s, "others_s": one.at(times.others_s)}
+    return of_formula("cycle_s", "prefill_s + others_s + decode_s", (decode,), CYCLE, values)
 
 
 def _host(one: Question) -> tuple[Node, ...]:
@@ -99,29 +89,26 @@ def _host(one: Question) -> tuple[Node, ...]:
 
 def _ahead(one: Question, times: ChunkedTimes) -> tuple[Node, ...]:
     """Queueing for the prompts ahead, if every step is mixed."""
-    if not _at(one, times.waiting_s):
+    if not one.at(times.waiting_s):
         return ()
-    together, each = _at(one, times.chunked.together), _at(one, times.prompts_per_pass)
-    values = {"prefill_s": _at(one, times.prefill_s), "together": together, "prompts_per_pass": each}
+    together, each = one.at(times.chunked.together), one.at(times.prompts_per_pass)
+    values = {"prefill_s": one.at(times.prefill_s), "together": together, "prompts_per_pass": each}
     formula = "prefill_s * (together - prompts_per_pass) / prompts_per_pass - others_s"
-    return (of_formula("waiting_s", formula, (), AHEAD, {**values, "others_s": _at(one, times.others_s)}),)
+    return (of_formula("waiting_s", formula, (), AHEAD, {**values, "others_s": one.at(times.others_s)}),)
 
 
 def _mixed(one: Question, times: ChunkedTimes, share: float) -> tuple[Node, ...]:
     """Pure decode steps, and mixed steps with chunks of others' prompts."""
-    plan, steps = times.chunked.plan, max(_at(one, times.chunked.steps), 1.0)
-    mixed, chunks = _at(one, plan.mixed), _at(one, plan.chunks)
+    plan, steps = times.chunked.plan, max(one.at(times.chunked.steps), 1.0)
+    mixed, chunks = one.at(plan.mixed), one.at(plan.chunks)
     found = []
     if mixed < steps:
-        inner = decode_nodes(one, share)
-        decode = sum_of("decode_s", inner, "decode steps as if none were mixed")
-        formula = "(1 - mixed / steps) * decode_s"
-        found.append(of_formula("pure decode steps", formula, (decode,), CHUNKS, {"mixed": mixed, "steps": steps}))
+        decode = sum_of("decode_s", decode_nodes(one, share), "decode steps as if none were mixed")
+        formula, values = "(1 - mixed / steps) * decode_s", {"mixed": mixed, "steps": steps}
+        found.append(of_formula("pure decode steps", formula, (decode,), CHUNKS, values))
     if mixed:
-        inner = prefill_nodes(one)
-        prompt = sum_of("prefill_s", inner, "all mixed steps of a prompt")
+        prompt = sum_of("prefill_s", prefill_nodes(one), "all mixed steps of a prompt")
         formula, tokens = per_token("mixed / chunks * prefill_s", share)
-        found.append(
-            of_formula("mixed steps", formula, (prompt,), CHUNKS, {"mixed": mixed, "chunks": chunks, **tokens})
-        )
+        values = {"mixed": mixed, "chunks": chunks, **tokens}
+        found.append(of_formula("mixed steps", formula, (prompt,), CHUNKS, values))
     return tuple(found)

@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Place, Role
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.result.explanation.node import Node
+from llmviewer.result.explanation.node import Node, of_formula, sum_with_rest
 
 if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated
@@ -26,48 +26,37 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pass:
-    """One forward pass of a point.  at: values of all passes -> the value of this one.  config: source of the model."""
+    """One forward pass of a point, or several together.
+
+    at: values of all passes -> the value of this one, or the sum of those together.  config: source of the model.
+    shown: the pass by which those together are explained; None for one pass.
+    """
 
     at: At
     chip: Chip
     calibration: Calibrated | None
     config: str
+    shown: Pass | None = None
 
 
 def traffic(row: TimedOperator, one: Pass) -> Node:
     """Device-memory bytes of an operator in one pass, access by access."""
-    accesses = [("reads", access) for access in row.operator.reads] + [
-        ("writes", access) for access in row.operator.writes
+    accesses = [
+        *(("reads", access) for access in row.operator.reads),
+        *(("writes", access) for access in row.operator.writes),
     ]
     children = tuple(filter(None, (moved(verb, access, one) for verb, access in accesses)))
-    value = one.at(row.traffic_bytes)
-    listed = sum(child.value for child in children)
-    if abs(listed - value) > 1e-9 * value:
-        extra = Node(name="other_traffic", value=value - listed, unit="byte", source="further passes of the kernel")
-        children = (*children, extra)
-    return Node(
-        name="bytes",
-        value=value,
-        unit="byte",
-        formula="sum(children)",
-        children=children,
-        source="every tensor moved once",
-    )
+    rest = "other_traffic", "further passes of the kernel"
+    return sum_with_rest("bytes", one.at(row.traffic_bytes), children, "every tensor moved once", rest, "byte")
 
 
 def moved(verb: str, access: Access, one: Pass) -> Node | None:
     """Bytes of one access to device memory; None for none."""
     if access.tensor.place is not Place.DEVICE or not one.at(access.elements) > 0.0:
         return None
-    elements, bits = one.at(access.elements), float(access.tensor.dtype.bytes)
-    return Node(
-        name=f"{verb} {access.tensor.name}",
-        value=elements * bits,
-        unit="byte",
-        formula="elements * bytes_per_element",
-        values={"elements": elements, "bytes_per_element": bits},
-        source=f"{ROLES.get(access.tensor.role, 'tensor')} ({one.config})",
-    )
+    values = {"elements": one.at(access.elements), "bytes_per_element": float(access.tensor.dtype.bytes)}
+    source = f"{ROLES[access.tensor.role]} ({one.config})"
+    return of_formula(f"{verb} {access.tensor.name}", "elements * bytes_per_element", (), source, values, "byte")
 
 
 def flops(row: TimedOperator, one: Pass, amount: float) -> Node:
