@@ -49,7 +49,8 @@ def other_chip(device: str, chip: str, what: str) -> Iterator[Doubt]:
     """The doubt that `what` is of another chip; none for names without a spec, such as those of users' own chips."""
     recorded = known_chip(chip_name(device)) if device else ""
     if recorded and known_chip(chip) and recorded != known_chip(chip):
-        text = f"{what} is of {device} ({recorded}), and the prediction is of {chip}"
+        known = "" if device == recorded else f" ({recorded})"
+        text = f"{what} is of {device}{known}, and the prediction is of {chip}"
         yield Doubt(of=CHIP, text=text, remedy=f"--hardware {recorded}")
 
 
@@ -99,8 +100,7 @@ def _other_work(seen: Seen, stated: Stated) -> Iterator[Doubt]:
 
 def doubts_of_run(run: BenchmarkRun, stated: StatedRun) -> Iterator[Doubt]:
     """The doubts about the result of a benchmark, whose file states chip, model and lengths of its own."""
-    for doubt in other_chip(run.hardware, specs.load(stated.hardware).name, "the result"):
-        yield Doubt(of=CHIP, text=doubt.text.replace(f" ({run.hardware})", ""), remedy=doubt.remedy)
+    yield from other_chip(run.hardware, specs.load(stated.hardware).name, "the result")
     recorded, chosen = (_known_model(name) for name in (run.model, stated.model))
     if recorded and chosen and recorded != chosen:
         text = f"the result is of {run.model} ({recorded}), and the prediction is of {chosen}"

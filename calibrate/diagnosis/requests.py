@@ -210,10 +210,10 @@ def _part(row: dict[str, Any], name: str, seconds: Callable[[Row, float], float]
 
 def _suspects(parts: Sequence[Part], doubts: Sequence[Doubt], difference: float) -> Iterator[Suspect]:
     """Another chip or model than stated, then parts above their interval, the largest first."""
-    for doubt in doubts:
-        if doubt.of != WORK:
-            yield Suspect(text=doubt.text, amount_s=difference, remedy=doubt.remedy)
-    for part in [one for one in parts if one.outside and one.amount_s > 0.0][: MOST - len(doubts)]:
+    grave = [doubt for doubt in doubts if doubt.of != WORK]
+    for doubt in grave:
+        yield Suspect(text=doubt.text, amount_s=difference, remedy=doubt.remedy)
+    for part in [one for one in parts if one.outside and one.amount_s > 0.0][: MOST - len(grave)]:
         cause, remedy = CAUSES.get(part.name, (f"{part.name} take longer than predicted", "a trace of a few passes"))
         yield Suspect(text=f"{cause}: {part.evidence}", amount_s=part.amount_s, remedy=remedy)
 
