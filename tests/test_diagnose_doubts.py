@@ -113,6 +113,28 @@ def test_a_device_without_a_spec_is_no_doubt(device: str) -> None:
     assert not _diagnosed(replace(_recording(), device=device), hardware="a100")["warnings"]
 
 
+def test_operators_on_the_cpu_against_a_device_are_said() -> None:
+    """The same recording as operators of the framework on the CPU, for which the profiler names no device."""
+    answer = _diagnosed(replace(_recording(slower=3.0), on_host=True))
+    said = "the recording has operators on the CPU and no kernels of a device, and the prediction is of h100-sxm"
+    assert answer["warnings"] == [said]
+    assert answer["suspects"][0]["text"] == said
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("", "the recording has kernels of a device, and the prediction is of the CPU xeon-platinum-8480"),
+        ("NVIDIA H100 80GB HBM3", "the recording is of NVIDIA H100 80GB HBM3 (h100-sxm), and the prediction is of"),
+    ],
+)
+def test_kernels_of_a_device_against_a_cpu_are_said(device: str, said: str) -> None:
+    cpu = {"hardware": "xeon-platinum-8480", "engine": "vllm"}
+    (warning,) = _diagnosed(replace(_recording(), device=device), **cpu)["warnings"]
+    assert warning.startswith(said)
+    assert not _diagnosed(replace(_recording(), on_host=True), **cpu)["warnings"]
+
+
 def test_a_smaller_model_of_the_family_is_said() -> None:
     answer = _diagnosed(_recording(), model="llama-3.2-1b")
     (said,) = answer["warnings"]
