@@ -114,7 +114,7 @@ def test_a_device_without_a_spec_is_no_doubt(device: str) -> None:
 
 
 def test_operators_on_the_cpu_against_a_device_are_said() -> None:
-    """The same recording as operators of the framework on the CPU, for which the profiler names no device."""
+    """A recording of operators of the framework on the CPU, for which the profiler names no device."""
     answer = _diagnosed(replace(_recording(slower=3.0), on_host=True))
     said = "the recording has operators on the CPU and no kernels of a device, and the prediction is of h100-sxm"
     assert answer["warnings"] == [said]

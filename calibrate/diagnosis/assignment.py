@@ -13,7 +13,8 @@ import numpy.typing as npt
 from llmviewer.calibrate.diagnosis.alignment import NONE, Places, align
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import ATTENTION, SOFTMAX, TWINS, Slot, orders, with_others
+from llmviewer.calibrate.diagnosis.slots import SOFTMAX, TWINS, Slot, orders, with_others
+from llmviewer.calibrate.diagnosis.variants import attends, with_unfused_attention
 
 #: Operators to either side among which a kernel that is out of order is placed.
 REACH = 12
@@ -50,6 +51,7 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
     """
     found: list[Assigned] = []
     start, kinds = 0, [kind_of(kernel.name) for kernel in kernels]
+    slots = with_unfused_attention(slots, kinds)
     while True:
         end = len(kernels) if most == 1.0 else _few_passes(kinds, slots, start)
         part = _assigned(kernels[start:end], slots, most)
@@ -181,7 +183,7 @@ def _mixing(slots: Sequence[Slot]) -> tuple[str, int]:
 
     Attention of three kernels is known by its softmax, of whose kind samplers are too.
     """
-    attending = sum("attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing for slot in slots)
+    attending = sum(map(attends, slots))
     softmax = sum(slot.kind is SOFTMAX for slot in slots)
     if attending or not softmax:
         return (

@@ -1,14 +1,15 @@
-"""Kernels that an engine fused in a recording, for operators that a configuration has apart: attention, gate and up."""
+"""Kernels that an engine fused in a recording where a configuration has them apart, or the reverse: attention, gate and
+up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import JOINED, TWINS
+from llmviewer.calibrate.diagnosis.slots import ATTENTION, JOINED, SCORES, SOFTMAX, TWINS, Slot
 from llmviewer.calibrate.diagnosis.times import Comparison
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import decode
@@ -17,6 +18,11 @@ from llmviewer.techniques.technique import add_pass
 
 FLASH = add_pass("flash_attention", flash_attention)
 NOTE = "attention ran as one kernel, and is predicted so: without recorded kernels the engine's preset has three"
+
+#: Kinds of kernels of attention on an unfused backend; samplers have softmax too.
+PRODUCT, NORMALIZED = "matmul", "sampling"
+#: Kinds of kernels that may stand between those of unfused attention: scaling, masks, conversions.
+BETWEEN = ("", "elementwise", "copy", "prepare", "residual", "matmul_part")
 
 
 def as_recorded(chosen: Configuration, kernels: Sequence[Kernel]) -> tuple[Configuration, tuple[str, ...]]:
@@ -29,6 +35,34 @@ def as_recorded(chosen: Configuration, kernels: Sequence[Kernel]) -> tuple[Confi
     if eager and any(kind_of(kernel.name) == "attention" for kernel in kernels):
         return replace(chosen, system=FLASH(chosen.system)), (NOTE,)
     return chosen, ()
+
+
+def with_unfused_attention(slots: Sequence[Slot], kinds: Sequence[str]) -> list[Slot]:
+    """The places of a pass, with three for attention if its scores, softmax and weighted values are recorded apart.
+
+    Known by a softmax alone between two products for each attention, where no kernel of attention runs; a router's
+    is followed by its choice of experts.
+    """
+    attending = sum(attends(slot) for slot in slots)
+    heavy = [kind for kind in kinds if kind not in BETWEEN]
+    apart = sum(triple == (PRODUCT, NORMALIZED, PRODUCT) for triple in zip(heavy, heavy[1:], heavy[2:], strict=False))
+    if not attending or "attention" in kinds or apart < attending:
+        return list(slots)
+    three = (SCORES, SOFTMAX, SCORES)
+    return [
+        place for slot in slots for place in ([replace(slot, kind=kind) for kind in three] if attends(slot) else [slot])
+    ]
+
+
+def attends(slot: Slot) -> bool:
+    """Whether attention of one kernel runs at a place."""
+    return "attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing
+
+
+def of_unfused_attention(names: Collection[str]) -> bool:
+    """Whether kernels of attention with these names are those of an unfused backend."""
+    kinds = {kind_of(name) for name in names}
+    return {PRODUCT, NORMALIZED} <= kinds and "attention" not in kinds
 
 
 def join_gate_and_up(found: Comparison) -> None:
