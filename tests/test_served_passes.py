@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmviewer.calibrate.diagnosis.annotation import Stated
-from llmviewer.calibrate.diagnosis.assignment import turns_of
+from llmviewer.calibrate.diagnosis.assignment import assigned, turns_of
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
 from llmviewer.calibrate.diagnosis.kineto import recording as kineto
 from llmviewer.calibrate.diagnosis.patterns import kind_of
@@ -121,6 +121,14 @@ def test_an_unknown_name_is_known_by_its_place_in_every_layer(operator: str) -> 
     }
     renamed = made.changed(lambda one: replace(one, name="zzz_new_thing") if one.name in longest else one)
     _check(renamed.shares())
+
+
+def test_a_kernel_out_of_order_stays_with_the_nearest_operator() -> None:
+    """Inputs of shared experts are quantized after the router; no kernel quantizes the output of rope."""
+    made = served(cases()["latent attention of FlashMLA, layouts of scales"])
+    found = assigned(made.recording.kernels, made.slots)
+    assert "attention_quantize" in found.operators
+    assert "rope_quantize" not in found.operators
 
 
 def test_kernels_of_a_side_stream_stay_together() -> None:

@@ -129,8 +129,9 @@ def _covered(whole: Collection[int], chosen: Sequence[Slot], count: int, most: f
 
 def _with_its_twin(place: int, whole: Collection[int], chosen: Sequence[Slot]) -> bool:
     """Whether an operator may run in the kernel of its neighbour: gate and up have one input."""
-    around = [near for near in (place - 1, place + 1) if near in whole]
-    return chosen[place].operator in TWINS and any(chosen[near].operator in TWINS for near in around)
+    joined = TWINS.get(chosen[place].operator)
+    around = [chosen[near].operator for near in (place - 1, place + 1) if near in whole]
+    return joined is not None and joined in map(TWINS.get, around)
 
 
 def turns_of(kernels: Sequence[Kernel]) -> list[int]:
@@ -206,9 +207,8 @@ def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
         free = [place for place in near if _runs(kind, place, slots) and place not in taken]
         beside = [place for place in near if kind in slots[place].kind.parts]
         if free or beside:
-            found[position] = (free or beside)[0]
-            if free:
-                taken.add(free[0])
+            found[position] = chosen = min((*free[:1], *beside[:1]), key=near.index)
+            taken |= {chosen} & set(free)
 
 
 def _sort_experts(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import ATTENTION, JOINED, SCORES, SOFTMAX, TWINS, Slot
-from llmviewer.calibrate.diagnosis.times import Comparison
+from llmviewer.calibrate.diagnosis.slots import ATTENTION, SCORES, SOFTMAX, TWINS, Slot
+from llmviewer.calibrate.diagnosis.times import Comparison, OperatorTimes
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import decode
 from llmviewer.techniques.kernels.flash_attention import flash_attention
@@ -70,17 +70,21 @@ def join_gate_and_up(found: Comparison) -> None:
 
     https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/ggml-cuda.cu.
     """
-    twins = [found.operators[name] for name in TWINS if name in found.operators]
-    ran = [one for one in twins if one.kernels]
-    if len(twins) < len(TWINS) or len(ran) != 1:
-        return
+    for joined in dict.fromkeys(TWINS.values()):
+        twins = [found.operators[name] for name, both in TWINS.items() if both == joined and name in found.operators]
+        ran = [one for one in twins if one.kernels]
+        if len(twins) == len(ran) + 1 == 2:
+            _join(found, ran[0], twins, joined)
+
+
+def _join(found: Comparison, ran: OperatorTimes, twins: Sequence[OperatorTimes], joined: str) -> None:
+    """Make one operator of two.  ran: the one whose kernel ran both.  joined: the name of both together."""
     low, planned, high = (sum(getattr(one, name) for one in twins) for name in ("low_s", "predicted_s", "high_s"))
-    joined = replace(ran[0], name=JOINED, low_s=low, predicted_s=planned, high_s=high)
-    kept = [joined if one is ran[0] else one for one in found.operators.values() if one is ran[0] or one not in twins]
+    both = replace(ran, name=joined, low_s=low, predicted_s=planned, high_s=high)
+    kept = [both if one is ran else one for one in found.operators.values() if one is ran or one not in twins]
     found.operators = {one.name: one for one in kept}
     found.unplanned = {
-        where.replace(f" beside {ran[0].name}", f" beside {JOINED}"): seconds
-        for where, seconds in found.unplanned.items()
+        where.replace(f" beside {ran.name}", f" beside {joined}"): seconds for where, seconds in found.unplanned.items()
     }
     runs = found.runs.items()
-    found.runs = {(name, kind, JOINED if of == ran[0].name else of): run for (name, kind, of), run in runs}
+    found.runs = {(name, kind, joined if of == ran.name else of): run for (name, kind, of), run in runs}
