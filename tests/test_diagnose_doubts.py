@@ -225,6 +225,19 @@ def test_many_kernels_of_an_operator_are_counted() -> None:
     assert suspect["try"].startswith("one kernel that does the work of all")
 
 
+def test_collectives_of_devices_that_are_not_stated_name_the_option() -> None:
+    """Four devices ran and one is stated: the all-reduces of a pass have no operator, and are no failure to match."""
+    case = CASES["sharded"]
+    recording, truth = recorded(case, runs_of(case, np.random.default_rng(0)))
+    alone = configuration(case.model, case.hardware, engine=case.engine)
+    answer = diagnosis_of(recording, alone, Stated(), "planted").to_dict()
+    pairs = zip(recording.kernels, truth, strict=True)
+    seconds = sum(one.seconds for one, true in pairs if "all_reduce" in true)
+    assert answer["unmatched_s"] == 0.0
+    assert answer["unpredicted_s"] == pytest.approx(seconds / case.passes, rel=0.01)
+    assert any("--tensor-parallel-size" in one["try"] for one in answer["suspects"])
+
+
 def test_flash_attention_2_is_no_portable_kernel() -> None:
     assert not PORTABLE.search("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4")
     assert PORTABLE.search("_fwd_kernel")

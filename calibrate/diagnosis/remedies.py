@@ -52,8 +52,6 @@ def of_operator(found: Comparison, one: OperatorTimes) -> str:
     if one.kind == "attention" and (is_unfused(one) or PORTABLE.search(kernels)):
         portable = f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
         return FUSED_BACKEND if is_unfused(one) else portable
-    if any(kind_of(name) == "dequantize" for name in one.kernels):
-        return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
     if found.phases and too_many(one, found.passes):
         return "one kernel that does the work of all (a newer build, fused operators of the engine, torch.compile)"
     return _measuring(found, one)

@@ -96,6 +96,8 @@ COLLECTIVES = {
         1.2, {"all_reduce": 4.0, "all_reduce_norm": 4.0, "collective": 3.0, "reduce_scatter": 2.0}, all_gather=0.5
     ),
 }
+#: Kinds of kernels that move data between devices.
+COMMUNICATION = (*COLLECTIVES, "collective", "send_recv")
 INPUTS = _kind(
     0.0, {}, prepare=2.0, copy=1.0, elementwise=0.3, embedding=0.2, attention_part=0.5, sampling=0.2, rope_part=0.2
 )

@@ -10,7 +10,7 @@ from llmviewer.calibrate.diagnosis import parts as names
 from llmviewer.calibrate.diagnosis.doubts import CHIP, MODEL, Doubt
 from llmviewer.calibrate.diagnosis.parts import Part
 from llmviewer.calibrate.diagnosis.remedies import UNFUSED, is_unfused, of_operator, of_waiting, too_many
-from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING
+from llmviewer.calibrate.diagnosis.slots import COMMUNICATION, OTHER_MODELS, PREPARE, SAMPLING
 from llmviewer.calibrate.diagnosis.times import BESIDE, MARKS, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.wording import short, told
 
@@ -24,6 +24,7 @@ OPTIONS_OF = {
     "lora": "state the adapters of the run (--lora)",
     "quantize": "state the number format of the run (--quantization)",
     "dequantize": "kernels that multiply packed weights (Marlin, Machete)",
+    **dict.fromkeys(COMMUNICATION, "state the devices of the run (--tensor-parallel-size, --expert-parallel-size)"),
 }
 LAUNCHED_BY = "find the operator of the framework that launches them"
 TASKS = {
