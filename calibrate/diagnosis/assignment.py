@@ -10,7 +10,7 @@ from math import ceil, inf
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.calibrate.diagnosis.alignment import NONE, Places, align
+from llmviewer.calibrate.diagnosis.alignment import HEAVY, NONE, Places, align
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
 from llmviewer.calibrate.diagnosis.slots import SOFTMAX, TWINS, Slot, orders, with_others
@@ -22,8 +22,6 @@ REACH = 12
 GENERAL = ("elementwise", "copy", "prepare", "residual", "lora")
 #: Number of unmarked passes that are aligned at a time.
 FEW = 3
-#: Least cost of a missing kernel for operators that no engine fuses into others.
-HEAVY = 2.0
 #: Share of the runs of an unknown kernel that must have one and the same kind of place.
 MOSTLY = 0.8
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from llmviewer.core.ir import Block, Graph, Operator
@@ -229,15 +230,28 @@ def with_others(slots: Sequence[Slot], kinds: Iterable[str]) -> list[Slot]:
 
 
 def orders(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """The orders in which engines run the operators: shared experts after the routed ones, or before or after the
-    router; rope after all three products, or after each as llama.cpp runs them."""
+    """The orders in which engines run the operators: both norms of latent attention before queries are expanded; shared
+    experts after the routed ones, or before or after the router; rope after all three products, or after each as
+    llama.cpp runs them."""
     found = [list(slots)]
-    layers = [list(own) for _, own in groupby(slots, key=lambda slot: slot.layer)]
-    if any(slot.operator.startswith(SHARED) for slot in slots):
-        found += [[slot for own in layers for slot in _shared_at(own, past)] for past in (0, 1)]
-    if all(any(slot.operator == name for slot in slots) for name in ("rope", *PRODUCTS)):
-        found += [[slot for own in layers for slot in _rope_at(own, order)] for order in (KEYS_FIRST, KEYS_LAST)]
+    for changes in CHANGES:
+        changed = (_in_layers(one, change) for one in tuple(found) for change in changes)
+        found += [one for one in changed if one not in found]
     return found
+
+
+def _in_layers(slots: Sequence[Slot], change: Callable[[list[Slot]], list[Slot]]) -> list[Slot]:
+    return [slot for _, own in groupby(slots, key=lambda slot: slot.layer) for slot in change(list(own))]
+
+
+def _norms_first(slots: list[Slot]) -> list[Slot]:
+    """The operators of a layer with the norm of its latent cache before the expansion of queries."""
+    names = [slot.operator for slot in slots]
+    norm = next((at for at, name in enumerate(names) if name.startswith("kv_a_norm")), -1)
+    if norm < 0 or "q_b_proj" not in names[:norm]:
+        return slots
+    queries = names.index("q_b_proj")
+    return [*slots[:queries], slots[norm], *slots[queries:norm], *slots[norm + 1 :]]
 
 
 def _rope_at(slots: list[Slot], order: Sequence[str]) -> list[Slot]:
@@ -259,3 +273,11 @@ def _shared_at(slots: list[Slot], past: int) -> list[Slot]:
         return slots
     first, rest = slots[: router + past], slots[router + past :]
     return [*first, *shared, *(slot for slot in rest if slot not in shared)]
+
+
+#: Changes of the order of a layer's operators that engines combine, one of each group or none.
+CHANGES: tuple[tuple[Callable[[list[Slot]], list[Slot]], ...], ...] = (
+    (_norms_first,),
+    (partial(_shared_at, past=0), partial(_shared_at, past=1)),
+    (partial(_rope_at, order=KEYS_FIRST), partial(_rope_at, order=KEYS_LAST)),
+)
