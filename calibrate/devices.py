@@ -24,6 +24,13 @@ def known_chip(word: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=256)
+def is_processor(chip: str) -> bool:
+    """Whether a spec of this name is of a processor: a host has it as its CPU."""
+    hosts = (specs.host(name)[0] for name in specs.host_names())
+    return any(host.cpu is not None and host.cpu.name == chip for host in hosts)
+
+
 def rows_by_device(frames: Any) -> dict[str, int]:
     """Names in the column `device` -> number of rows."""
     found: dict[str, int] = {}

@@ -113,6 +113,28 @@ def test_a_device_without_a_spec_is_no_doubt(device: str) -> None:
     assert not _diagnosed(replace(_recording(), device=device), hardware="a100")["warnings"]
 
 
+def test_operators_on_the_cpu_against_a_device_are_said() -> None:
+    """A recording of operators of the framework on the CPU, for which the profiler names no device."""
+    answer = _diagnosed(replace(_recording(slower=3.0), on_host=True))
+    said = "the recording has operators on the CPU and no kernels of a device, and the prediction is of h100-sxm"
+    assert answer["warnings"] == [said]
+    assert answer["suspects"][0]["text"] == said
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("", "the recording has kernels of a device, and the prediction is of the CPU xeon-platinum-8480"),
+        ("NVIDIA H100 80GB HBM3", "the recording is of NVIDIA H100 80GB HBM3 (h100-sxm), and the prediction is of"),
+    ],
+)
+def test_kernels_of_a_device_against_a_cpu_are_said(device: str, said: str) -> None:
+    cpu = {"hardware": "xeon-platinum-8480", "engine": "vllm"}
+    (warning,) = _diagnosed(replace(_recording(), device=device), **cpu)["warnings"]
+    assert warning.startswith(said)
+    assert not _diagnosed(replace(_recording(), on_host=True), **cpu)["warnings"]
+
+
 def test_a_smaller_model_of_the_family_is_said() -> None:
     answer = _diagnosed(_recording(), model="llama-3.2-1b")
     (said,) = answer["warnings"]
@@ -201,6 +223,19 @@ def test_many_kernels_of_an_operator_are_counted() -> None:
     suspect = next(one for one in answer["suspects"] if one["text"].startswith("router_softmax"))
     assert suspect["text"].endswith("above the 80 % interval: 1,152 kernels where 48 are predicted")
     assert suspect["try"].startswith("one kernel that does the work of all")
+
+
+def test_collectives_of_devices_that_are_not_stated_name_the_option() -> None:
+    """Four devices ran and one is stated: the all-reduces of a pass have no operator, and are no failure to match."""
+    case = CASES["sharded"]
+    recording, truth = recorded(case, runs_of(case, np.random.default_rng(0)))
+    alone = configuration(case.model, case.hardware, engine=case.engine)
+    answer = diagnosis_of(recording, alone, Stated(), "planted").to_dict()
+    pairs = zip(recording.kernels, truth, strict=True)
+    seconds = sum(one.seconds for one, true in pairs if "all_reduce" in true)
+    assert answer["unmatched_s"] == 0.0
+    assert answer["unpredicted_s"] == pytest.approx(seconds / case.passes, rel=0.01)
+    assert any("--tensor-parallel-size" in one["try"] for one in answer["suspects"])
 
 
 def test_flash_attention_2_is_no_portable_kernel() -> None:

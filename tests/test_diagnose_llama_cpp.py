@@ -14,6 +14,7 @@ from llmviewer.calibrate.diagnosis.slots import orders
 from tests.served import cases, served
 
 FLASH, EAGER = "llama.cpp, flash attention", "llama.cpp, prompt without flash attention"
+EXPERTS, JOINED = "llama.cpp, prompt of experts", "llama.cpp, gate and up of experts in one kernel"
 
 
 def _answer(title: str, passes: int) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def _answer(title: str, passes: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("passes", [1, 2, 3, 5])
-@pytest.mark.parametrize("title", [FLASH, EAGER])
+@pytest.mark.parametrize("title", [FLASH, EAGER, EXPERTS, JOINED])
 def test_unmarked_passes_are_told_apart_and_matched(title: str, passes: int) -> None:
     made = served(cases()[title], passes=passes)
     assigned, right = made.shares()
@@ -62,6 +63,16 @@ def test_gate_and_up_of_one_kernel_are_one_operator() -> None:
     assert parts == pytest.approx(answer["difference_s"], abs=1e-12)
 
 
+def test_gate_and_up_of_experts_in_one_kernel_are_one_operator() -> None:
+    """48 layers of 22 us, with the name of dense products; both products of the prompt have kernels of their own."""
+    named = {one["name"]: one for one in _answer(JOINED, 1)["operators"]}
+    assert named["expert_gate_up_proj"]["measured_s"] == pytest.approx(48 * 22e-6)
+    assert "expert_gate_proj" not in named and "expert_up_proj" not in named
+    apart = {one["name"]: one["measured_s"] for one in _answer(EXPERTS, 1)["operators"]}
+    assert apart["expert_gate_proj"] == pytest.approx(48 * 240e-6, rel=0.05)
+    assert apart["expert_up_proj"] == pytest.approx(48 * 240e-6, rel=0.05)
+
+
 def _answer_with_gate() -> dict[str, Any]:
     """The diagnosis of the same pass with gate and up as kernels of their own."""
     case = dict(cases()[FLASH])
@@ -82,6 +93,9 @@ def test_the_orders_of_products_keep_every_operator() -> None:
         assert {slot.operator for slot in order} == {slot.operator for slot in slots}
     first = [slot.operator for slot in found[2] if slot.layer == 0]
     assert first[first.index("q_proj") : first.index("attention")] == ["q_proj", "rope", "v_proj", "k_proj", "rope"]
+    normed = [slot.operator for slot in orders(served(cases()[EXPERTS]).slots)[1] if slot.layer == 0]
+    order = ["q_proj", "q_norm", "rope", "k_proj", "k_norm", "rope", "v_proj"]
+    assert normed[normed.index("q_proj") : normed.index("attention")] == order
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ def test_a_growing_queue_is_split_from_the_first_token(tmp_path: Path) -> None:
     assert "vllm:request_queue_time_seconds" in found.suspects[0].remedy
 
 
+def test_options_against_the_result_take_no_suspects_place(tmp_path: Path) -> None:
+    """Three options against the result, which are no suspects: queue, first token and further tokens all are."""
+    arrivals = {"request_rate": 4.0, "max_concurrency": None, "duration": 300.0}
+    load = {**arrivals, "mean_ttft_ms": 90_000.0, "mean_tpot_ms": 90.0}
+    other = {"batch_size": 8, "input_len": 512, "output_len": 64}
+    found = _diagnosed(tmp_path, {**SERVED, **load}, "llama-3.1-8b", "h100", **other)
+    assert len(found.warnings) == 3
+    late = {part.name for part in found.parts if part.outside and part.amount_s > 0.0}
+    assert late == {"queue", "first token", "further tokens"}
+    assert len(found.suspects) == 3
+
+
 def test_a_steady_queue_is_simulated(tmp_path: Path) -> None:
     """As many requests are completed as arrive: a simulation tells that few wait, and the first token is late."""
     load = {"request_rate": 4.0, "max_concurrency": None, "duration": 51.0, "mean_ttft_ms": 900.0, "mean_tpot_ms": 12.0}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmviewer.calibrate.diagnosis.annotation import Stated
-from llmviewer.calibrate.diagnosis.assignment import turns_of
+from llmviewer.calibrate.diagnosis.assignment import assigned, turns_of
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
 from llmviewer.calibrate.diagnosis.kineto import recording as kineto
 from llmviewer.calibrate.diagnosis.patterns import kind_of
@@ -21,7 +21,8 @@ from tests.served import cases, served, setup
 NAMES = Path(__file__).with_name("data") / "kernel_names.csv"
 #: Least shares of the kernels' time that are assigned, and assigned right.
 ASSIGNED, RIGHT = 0.98, 0.95
-COMPILED = "compiled, mixed batch"
+COMPILED, LATENT = "compiled, mixed batch", "latent attention of FlashMLA, layouts of scales"
+PROMPTS = "execute_4096_context_4(sq4096sk4096sqsq4194304sqsk4194304)_generation_0(sq0sk0sqsq0sqsk0)"
 #: Kernels of one pass of a draft layer after the model's own sampling, and of one layer of an encoder of images.
 DRAFT = """other_models 12 nvjet_tst_64x16_64x16_4x1_v_bz_TNT
 other_models 14 nvjet_tst_64x8_64x16_4x1_v_bz_TNT
@@ -121,6 +122,32 @@ def test_an_unknown_name_is_known_by_its_place_in_every_layer(operator: str) -> 
     }
     renamed = made.changed(lambda one: replace(one, name="zzz_new_thing") if one.name in longest else one)
     _check(renamed.shares())
+
+
+def test_a_kernel_out_of_order_stays_with_the_nearest_operator() -> None:
+    """Inputs of shared experts are quantized after the router; no kernel quantizes the output of rope."""
+    made = served(cases()[LATENT])
+    found = assigned(made.recording.kernels, made.slots)
+    assert "attention_quantize" in found.operators
+    assert "rope_quantize" not in found.operators
+
+
+def test_queries_of_prompts_are_told_from_the_expansion_of_the_cache() -> None:
+    """One product after both norms, with the layout of its scales before it, is that of queries, not of the cache."""
+    expanded = "kv_b_proj 25 nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT\nattention 90 kernel_unified_attention_2d"
+    layers = {
+        name: "\n".join(
+            expanded if "splitkv_mla_kernel" in line else line
+            for line in text.splitlines()
+            if not line.startswith("kv_b_proj") and "mla_combine" not in line
+        )
+        for name, text in cases()[LATENT]["layers"].items()
+    }
+    made = served(cases()[LATENT] | {"mark": PROMPTS, "layers": layers})
+    _check(made.shares())
+    found = assigned(made.recording.kernels, made.slots).operators
+    pairs = zip(made.truth, found, made.recording.kernels, strict=True)
+    assert {name for true, name, one in pairs if true == "q_b_proj" and "gemm" in one.name} == {"q_b_proj"}
 
 
 def test_kernels_of_a_side_stream_stay_together() -> None:

@@ -24,6 +24,8 @@ UNPLACED = {
     **{"embedding": 0.6, "attention": 5.0, "matmul": 3.0},
 }
 OTHERWISE = 1.5
+#: Least cost of a missing kernel for operators that no engine fuses into others.
+HEAVY = 2.0
 #: Most kernels x operators of one pass.
 MAX_CELLS = 2**26
 NONE = -1
@@ -36,11 +38,15 @@ Places = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Scores of every kind of kernel on every operator, -inf where it cannot run it; shape (kinds, operators)."""
+    """Scores of every kind of kernel on every operator, -inf where it cannot run it; shape (kinds, operators).
+
+    missing: cost of an operator without a kernel.  alone: of one that has only parts of it.
+    """
 
     main: Scores
     parts: Scores
     missing: Scores
+    alone: Scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +82,8 @@ def _table(kinds: tuple[str, ...], slots: tuple[SlotKind, ...]) -> Table:
         for row, kind in enumerate(kinds):
             main[row, column] = slot.main.get(kind, -np.inf)
             parts[row, column] = slot.parts.get(kind, -np.inf)
-    return Table(main=main, parts=parts, missing=np.array([slot.missing for slot in slots]))
+    missing = np.array([slot.missing for slot in slots])
+    return Table(main=main, parts=parts, missing=missing, alone=np.where(missing >= HEAVY, missing, 0.0))
 
 
 def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], ends: float) -> Alignment:
@@ -110,13 +117,13 @@ def _advanced(
     before: scores, and those of entering each operator first.  The code is 2 x operator + state, NONE for the start.
     """
     score, first = before
-    main, parts = table.main[row], table.parts[row]
+    main, parts, alone = table.main[row], table.parts[row], table.alone
     entering, came = _entering(score, skipped, first)
     own = np.arange(score.shape[1], dtype=np.int32) * 2
     options = np.array(
         [
-            [score[PARTS] - cost, entering + parts, score[PARTS] + parts, np.full_like(entering, -np.inf)],
-            [score[WHOLE] - cost, entering + main, score[WHOLE] + parts, score[PARTS] + main],
+            [score[PARTS] - cost, entering + parts - alone, score[PARTS] + parts, np.full_like(entering, -np.inf)],
+            [score[WHOLE] - cost, entering + main, score[WHOLE] + parts, score[PARTS] + main + alone],
         ]
     )
     best = options.argmax(axis=1)

@@ -10,10 +10,11 @@ from math import ceil, inf
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.calibrate.diagnosis.alignment import NONE, Places, align
+from llmviewer.calibrate.diagnosis.alignment import HEAVY, NONE, Places, align
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import ATTENTION, SOFTMAX, TWINS, Slot, orders, with_others
+from llmviewer.calibrate.diagnosis.slots import SOFTMAX, TWINS, Slot, orders, with_others
+from llmviewer.calibrate.diagnosis.variants import attends, with_unfused_attention
 
 #: Operators to either side among which a kernel that is out of order is placed.
 REACH = 12
@@ -21,8 +22,6 @@ REACH = 12
 GENERAL = ("elementwise", "copy", "prepare", "residual", "lora")
 #: Number of unmarked passes that are aligned at a time.
 FEW = 3
-#: Least cost of a missing kernel for operators that no engine fuses into others.
-HEAVY = 2.0
 #: Share of the runs of an unknown kernel that must have one and the same kind of place.
 MOSTLY = 0.8
 
@@ -50,6 +49,7 @@ def assigned(kernels: Sequence[Kernel], slots: Sequence[Slot], *, most: float = 
     """
     found: list[Assigned] = []
     start, kinds = 0, [kind_of(kernel.name) for kernel in kernels]
+    slots = with_unfused_attention(slots, kinds)
     while True:
         end = len(kernels) if most == 1.0 else _few_passes(kinds, slots, start)
         part = _assigned(kernels[start:end], slots, most)
@@ -127,8 +127,9 @@ def _covered(whole: Collection[int], chosen: Sequence[Slot], count: int, most: f
 
 def _with_its_twin(place: int, whole: Collection[int], chosen: Sequence[Slot]) -> bool:
     """Whether an operator may run in the kernel of its neighbour: gate and up have one input."""
-    around = [near for near in (place - 1, place + 1) if near in whole]
-    return chosen[place].operator in TWINS and any(chosen[near].operator in TWINS for near in around)
+    joined = TWINS.get(chosen[place].operator)
+    around = [chosen[near].operator for near in (place - 1, place + 1) if near in whole]
+    return joined is not None and joined in map(TWINS.get, around)
 
 
 def turns_of(kernels: Sequence[Kernel]) -> list[int]:
@@ -181,7 +182,7 @@ def _mixing(slots: Sequence[Slot]) -> tuple[str, int]:
 
     Attention of three kernels is known by its softmax, of whose kind samplers are too.
     """
-    attending = sum("attention" in slot.kind.main and slot.kind.missing >= ATTENTION.missing for slot in slots)
+    attending = sum(map(attends, slots))
     softmax = sum(slot.kind is SOFTMAX for slot in slots)
     if attending or not softmax:
         return (
@@ -204,9 +205,8 @@ def _mend(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:
         free = [place for place in near if _runs(kind, place, slots) and place not in taken]
         beside = [place for place in near if kind in slots[place].kind.parts]
         if free or beside:
-            found[position] = (free or beside)[0]
-            if free:
-                taken.add(free[0])
+            found[position] = chosen = min((*free[:1], *beside[:1]), key=near.index)
+            taken |= {chosen} & set(free)
 
 
 def _sort_experts(found: Places, kinds: Sequence[str], slots: Sequence[Slot]) -> None:

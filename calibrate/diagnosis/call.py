@@ -99,7 +99,7 @@ def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, sou
     chosen, notes = as_recorded(chosen, recording.kernels)
     recording = replace(recording, notes=(*recording.notes, *notes))
     found = compared(chosen, passes_of(recording), facts)
-    doubts = tuple(doubts_of(found, recording.device, chosen.chip.name, chosen.model.name, facts))
+    doubts = tuple(doubts_of(found, recording, chosen, facts))
     return _made(found, recording, doubts, Origin(chosen, source, {}))
 
 

@@ -16,7 +16,7 @@ from llmviewer.calibrate.diagnosis.assignment import GENERAL, Assigned, assigned
 from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
 from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
 from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING, Slot, slots_of
+from llmviewer.calibrate.diagnosis.slots import COMMUNICATION, OTHER_MODELS, PREPARE, SAMPLING, Slot, slots_of
 from llmviewer.calibrate.diagnosis.steps import RecordedPass
 from llmviewer.calibrate.diagnosis.timeline import timeline
 from llmviewer.calibrate.diagnosis.times import MARKS, SHAPES, Comparison, OperatorTimes, Seen
@@ -35,7 +35,7 @@ LINEAR = ("aten::mm", "aten::addmm", "aten::linear", "aten::_scaled_mm")
 #: says so if all passes have fewer than this share of them.
 COMPLETE = 0.9
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
-OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize")
+OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize", *COMMUNICATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
 
-from llmviewer.calibrate.devices import known_chip
+from llmviewer.api.configuration import Configuration
+from llmviewer.calibrate.devices import is_processor, known_chip
 from llmviewer.calibrate.diagnosis.annotation import Stated
 from llmviewer.calibrate.diagnosis.parts import LENGTHS
+from llmviewer.calibrate.diagnosis.recording import Recording
 from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS
 from llmviewer.calibrate.diagnosis.times import MARKS, Comparison, Seen
 from llmviewer.calibrate.e2e_rows import checkpoint
@@ -39,18 +41,33 @@ class Doubt:
     remedy: str = ""
 
 
-def doubts_of(found: Comparison, device: str, chip: str, model: str, stated: Stated) -> list[Doubt]:
-    """The doubts about a recording.  device: name of its chip as the profiler gives it, "" if it does not."""
+def doubts_of(found: Comparison, recording: Recording, chosen: Configuration, stated: Stated) -> list[Doubt]:
+    """The doubts about a recording that was compared with a configuration."""
+    chip, model = chosen.chip.name, chosen.model.name
+    of_chip = [*other_chip(recording.device, chip, "the recording")] or [*_other_side(recording, chip)]
     of_model = [*_other_sizes(found, model), *_other_model(found, model)]
-    return [*other_chip(device, chip, "the recording"), *of_model, *_other_work(found.seen, stated)]
+    return [*of_chip, *of_model, *_other_work(found.seen, stated)]
 
 
 def other_chip(device: str, chip: str, what: str) -> Iterator[Doubt]:
     """The doubt that `what` is of another chip; none for names without a spec, such as those of users' own chips."""
     recorded = known_chip(chip_name(device)) if device else ""
     if recorded and known_chip(chip) and recorded != known_chip(chip):
-        text = f"{what} is of {device} ({recorded}), and the prediction is of {chip}"
+        known = "" if device == recorded else f" ({recorded})"
+        text = f"{what} is of {device}{known}, and the prediction is of {chip}"
         yield Doubt(of=CHIP, text=text, remedy=f"--hardware {recorded}")
+
+
+def _other_side(recording: Recording, chip: str) -> Iterator[Doubt]:
+    """The doubt that operators on a processor are compared with a device, or kernels of a device with a processor."""
+    if not known_chip(chip) or recording.on_host == is_processor(chip):
+        return
+    if recording.on_host:
+        text = f"the recording has operators on the CPU and no kernels of a device, and the prediction is of {chip}"
+        yield Doubt(of=CHIP, text=text, remedy=f"record the kernels of {chip}, or --hardware of the CPU that ran")
+    else:
+        text = f"the recording has kernels of a device, and the prediction is of the CPU {chip}"
+        yield Doubt(of=CHIP, text=text, remedy="--hardware of the device that ran")
 
 
 def _other_sizes(found: Comparison, model: str) -> Iterator[Doubt]:
@@ -99,8 +116,7 @@ def _other_work(seen: Seen, stated: Stated) -> Iterator[Doubt]:
 
 def doubts_of_run(run: BenchmarkRun, stated: StatedRun) -> Iterator[Doubt]:
     """The doubts about the result of a benchmark, whose file states chip, model and lengths of its own."""
-    for doubt in other_chip(run.hardware, specs.load(stated.hardware).name, "the result"):
-        yield Doubt(of=CHIP, text=doubt.text.replace(f" ({run.hardware})", ""), remedy=doubt.remedy)
+    yield from other_chip(run.hardware, specs.load(stated.hardware).name, "the result")
     recorded, chosen = (_known_model(name) for name in (run.model, stated.model))
     if recorded and chosen and recorded != chosen:
         text = f"the result is of {run.model} ({recorded}), and the prediction is of {chosen}"

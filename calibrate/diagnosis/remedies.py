@@ -9,6 +9,7 @@ from llmviewer.calibrate.diagnosis.parts import longest_wait
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.slots import PREPARE
 from llmviewer.calibrate.diagnosis.times import Comparison, OperatorTimes
+from llmviewer.calibrate.diagnosis.variants import of_unfused_attention
 
 #: Kernels of 16-bit matrix products, and of 8-bit ones, by their names.
 HALF = re.compile(r"_BBS_|_HHS_|_HHH_|bf16bf16|f16f16|bf16_bf16|_tst_|hgemm|__nv_bfloat16|bf16xbf16(?!x)|bfloat16")
@@ -24,6 +25,8 @@ NARROW = ("fp8", "int8", "fp4", "fp6", "int4")
 MANY, SLOW = 3.0, 2.0
 #: Share of kernels linked to a launch of their own above which the host launches them one by one.
 SINGLY = 0.5
+UNFUSED = "attention on an unfused backend, which runs scores, softmax and values as kernels of their own"
+FUSED_BACKEND = "an attention backend of one kernel (FlashAttention, FlashInfer; attn_implementation in transformers)"
 FASTER_HOST = "a faster CPU core, less work of the framework between operators, or more tokens in a pass"
 
 
@@ -34,6 +37,11 @@ def too_many(one: OperatorTimes, passes: int) -> str:
     return f"{runs:,.0f} kernels where {one.runs:,.0f} are predicted" if many else ""
 
 
+def is_unfused(one: OperatorTimes) -> bool:
+    """Whether kernels of an unfused backend run attention that is predicted as one kernel."""
+    return one.kind == "attention" and of_unfused_attention(one.kernels)
+
+
 def of_operator(found: Comparison, one: OperatorTimes) -> str:
     """The first remedy that names of the kernels of an operator suggest."""
     kernels = " ".join(one.kernels)
@@ -41,10 +49,9 @@ def of_operator(found: Comparison, one: OperatorTimes) -> str:
         return "check the link (nvidia-smi topo -m, nvidia-smi nvlink -s) and whether the engine's own all-reduce is on"
     if _falls_back(one):
         return f"{one.dtype} was expected and 16-bit kernels ran: look for the fallback in the engine's log"
-    if one.kind == "attention" and PORTABLE.search(kernels):
-        return f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
-    if any(kind_of(name) == "dequantize" for name in one.kernels):
-        return "kernels that multiply packed weights (Marlin, Machete): these are unpacked before a plain product"
+    if one.kind == "attention" and (is_unfused(one) or PORTABLE.search(kernels)):
+        portable = f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
+        return FUSED_BACKEND if is_unfused(one) else portable
     if found.phases and too_many(one, found.passes):
         return "one kernel that does the work of all (a newer build, fused operators of the engine, torch.compile)"
     return _measuring(found, one)

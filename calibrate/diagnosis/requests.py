@@ -16,6 +16,7 @@ from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.queueing import QUEUE, without_queue
 from llmviewer.calibrate.diagnosis.recording import Summary
+from llmviewer.calibrate.diagnosis.slots import COMMUNICATION
 from llmviewer.calibrate.diagnosis.suspects import MOST, Suspect
 from llmviewer.calibrate.diagnosis.wording import short, told
 from llmviewer.calibrate.readers import files, torch_profiler
@@ -53,8 +54,7 @@ GROUP_OF = {
     "": "",
     **dict.fromkeys(("matmul", "matmul_part", "experts"), "gemm"),
     **dict.fromkeys(("attention", "attention_part", "index"), "attention"),
-    **dict.fromkeys(("all_reduce", "all_reduce_norm", "all_gather", "reduce_scatter", "all_to_all"), "collective"),
-    **dict.fromkeys(("send_recv", "collective"), "collective"),
+    **dict.fromkeys(("all_reduce_norm", *COMMUNICATION), "collective"),
     **dict.fromkeys(("sampling", "prepare", "copy"), BESIDE_MODEL),
 }
 SIZES = ("batch_size", "input_len", "output_len", "passes", "tensor_parallel_size", "pipeline_parallel_size")
@@ -210,10 +210,10 @@ def _part(row: dict[str, Any], name: str, seconds: Callable[[Row, float], float]
 
 def _suspects(parts: Sequence[Part], doubts: Sequence[Doubt], difference: float) -> Iterator[Suspect]:
     """Another chip or model than stated, then parts above their interval, the largest first."""
-    for doubt in doubts:
-        if doubt.of != WORK:
-            yield Suspect(text=doubt.text, amount_s=difference, remedy=doubt.remedy)
-    for part in [one for one in parts if one.outside and one.amount_s > 0.0][: MOST - len(doubts)]:
+    grave = [doubt for doubt in doubts if doubt.of != WORK]
+    for doubt in grave:
+        yield Suspect(text=doubt.text, amount_s=difference, remedy=doubt.remedy)
+    for part in [one for one in parts if one.outside and one.amount_s > 0.0][: MOST - len(grave)]:
         cause, remedy = CAUSES.get(part.name, (f"{part.name} take longer than predicted", "a trace of a few passes"))
         yield Suspect(text=f"{cause}: {part.evidence}", amount_s=part.amount_s, remedy=remedy)
 

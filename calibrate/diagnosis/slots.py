@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from llmviewer.core.ir import Block, Graph, Operator
@@ -17,11 +18,13 @@ PREPARE, SAMPLING, OTHER_MODELS = "prepare", "sampling", "other models"
 NEXT_NORM = "+attn_norm"
 #: Beginning of the names of operators of experts that every token goes to.
 SHARED = "shared_"
-#: Products that one kernel may run at once, and the name of both together.
-TWINS, JOINED = ("gate_proj", "up_proj"), "gate_up_proj"
+#: Products that one kernel may run at once -> the name of both together.
+TWINS = {f"{of}{half}_proj": f"{of}gate_up_proj" for of in ("", "expert_", SHARED) for half in ("gate", "up")}
 #: Orders of the products of queries, keys and values in llama.cpp, before and since it writes keys to the cache with
-#: rope: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-graph.cpp.
-KEYS_FIRST, KEYS_LAST = ("q_proj", "k_proj", "v_proj"), ("q_proj", "v_proj", "k_proj")
+#: rope, each followed by its norm and by rope: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-graph.cpp.
+PRODUCTS = ("q_proj", "k_proj", "v_proj")
+QUERIES, KEYS, VALUES = ("q_proj", "q_norm", "rope"), ("k_proj", "k_norm", "rope"), ("v_proj",)
+KEYS_FIRST, KEYS_LAST = (*QUERIES, *KEYS, *VALUES), (*QUERIES, *VALUES, *KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +59,9 @@ ADAPTER = _kind(0.5, {"lora": 3.0})
 EXPANSION = _kind(0.5, {"matmul": 3.8}, matmul_part=1.0)
 ROUTER = _kind(1.9, {"matmul": 4.2}, matmul_part=1.0)
 SHARED_EXPERTS = _kind(1.5, {"matmul": 4.0}, matmul_part=1.0, lora=0.5)
-EXPERTS = _kind(1.5, {"experts": 5.0}, permute=0.6, matmul=-3.5, matmul_part=1.0, quantize=0.6, lora=0.5)
+#: llama.cpp's products of experts have the names of dense ones:
+#: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/mmq.cu.
+EXPERTS = _kind(1.5, {"experts": 5.0, "matmul": 1.5}, permute=0.6, matmul=-3.5, matmul_part=1.0, quantize=0.6, lora=0.5)
 ATTENTION = _kind(
     4.0, {"attention": 6.0}, attention_part=2.0, attention=1.0, kv_write=0.5, rope_kv_write=0.5, matmul_part=0.2
 )
@@ -92,6 +97,8 @@ COLLECTIVES = {
         1.2, {"all_reduce": 4.0, "all_reduce_norm": 4.0, "collective": 3.0, "reduce_scatter": 2.0}, all_gather=0.5
     ),
 }
+#: Kinds of kernels that move data between devices.
+COMMUNICATION = (*COLLECTIVES, "collective", "send_recv")
 INPUTS = _kind(
     0.0, {}, prepare=2.0, copy=1.0, elementwise=0.3, embedding=0.2, attention_part=0.5, sampling=0.2, rope_part=0.2
 )
@@ -223,24 +230,36 @@ def with_others(slots: Sequence[Slot], kinds: Iterable[str]) -> list[Slot]:
 
 
 def orders(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """The orders in which engines run the operators: shared experts after the routed ones, or before or after the
-    router; rope after all three products, or after each as llama.cpp runs them."""
+    """The orders in which engines run the operators: both norms of latent attention before queries are expanded; shared
+    experts after the routed ones, or before or after the router; rope after all three products, or after each as
+    llama.cpp runs them."""
     found = [list(slots)]
-    layers = [list(own) for _, own in groupby(slots, key=lambda slot: slot.layer)]
-    if any(slot.operator.startswith(SHARED) for slot in slots):
-        found += [[slot for own in layers for slot in _shared_at(own, past)] for past in (0, 1)]
-    if all(any(slot.operator == name for slot in slots) for name in ("rope", *KEYS_FIRST)):
-        found += [[slot for own in layers for slot in _rope_at(own, order)] for order in (KEYS_FIRST, KEYS_LAST)]
+    for changes in CHANGES:
+        changed = (_in_layers(one, change) for one in tuple(found) for change in changes)
+        found += [one for one in changed if one not in found]
     return found
 
 
-def _rope_at(slots: list[Slot], order: Sequence[str]) -> list[Slot]:
-    """The operators of a layer with its products in another order, and rope after that of queries and that of keys."""
-    own = {slot.operator: at for at, slot in enumerate(slots) if slot.operator in ("rope", *order)}
-    if len(own) <= len(order):
+def _in_layers(slots: Sequence[Slot], change: Callable[[list[Slot]], list[Slot]]) -> list[Slot]:
+    return [slot for _, own in groupby(slots, key=lambda slot: slot.layer) for slot in change(list(own))]
+
+
+def _norms_first(slots: list[Slot]) -> list[Slot]:
+    """The operators of a layer with the norm of its latent cache before the expansion of queries."""
+    names = [slot.operator for slot in slots]
+    norm = next((at for at, name in enumerate(names) if name.startswith("kv_a_norm")), -1)
+    if norm < 0 or "q_b_proj" not in names[:norm]:
         return slots
-    products = [slots[own[name]] for name in order]
-    turned = [one for slot in products for one in ([slot] if slot.operator == "v_proj" else [slot, slots[own["rope"]]])]
+    queries = names.index("q_b_proj")
+    return [*slots[:queries], slots[norm], *slots[queries:norm], *slots[norm + 1 :]]
+
+
+def _rope_at(slots: list[Slot], order: Sequence[str]) -> list[Slot]:
+    """The operators of a layer with its products in another order, each with its norm and with rope after it."""
+    own = {slot.operator: at for at, slot in enumerate(slots) if slot.operator in order}
+    if not {"rope", *PRODUCTS} <= own.keys():
+        return slots
+    turned = [slots[own[name]] for name in order if name in own]
     first, last = min(own.values()), max(own.values())
     between = [slot for slot in slots[first : last + 1] if slot.operator not in own]
     return [*slots[:first], *turned, *between, *slots[last + 1 :]]
@@ -254,3 +273,11 @@ def _shared_at(slots: list[Slot], past: int) -> list[Slot]:
         return slots
     first, rest = slots[: router + past], slots[router + past :]
     return [*first, *shared, *(slot for slot in rest if slot not in shared)]
+
+
+#: Changes of the order of a layer's operators that engines combine, one of each group or none.
+CHANGES: tuple[tuple[Callable[[list[Slot]], list[Slot]], ...], ...] = (
+    (_norms_first,),
+    (partial(_shared_at, past=0), partial(_shared_at, past=1)),
+    (partial(_rope_at, order=KEYS_FIRST), partial(_rope_at, order=KEYS_LAST)),
+)

@@ -9,8 +9,8 @@ from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis import parts as names
 from llmviewer.calibrate.diagnosis.doubts import CHIP, MODEL, Doubt
 from llmviewer.calibrate.diagnosis.parts import Part
-from llmviewer.calibrate.diagnosis.remedies import of_operator, of_waiting, too_many
-from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING
+from llmviewer.calibrate.diagnosis.remedies import UNFUSED, is_unfused, of_operator, of_waiting, too_many
+from llmviewer.calibrate.diagnosis.slots import COMMUNICATION, OTHER_MODELS, PREPARE, SAMPLING
 from llmviewer.calibrate.diagnosis.times import BESIDE, MARKS, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.wording import short, told
 
@@ -24,6 +24,7 @@ OPTIONS_OF = {
     "lora": "state the adapters of the run (--lora)",
     "quantize": "state the number format of the run (--quantization)",
     "dequantize": "kernels that multiply packed weights (Marlin, Machete)",
+    **dict.fromkeys(COMMUNICATION, "state the devices of the run (--tensor-parallel-size, --expert-parallel-size)"),
 }
 LAUNCHED_BY = "find the operator of the framework that launches them"
 TASKS = {
@@ -78,17 +79,19 @@ def _slow_operators(case: Case) -> Iterator[Suspect]:
         remedy = "look for a limit of clock or power (nvidia-smi -q -d CLOCK,POWER), another chip, or other work"
         yield Suspect(text=text, amount_s=amount, remedy=remedy)
     for part in case.parts:
-        if part.kind not in (names.OPERATOR, names.COMMUNICATION) or not part.outside or part.amount_s <= 0.0:
+        if part.kind not in (names.OPERATOR, names.COMMUNICATION) or part.amount_s <= 0.0:
             continue
         one = case.found.operators[part.name]
-        if part.name not in alike:
+        if part.name not in alike and (part.outside or is_unfused(one)):
             yield Suspect(text=_slow(case, one), amount_s=part.amount_s, remedy=of_operator(case.found, one))
 
 
 def _slow(case: Case, one: OperatorTimes) -> str:
     times = short(one.measured_s / one.predicted_s) if one.predicted_s else "∞"
     many = too_many(one, case.found.passes) if case.found.phases else ""
-    return f"{one.name} takes {times} x its predicted time, above the 80 % interval" + (f": {many}" if many else "")
+    why = UNFUSED if is_unfused(one) else many
+    beyond = "" if names.is_inside(one) else ", above the 80 % interval"
+    return f"{one.name} takes {times} x its predicted time{beyond}" + (f": {why}" if why else "")
 
 
 def _alike(found: Comparison) -> tuple[dict[str, OperatorTimes], float]:

@@ -102,9 +102,8 @@ def _rounds(analysis: Analysis) -> list[str]:
 def _launches(analysis: Analysis) -> list[str]:
     """Assumption about the host time of kernels that are launched one by one, where it is not fitted."""
     engine = analysis.system.engine
-    if not engine.uncompiled or engine.constants.get("eager") != engine.uncompiled:
-        return []
-    return [f"enforce_eager: {engine.name} takes {engine.uncompiled:g} us to launch a kernel; {UNCOMPILED}"]
+    taken = f"enforce_eager: {engine.name} takes {engine.uncompiled:g} us to launch a kernel; {UNCOMPILED}"
+    return [taken] if engine.is_uncompiled else []
 
 
 def _hypothetical(analysis: Analysis, chip: Chip) -> list[str]:

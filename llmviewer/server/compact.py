@@ -73,9 +73,9 @@ def _interval(run: Result, name: str) -> list[float] | None:
     if name in RUN_METRICS:
         return RUN_METRICS[name].interval(run)
     parts = name.split(".")
-    stage = run.to_dict()["stages"].get(parts[1] if parts[0] == "stages" else "decode")
-    if stage is None or parts[-1] != "time_s":
+    if parts[-1] != "time_s":
         return None
+    stage = run.stage(parts[1] if parts[0] == "stages" else "decode")
     if "operators" in parts:
         operator = ".".join(parts[parts.index("operators") + 1 : -1])
         rows = stage["operators"]

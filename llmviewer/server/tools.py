@@ -50,9 +50,11 @@ def _call(name: str, short: Callable[[Any], dict[str, Any]]) -> Callable[[Words]
 
 def _explained(given: Words) -> dict[str, Any]:
     """The explanation of a number, with what the run that has it rests on."""
+    from llmviewer.result.explanation.explain import explained  # other tools do not need it
+
     words = arguments.check("explain", given)
-    run = {name: value for name, value in words.items() if name != "number"}
-    return compact.explanation(own_arguments.function("explain")(**words), own_arguments.function("analyze")(**run))
+    run = own_arguments.function("analyze")(**{name: value for name, value in words.items() if name != "number"})
+    return compact.explanation(explained(run, words["number"]), run)
 
 
 def _sized(given: Words) -> dict[str, Any]:

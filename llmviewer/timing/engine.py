@@ -71,7 +71,6 @@ class Engine:
     cache_write: 1.0 if a kernel of its own writes keys and values to the cache, 0.0 if rope or attention does.
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
-    launch_range: shortest and longest launches over those that are taken, where they are not fitted.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
@@ -108,7 +107,6 @@ class Engine:
     cache_write: float = 0.0
     expert_skew: float = 0.0
     uncompiled: float = 0.0
-    launch_range: tuple[float, float] = (1.0, 1.0)
     mxfp8_inputs: str = ""
     accumulation: str = ""
     generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -122,6 +120,16 @@ class Engine:
     max_model_len: float | None = None
     round_versions: Mapping[str, engine_rounds.RoundCosts] = field(default_factory=dict)
     draft_us: float = 0.0
+
+    @property
+    def is_uncompiled(self) -> bool:
+        """Whether a launch takes `uncompiled`, which no fit of its own gives."""
+        return self.uncompiled > 0.0 and self.constants.get("eager") == self.uncompiled
+
+    @property
+    def launch_range(self) -> tuple[float, float]:
+        """Shortest and longest launches over those that are taken."""
+        return LAUNCH_RANGE if self.is_uncompiled else (1.0, 1.0)
 
     @property
     def rounds(self) -> engine_rounds.RoundCosts:
@@ -206,14 +214,11 @@ class Engine:
         return self.constants.get("request", 0.0) * 1e-6
 
     def without_graphs(self) -> Engine:
-        """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python.
-
-        Where a launch takes `uncompiled`, intervals widen by LAUNCH_RANGE.
-        """
+        """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""
         eager = replace(self, graph_tokens=0.0)
         if self.uncompiled <= self.constants.get("eager", 0.0):
             return eager
-        return replace(eager, constants={**self.constants, "eager": self.uncompiled}, launch_range=LAUNCH_RANGE)
+        return replace(eager, constants={**self.constants, "eager": self.uncompiled})
 
     def without_step_terms(self) -> Engine:
         """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
