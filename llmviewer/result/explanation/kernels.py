@@ -31,7 +31,7 @@ WORDS = {
     "special_ops_per_s": "special_rate", "matrix_flops_per_s": "matrix_rate", "vector_flops_per_s": "vector_rate",
 }  # fmt: skip
 #: Fields that no formula of a kernel reads as one number.
-UNREAD = ("popularity",)
+UNREAD = ("popularity", "skipped")
 
 
 def timing_of_terms(row: TimedOperator, one: Pass) -> tuple[Timing, Count | None]:
