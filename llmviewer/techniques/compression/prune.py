@@ -163,7 +163,8 @@ TECHNIQUE = Technique(
     kind="compression",
     summary="Removes weights (2:4, unstructured=0.5), channels (width=0.75), heads or layers; join several by +.",
     formula="2:4: half the weights and 2 bits per kept one (16 bit x 0.5625), FLOPs / sparse_speedup, of which kernels "
-    "gain 0.8 when calibrated; unstructured s: (1-s) of the weights and 1 bit per element, FLOPs as before; width, heads, depth: that share, in whole numbers",
+    "gain 0.8 when calibrated; unstructured s: (1-s) of the weights and 1 bit per element, FLOPs as before; width, "
+    "heads, depth: that share, in whole numbers",
     source="2:4 arXiv 2104.08378; unstructured Flash-LLM arXiv 2309.10285; width, depth, heads arXiv 2407.14679",
     example="llmviewer analyze llama-2-7b --hardware a100 --prune 2:4",
     make=_make,
