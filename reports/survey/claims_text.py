@@ -26,7 +26,7 @@ INTRODUCTION = (
 )
 OTHERS = "Other documents, claim by claim"
 OTHERS_INTRODUCTION = (
-    "Figures that other documents state about sizes and speed, by the same rules. They are {documents}."
+    "What other documents state about sizes and speed, by the same rules. They are {documents}."
 )
 #: Finding -> words after the number of claims that have it.
 COUNTED = {
