@@ -25,9 +25,7 @@ INTRODUCTION = (
     "nor those whose answer follows from a share that nobody stated. How numbers are compared: {rules}."
 )
 OTHERS = "Other documents, claim by claim"
-OTHERS_INTRODUCTION = (
-    "What other documents state about sizes and speed, by the same rules. They are {documents}."
-)
+OTHERS_INTRODUCTION = "What other documents state about sizes and speed, by the same rules. They are {documents}."
 #: Finding -> words after the number of claims that have it.
 COUNTED = {
     Finding.HOLDS: "hold",
