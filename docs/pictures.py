@@ -115,8 +115,8 @@ NOTES = {
         "`--e2e`). Options are those of `simulate` ([page](simulation.md))."
     ),
     "load-timeline": (
-        "Lines are means over short times, and bands reach up to their peaks; the warm-up is shaded. Requests in "
-        "prefill are neither decoding nor waiting."
+        "Lines are means over short times, and bands reach up to their peaks; a warm-up is shaded where one is cut, "
+        "which this run has not. Requests in prefill are neither decoding nor waiting."
     ),
     "latency-rate": (
         "Ten rates up to the highest sustainable one (dotted), each a run of its own; dashed lines are limits. Where a "

@@ -7,7 +7,7 @@ from typing import Any
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.fusions import fusions
-from llmviewer.reports.generation import generation
+from llmviewer.reports.generation import exits, generation
 from llmviewer.reports.memory_bar import beside_budget, memory_parts, shortage
 from llmviewer.reports.page import Emphasis, Facts, Page
 from llmviewer.reports.serving import (
@@ -46,6 +46,7 @@ def details(answer: dict[str, Any], token_budget: float) -> Page:
     """Returns the parts after the stages: generation, serving, fusions, memory, metrics, bottleneck, sources."""
     return (
         *generation(answer["generation"], answer["memory"]),
+        *exits(answer["early_exit"]),
         *serving(answer),
         *fusions(answer["fusions"]),
         *memory(answer),

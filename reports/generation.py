@@ -1,4 +1,4 @@
-"""Speculative or branched generation in words: draft passes, target pass, tokens and speedup."""
+"""Speculative or branched generation in words: draft passes, target pass, tokens and speedup; early exit."""
 
 from __future__ import annotations
 
@@ -39,6 +39,19 @@ def generation(found: dict[str, Any] | None, memory: dict[str, Any]) -> tuple[Fa
     if found["pays_up_to_batch_size"] is not None:
         lines.append(("Pays off", _break_even(found["pays_up_to_batch_size"], memory["max_batch_size"])))
     return (Facts(title=f"Generation: {found['scheme']}", lines=tuple(lines)),)
+
+
+def exits(found: dict[str, Any] | None) -> tuple[Facts, ...]:
+    """Returns the section of an early_exit object; empty without early exit."""
+    if found is None:
+        return ()
+    layers = f"of {found['layers']}"
+    depth = f"a token runs {fmt.digits(found['token_layers'])} {layers} layers"
+    if found["step_layers"] > found["token_layers"] * (1.0 + 1e-9):
+        depth += f", the deepest of a step {fmt.digits(found['step_layers'])}"
+    own, plain = (fmt.duration(found[name]) for name in ("time_s", "plain_time_s"))
+    speed = f"{own}: {fmt.times(found['speedup'])} the speed of all layers ({plain})"
+    return (Facts(title="Early exit", lines=(("Depth", depth), ("Time", speed))),)
 
 
 def _fact(name: str, fact: float | str) -> str:

@@ -76,7 +76,7 @@ def _remedy(change: Change) -> str:
 
 
 def _speed(answer: dict[str, Any]) -> str:
-    """Returns decode rate per user and batch, and TTFT, each with its interval."""
+    """Returns decode rate per user and batch, and TTFT, each with its interval; idle slots generate nothing."""
     metrics, batch = answer["metrics"], answer["workload"]["batch_size"]
     ideal = answer["efficiency"]["kind"] == "ideal"
     known = metrics["intervals"]
@@ -86,7 +86,8 @@ def _speed(answer: dict[str, Any]) -> str:
     seconds = [metrics["tpot_s"], *(reversed(known["tpot_s"]["80"]) if known else ())]
     rate, *ends = (fmt.per_second(1.0 / one if one else inf) for one in seconds)
     interval = f" (80 % interval {' to '.join(ends)})" if ends else ""
-    whole = f", {fmt.per_second(batch / metrics['tpot_s'])} for the batch" if batch > 1 else ""
+    busy = batch * (1.0 - (answer["serving"] or {}).get("empty_slots", 0.0))
+    whole = f", {fmt.per_second(busy / metrics['tpot_s'])} for the batch" if batch > 1 else ""
     bound = "at most " if ideal else ""
     return f"{bound}{rate} tokens/s per user{interval}{whole} in decode; {first}{' at least' if ideal else ''}"
 

@@ -10,6 +10,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import models
+from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Role
 from llmviewer.core.workload import Step, decode, prefill
@@ -248,3 +249,37 @@ def test_ee_llms_factor_of_two_needs_exits_before_the_half() -> None:
     late, mixed, soon = (plain / one for one in early)
     assert 1.9 < late < 2.0 < mixed < 2.2
     assert 3.6 < soon < 4.0
+
+
+class TestReport:
+    """Depth and speed of early exit in the answer: 70 % of the tokens exit after 8 of 32 layers."""
+
+    def found(self, batch: int, **options: Any) -> Any:
+        return lv.analyze("llama-2-7b", "a100", batch_size=batch, output_len=16, **options)
+
+    @pytest.mark.parametrize("batch", [1, 4])
+    def test_depth_by_hand_and_speed_beside_all_layers(self, batch: int) -> None:
+        """One of 4 tokens runs on with probability 1 - 0.7^4."""
+        own, plain = self.found(batch, early_exit="two-exit=8:0.7,kv=recompute"), self.found(batch)
+        said = own.to_dict()["early_exit"]
+        assert said["layers"] == 32 and said["token_layers"] == pytest.approx(8 + 0.3 * 24)
+        assert said["step_layers"] == pytest.approx(8 + (1 - 0.7**batch) * 24)
+        assert (said["time_s"], said["plain_time_s"]) == pytest.approx((own.tpot_s, plain.tpot_s), rel=1e-12)
+        assert said["speedup"] == pytest.approx(plain.tpot_s / own.tpot_s, rel=1e-12)
+
+    def test_without_early_exit_there_is_none(self) -> None:
+        assert self.found(1).to_dict()["early_exit"] is None
+
+    def test_a_pipeline_and_an_encoder_have_it_too(self) -> None:
+        staged = self.found(1, early_exit="exits=8:0.4/16:0.3,kv=pipeline", pipeline_parallel_size=4)
+        plain = self.found(1, pipeline_parallel_size=4)
+        assert staged.to_dict()["early_exit"]["plain_time_s"] == pytest.approx(plain.tpot_s, rel=1e-12)
+        encoder = lv.analyze("bert-base", "a100", input_len=128, output_len=1, early_exit="mean=0.5")
+        assert encoder.to_dict()["early_exit"]["token_layers"] == pytest.approx(6.0)
+
+    def test_the_page_says_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["--hardware", "a100", "--batch-size", "4", "--early-exit", "two-exit=8:0.7,kv=recompute"]
+        assert main(["analyze", "llama-2-7b", *words]) == 0
+        printed = capsys.readouterr().out
+        assert "a token runs 15.2 of 32 layers, the deepest of a step 26.2" in printed
+        assert "the speed of all layers" in printed

@@ -179,6 +179,27 @@ def test_2_of_4_doubles_the_speed_of_a_compute_bound_product_and_no_other() -> N
     assert sparse["lm_head"] == dense["lm_head"]
 
 
+@pytest.mark.parametrize(
+    ("chip", "name", "dense_us", "sparse_us"),
+    [
+        ("a100-80gb-pcie", "o_proj", 260.342, 165.417),
+        ("a100-80gb-pcie", "down_proj", 1324.544, 892.088),
+        ("h100-pcie", "o_proj", 103.750, 73.690),
+        ("h100-pcie", "down_proj", 545.756, 367.271),
+    ],
+)
+def test_calibrated_2_of_4_gains_what_sparse_kernels_do(
+    chip: str, name: str, dense_us: float, sparse_us: float
+) -> None:
+    """bf16 products of Qwen2.5-7B over 2,048 rows, cuBLASLt and cuSPARSELt: https://github.com/bcacdwk/vllmbench,
+    slidesparse/benchmark_kernel/cu*/alg_search_results/*/BF16/alg_search_Qwen2.5-7B-FP8*.csv."""
+    request: dict[str, Any] = {"efficiency": "calibrated", "input_len": 2048, "output_len": 1}
+    dense, sparse = (
+        operators(answer("qwen2.5-7b", chip, prune=p, **request), "prefill")[name]["time_s"] for p in ("none", "2:4")
+    )
+    assert dense / sparse == pytest.approx(dense_us / sparse_us, rel=0.10)
+
+
 def test_2_of_4_on_a_chip_without_sparse_units_is_rejected() -> None:
     with pytest.raises(UserError, match=r"v100-32gb-sxm publishes no sparse rate"):
         analyze("llama-2-7b", "v100", prune="2:4").to_dict()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
@@ -364,3 +365,17 @@ def test_the_report_states_the_limit_of_the_break_even_search() -> None:
     from llmviewer.reports import generation
 
     assert generation.MAX_BATCH_SIZE == speculation_report.MAX_BATCH_SIZE
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "warnings"),
+    [
+        ("llama-2-70b", "llama-3.2-1b", 1),  # 32,000 and 128,256 tokens
+        ("llama-2-70b", "tinyllama-1.1b", 0),
+        ("qwen2.5-7b", "qwen2.5-0.5b", 0),  # 152,064 and 151,936: padding
+    ],
+)
+def test_a_draft_with_other_tokens_than_its_target_is_warned_of(target: str, draft: str, warnings: int) -> None:
+    drafting = f"draft={draft},tokens=4,acceptance=0.7"
+    found = lv.analyze(target, "h200", tensor_parallel_size=2, output_len=2, speculative=drafting).warnings
+    assert sum("engines verify drafts of one vocabulary only" in warning for warning in found) == warnings

@@ -249,8 +249,15 @@ def test_the_docs_contain_the_current_page() -> None:
     assert page.read_text(encoding="utf-8") == as_markdown(everything(), text(), pictures=False)
 
 
-def test_markup_is_escaped() -> None:
-    assert "<0.1" not in as_html(everything(), text())
+def test_markup_is_escaped_or_left_out() -> None:
+    page = as_html(everything(), text())
+    assert "<0.1" not in page and "`" not in page
+
+
+def test_the_page_has_the_theme_of_its_pictures() -> None:
+    for theme, colours in THEMES.items():
+        page = as_html(everything(), text(), theme=theme)
+        assert f"color-scheme: {theme}; --ink: {colours.ink}; --paper: {colours.paper};" in page
 
 
 #: our names -> LLM-Viewer's names of totals.

@@ -34,7 +34,7 @@ NOT_CONFIRMED = {
     "OPT-175B decodes around 3.25 times as fast on A100 GPUs.",
     "The KV cache takes 2 bits.",
     "Contextual sparsity makes inference over 2 times as fast.",
-    "Two choices to exit give a higher speedup than CALM.",
+    "The speedup over CALM comes from fewer classifiers.",
     "Inference always leaves a surplus of computation.",
     "Heads on a frozen model make decoding over 2.2 times as fast.",
     "Retrieved continuations make decoding 1.62 to 2.36 times as fast.",
@@ -213,6 +213,30 @@ def test_the_memory_of_llm_int8_by_hand() -> None:
     ]
     assert weights[1] / weights[0] == pytest.approx(0.502, abs=2e-3)
     assert the("Eight-bit weights halve").ours == pytest.approx(0.509, abs=2e-3)  # with cache and activations
+
+
+def test_numbers_in_notes() -> None:
+    """Deja Vu without predictors, and the maps of the linear jump as a share of the weights."""
+    dense, sparse = (
+        analyze("opt-175b", "a100-80gb-sxm", input_len=512, output_len=64, tensor_parallel_size=8, **options).tpot_s
+        for options in ({}, {"contextual_sparsity": "attention=0.5,mlp=0.1,predictor=0"})
+    )
+    assert f"it would be {dense / sparse:.2f}x" in the("Contextual sparsity makes inference").claim.note
+    plain, jump = (
+        analyze("llama-2-7b", "a100-80gb-sxm", early_exit=words).memory["weights_bytes"]
+        for words in ("mean=0.6", "mean=0.6,jump")
+    )
+    assert f"the maps add {jump / plain - 1.0:.0%} to the weights".replace("%", " %") in the("A linear map").claim.note
+
+
+def test_the_speculator_of_granite_by_hand() -> None:
+    """Four stages of 49,152 x 4,096 twice, a matrix from 6,144 or 4,096, and a norm: 3.37 GB as in its repository."""
+    drafting = the("A speculator makes Granite").claim.change["speculative"]
+    plain, heads = (
+        analyze("granite-20b-code", "a100-80gb-sxm", speculative=words).memory["weights_bytes"]
+        for words in ("none", drafting)
+    )
+    assert heads - plain == pytest.approx(3.37e9, rel=2e-3)
 
 
 def test_a_speedup_is_what_analyze_answers() -> None:

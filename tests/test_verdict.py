@@ -73,6 +73,17 @@ def test_analyze_opens_with_five_lines(printed):
     assert f"{8.0 / result.tpot_s:,.0f} for the batch" in speed
 
 
+def test_idle_slots_of_a_static_batch_generate_nothing(printed):
+    """Answers of 16 tokens in a batch that runs for 31 steps: 15 of 31 steps of a slot."""
+    request = ("--batch-size", "4", "--input-len", "64", "--output-len", "16")
+    plain, padded = (
+        next(line for line in printed("llama-3.2-1b", "--hardware", "l4", *request, *more) if "Speed" in line)
+        for more in ((), ("--batching", "static,longest=32"))
+    )
+    rates = [float(re.findall(r"([\d,.]+) for the batch", line)[0].replace(",", "")) for line in (plain, padded)]
+    assert rates[1] / rates[0] == pytest.approx(15.0 / 31.0, rel=0.02)
+
+
 def test_a_model_that_does_not_fit_says_so_on_the_first_line(printed):
     first = printed("llama-3.1-70b", "--hardware", "h100", status=1)[0]
     assert re.match(r"DOES NOT FIT +1\d\d GiB needed, budget 72 GiB; it fits with -tp 2 or --quantization", first)

@@ -27,6 +27,7 @@ from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
+from llmviewer.techniques.speculation.draft_model import vocabulary_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,7 +93,8 @@ class Configuration:
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
             notes = (*notes, beyond)
-        return (*notes, *build.allocation_notes(self.options), *_slow_link(self.system))
+        drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
+        return (*notes, *build.allocation_notes(self.options), *drafted, *_slow_link(self.system))
 
     def answer(self, workload: Request) -> Result:
         """The Result of a request with its warnings."""

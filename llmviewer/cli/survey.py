@@ -30,7 +30,7 @@ SURVEY_FILES = re.compile(r"claims\.csv|index\.(html|md)|(table|figure)-\d+(-[a-
 
 def command(
     output: Annotated[str, typer.Option("-o", "--output", help="Output folder.")] = "survey",
-    theme: Annotated[str, typer.Option(help="Theme of the pictures: light or dark.")] = "light",
+    theme: Annotated[str, typer.Option(help="Theme of page and pictures: light or dark.")] = "light",
 ) -> int:
     """Draws the figures made with LLM-Viewer, writes their data, and reports which claims of figures and text hold."""
     from llmviewer.reports.plots.style import THEMES, Style
@@ -51,8 +51,8 @@ def command(
         _progress("text")
         judged = text_judged(sections, results)
         _table(records(judged), temporary / "claims.csv")
-        for page, text in (("index.html", as_html(sections, judged)), ("index.md", as_markdown(sections, judged))):
-            (temporary / page).write_text(text, encoding="utf-8")
+        (temporary / "index.html").write_text(as_html(sections, judged, theme=theme), encoding="utf-8")
+        (temporary / "index.md").write_text(as_markdown(sections, judged), encoding="utf-8")
     holds = [verdict.holds for one in sections for _, verdict in one.verdicts]
     _progress(f"{output}: {len(sections)} figures, {sum(holds)} of {len(holds)} conclusions hold; open index.html")
     _progress(f"text and other documents: of {len(judged)} claims {tally(judged)}")

@@ -25,6 +25,7 @@ class GemmShape:
     routed: rows of all devices of an expert-parallel group, which each device sorts; None if all rows are its own.
     runs: number of runs of tokens whose choices of experts are related, and tokens of each, by group (Group.runs).
     unrelated: tokens that use as many experts if they choose without regard to each other; None if all of them do.
+    skipped: share of the depth that kernels save by skipping zeros (2:4 sparsity).
     """
 
     m: Count
@@ -39,6 +40,12 @@ class GemmShape:
     routed: Count | None = None
     runs: tuple[tuple[Count, Count], ...] = ()
     unrelated: Count | None = None
+    skipped: float = 0.0
+
+    @property
+    def depth(self) -> float:
+        """The depth whose products take time on the matrix units."""
+        return self.k * (1.0 - self.skipped) if self.skipped else self.k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -135,6 +135,7 @@ class Result:
             "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": lambda: [applied.name for applied in self.analysis.system.passes],
             "fusions": lambda: fusions,
+            "early_exit": lambda: self._early_exit(point),
             "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency),
             "roofline": lambda: roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions),
@@ -160,6 +161,14 @@ class Result:
         from llmviewer.result import speculation_report  # plain decoding needs no comparison with itself
 
         return speculation_report.generation_object(self.analysis, point)
+
+    def _early_exit(self, point: int) -> dict[str, Any] | None:
+        """The early_exit object of one point; None without early exit."""
+        if not self.analysis.system.applies("early_exit"):
+            return None
+        from llmviewer.result import exit_report
+
+        return exit_report.exit_object(self.analysis, point)
 
     def to_json(self) -> str:
         """The analysis object for one point, or `{"schema", "points": [...]}` for several."""

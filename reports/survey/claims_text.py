@@ -25,9 +25,7 @@ INTRODUCTION = (
     "nor those whose answer follows from a share that nobody stated. How numbers are compared: {rules}."
 )
 OTHERS = "Other documents, claim by claim"
-OTHERS_INTRODUCTION = (
-    "Figures that other documents state about sizes and speed, by the same rules. They are {documents}."
-)
+OTHERS_INTRODUCTION = "What other documents state about sizes and speed, by the same rules. They are {documents}."
 #: Finding -> words after the number of claims that have it.
 COUNTED = {
     Finding.HOLDS: "hold",
@@ -76,8 +74,8 @@ def parts(judged: Sequence[Judged]) -> list[Part]:
 
 
 def plain(text: str) -> str:
-    """Markdown without emphasis and addresses of links."""
-    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("*", "")
+    """Markdown without emphasis, code marks and addresses of links."""
+    return re.sub(r"[*`]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text))
 
 
 def tally(judged: Sequence[Judged]) -> str:
@@ -120,7 +118,7 @@ def by_section(judged: Sequence[Judged]) -> Iterator[tuple[str, list[Line]]]:
 def heading(section: str) -> str:
     """Number and title of a section of the survey, or the title of a document."""
     named = documents().get(section)
-    return f"{section} {section_titles()[section]}" if named is None else named.title
+    return f"{section} {section_titles()[section]}" if named is None else named.title[:1].upper() + named.title[1:]
 
 
 def source(claim: TextClaim) -> tuple[str, str]:

@@ -140,12 +140,17 @@ def _markdown_section(section: SurveySection, *, pictures: bool) -> Iterator[str
 
 def alt(section: SurveySection) -> str:
     """Returns the alternative text of the plot."""
-    return f"{section.figure.title}. {section.figure.setting}".replace("`", "")
+    return claims_text.plain(f"{section.figure.title}. {section.figure.setting}")
 
 
-def as_html(sections: Sequence[SurveySection], judged: Sequence[Judged]) -> str:
-    """Returns the page as HTML with SVGs; it loads only files of its own folder.  judged: claims of the text."""
+def as_html(sections: Sequence[SurveySection], judged: Sequence[Judged], *, theme: str = "light") -> str:
+    """Returns the page as HTML with SVGs; it loads only files of its own folder.
+
+    judged: claims of the text.  theme: that of the pictures, a name in `THEMES`.
+    """
     from jinja2 import Environment, StrictUndefined
+
+    from llmviewer.reports.plots.style import THEMES
 
     source = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -158,4 +163,6 @@ def as_html(sections: Sequence[SurveySection], judged: Sequence[Judged]) -> str:
         alt=alt,
         text=claims_text,
         judged=judged,
+        theme=theme,
+        colours=THEMES[theme],
     )

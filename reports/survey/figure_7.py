@@ -81,7 +81,7 @@ def low_in_decode(frames: Frames) -> Verdict:
     """Checks that activations take little memory in decode, for every size and format."""
     rows = frames[""].query("stage == 'decode'")
     most = float((rows["activations_bytes"] / rows["total_bytes"]).max())
-    return Verdict(holds=most < SMALL, because=f"at most {fmt.percent(most)} of decode memory for any size and format")
+    return Verdict(holds=most < SMALL, because=f"their largest share of decode memory is {fmt.percent(most)}")
 
 
 def low_in_prefill(frames: Frames) -> Verdict:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated, SelectedFit
 
 #: Fields that no formula of a kernel reads as one number.
-UNREAD = ("popularity",)
+UNREAD = ("popularity", "skipped")
 
 
 def timing_of_terms(row: TimedOperator, one: Pass) -> tuple[Timing, Count | None]:

@@ -20,6 +20,8 @@ from llmviewer.techniques.sparsity.exit_stages import in_pipeline
 from llmviewer.techniques.technique import Change, Parameter, Technique
 
 WHERE = "--early-exit"
+#: Name under which results list the technique, before its parameters.
+NAME = "early_exit"
 _MEAN = Parameter(name="mean", low=0.0, high=1.0)
 _TAU = Parameter(name="tau", low=0.0, high=100.0)
 _DEFICIENT = Parameter(name="deficient", low=1, high=1000, whole=True)
@@ -111,7 +113,7 @@ def parse(text: str) -> EarlyExit:
 
 def _make(text: str) -> Change:
     plan = parse(text)
-    name = f"early_exit({text})"
+    name = f"{NAME}({text})"
 
     def change(system: System) -> System:
         if plan.exits.never:
@@ -139,7 +141,7 @@ def _exiting(system: System, place: Count, *, plan: EarlyExit, name: str) -> Sys
 
 
 TECHNIQUE = Technique(
-    name="early_exit",
+    name=NAME,
     kind="sparsity",
     summary="Tokens with a confident prediction exit before the last layer; a batch runs as deep as its deepest token. "
     "Of an encoder, whole sequences exit.",

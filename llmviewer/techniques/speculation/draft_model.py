@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from llmviewer import models
@@ -26,6 +26,8 @@ WHERE = "--speculative draft=NAME"
 DISTILLED = Parameter(name="distilled", default=0.0, low=0.0, high=1.0)
 #: Registry options that the draft model may set for itself.
 DRAFT_TECHNIQUES = ("quantization", "tensor_parallel_size")
+#: Share of a vocabulary that may be padding (Qwen2.5: 151,936 tokens in small models, 152,064 in large ones).
+PADDING = 0.01
 
 
 def draft_round(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
@@ -57,6 +59,26 @@ def load_draft(name: str, given: Mapping[str, str]) -> Draft:
         raise UserError("--speculative: draft is missing; write draft=NAME of a model")
     model = models.load(name)
     return Draft(name=model.name, model=model, techniques={own: given[own] for own in DRAFT_TECHNIQUES if own in given})
+
+
+def vocabulary_notes(generations: Iterable[Generation], target: Model) -> tuple[str, ...]:
+    """Warnings that the tokens of a draft model are not those of its target, which verification compares.
+
+    Vocabularies of one tokenizer may be padded differently.
+    """
+    own = _vocabulary(target)
+    drafts = {draft.name: _vocabulary(draft.model) for generation in generations for draft in generation.drafts}
+    return tuple(
+        f"draft {name} has {size:,.0f} tokens, its target {own:,.0f}: engines verify drafts of one vocabulary only"
+        for name, size in drafts.items()
+        if own and size and abs(size - own) > PADDING * own
+    )
+
+
+def _vocabulary(model: Model) -> float:
+    """The number of tokens that a model predicts; 0 without a head."""
+    head = getattr(model.head, "lm_head", None)
+    return float(head.out_features) if head else 0.0
 
 
 def _make(text: str) -> Change:

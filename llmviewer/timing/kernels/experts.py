@@ -72,7 +72,7 @@ def _tile_seconds(operator: Operator, shape: GemmShape, chip: Chip, constants: C
     units, columns = units_of(chip), shape.n * shape.parts
     peak = chip.matrix_rate(operator.compute) * (sustained_share(chip) * constants["compute"])
     area = TILE_ROWS * TILE_COLUMNS + constants["feed"] * (TILE_ROWS + TILE_COLUMNS)
-    one = area * (2.0 * units / peak) * shape.k + constants["tile"] * 1e-6
+    one = area * (2.0 * units / peak) * shape.depth + constants["tile"] * 1e-6
     waves = np.maximum(tiles(shape) * np.ceil(columns / TILE_COLUMNS) / units, 1.0)
     waves = waves + constants["ragged"] * (np.ceil(waves) - waves)
     best: Array = np.minimum.reduce(waves * one) / shape.parts

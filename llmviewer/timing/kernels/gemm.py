@@ -160,9 +160,10 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
         constants["ragged"],
     )
     try:
-        return tiles.cached_grid(shape.n, shape.k, speed)
+        return tiles.cached_grid(shape.n, shape.depth, speed)
     except TypeError:  # arrays cannot be cached: a table of many products, or chips in one sweep
-        return tiles.grid(shape.n, shape.k, tiles.TileSpeed(**dict(zip(tiles.TileSpeed.__slots__, speed, strict=True))))
+        named = tiles.TileSpeed(**dict(zip(tiles.TileSpeed.__slots__, speed, strict=True)))
+        return tiles.grid(shape.n, shape.depth, named)
 
 
 @lru_cache(maxsize=64)
