@@ -83,7 +83,7 @@ def _callback(port: int) -> dict:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             connection.request("GET", "/_dash-dependencies")
             listed = json.loads(connection.getresponse().read())
-            return next(one for one in listed if one["inputs"][0] == {"id": "address", "property": "search"})
+            return next(one for one in listed if one["inputs"][0] == {"id": "address", "property": "data"})
         except OSError:
             if time.monotonic() > until:
                 raise
@@ -98,10 +98,10 @@ def _body(shape: dict, search: str, offered: str) -> bytes:
         "output": shape["output"],
         "outputs": outputs,
         "inputs": [
-            {"id": "address", "property": "search", "value": search},
+            {"id": "address", "property": "data", "value": search},
             {"id": "theme", "property": "data", "value": "light"},
         ],
-        "changedPropIds": ["address.search"],
+        "changedPropIds": ["address.data"],
         "state": [{"id": "offered", "property": "data", "value": offered}],
     }
     return json.dumps(body).encode()

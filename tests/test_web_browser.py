@@ -15,7 +15,7 @@ import pytest
 import llmviewer as lv
 from llmviewer.reports import format as fmt
 from tests.certificate.our_counts import published_config
-from tests.web_pages import CHROMIUM, DESKTOP, PATIENCE, PHONE, WebPage, served
+from tests.web_pages import CHROMIUM, DESKTOP, PATIENCE, PHONE, PLACE_OF_NODE, WebPage, served
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 from llmviewer.reports.web.equivalents import FILES
@@ -157,7 +157,35 @@ def test_a_reload_shows_the_same_and_back_and_forward_work(web: WebPage) -> None
     expect(web.field("Batch size")).to_have_value("16")
 
 
+def test_a_change_after_a_step_back_is_a_step_of_its_own(web: WebPage) -> None:
+    web.open()
+    shows(web, cards())
+    web.field("Batch size").fill("16")
+    shows(web, cards(batch_size=16))
+    web.page.go_back()
+    shows(web, cards())
+    web.field("Batch size").fill("4")
+    shows(web, cards(batch_size=4))
+    web.page.go_back()
+    shows(web, cards())
+
+
 # tabs
+
+
+def test_a_tab_that_is_clicked_before_the_answer_keeps_the_change(web: WebPage) -> None:
+    """The links of the tabs are of the answer that is shown, which is older than the change."""
+    web.open()
+    shows(web, cards())
+    web.page.evaluate("""() => {
+      const menu = document.querySelector("[data-option=hardware]");
+      menu.value = "a6000";
+      menu.dispatchEvent(new Event("change", { bubbles: true }));
+      [...document.querySelectorAll("#tabs a")].find(one => one.textContent === "Memory").click();
+    }""")
+    expect(web.page.locator("#tabs [aria-current]")).to_have_text("Memory")
+    expect(web.page.locator("#command")).to_contain_text("--hardware a6000")
+    expect(web.menu("Chip")).to_have_value("a6000")
 
 
 def test_every_tab_opens_by_a_click(web: WebPage) -> None:
@@ -340,6 +368,33 @@ def test_a_config_that_is_too_long_for_an_address_is_told_and_the_page_stays(web
     expect(web.page.locator("#alert [role=alert]")).to_contain_text("allowed: at most 8,000")
     assert "config=" not in web.page.url
     shows(web, cards())
+    web.field("Batch size").fill("4")
+    shows(web, cards(batch_size=4))
+    expect(web.page.locator("#alert [role=alert]")).to_have_count(0)
+
+
+def test_a_file_is_read_again_when_it_is_chosen_again(web: WebPage) -> None:
+    web.open("hardware=a6000")
+    web.drop(b"this is no JSON")
+    expect(web.page.locator("#alert [role=alert]")).to_have_count(1)
+    web.page.go_back()
+    shows(web, cards(MODEL, "a6000"))
+    assert web.page.locator("#file").evaluate("one => one.files.length") == 0
+
+
+def test_configurations_that_an_address_has_no_room_for_are_not_kept(web: WebPage) -> None:
+    web.open("hardware=a6000")
+    name = "".join(sha256(str(at).encode()).hexdigest() for at in range(70))
+    web.drop(config(_name_or_path=name))
+    web.page.wait_for_url(re.compile("config="))
+    web.page.locator("#tabs a", has_text="Compare").click()
+    for kept in (1, 2):
+        web.page.get_by_role("button", name="Keep this configuration").click()
+        if kept == 1:
+            web.page.wait_for_url(re.compile("with="))
+            expect(web.page.get_by_role("button", name="Forget all")).to_be_visible()
+    expect(web.page.locator("#alert [role=alert]")).to_contain_text("allowed: at most 8,000")
+    expect(web.page.get_by_role("button", name="Forget all")).to_be_visible()
 
 
 def test_controls_that_change_keep_the_focus_and_what_is_open(web: WebPage) -> None:
@@ -509,6 +564,42 @@ def test_no_tab_is_wider_than_a_phone(browser: Any, address: str) -> None:
         expect(web.page.locator("#content h2").first).to_have_text(title)
         assert web.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], title
     web.close()
+
+
+FUSED = "model=deepseek-v3&hardware=h200&tensor_parallel_size=8&engine=vllm"
+
+
+def test_on_a_phone_the_network_can_be_read_and_the_page_scrolled_over_it(browser: Any, address: str) -> None:
+    """Operators stand below the blocks.  A label of 11 pixels has at least 7.5 on the screen."""
+    web = WebPage(browser, address, f"{FUSED}&tab=network", viewport=PHONE, has_touch=True)
+    graph = "document.getElementById('network')?._cyreg?.cy"
+    web.until(f"() => {graph}?.zoom() * 11 >= 7.5")
+    assert web.page.evaluate(f"""() => {{
+      const lowest = Math.max(...{graph}.nodes(".block").map(one => one.position().y));
+      return {graph}.nodes(".operator").every(one => one.position().y > lowest);
+    }}""")
+    x, y = web.page.evaluate(PLACE_OF_NODE, "block moe")
+    touched = web.context.new_cdp_session(web.page)
+    touched.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for step in range(1, 21):
+        moved = [{"x": x, "y": y - 15 * step}]
+        touched.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": moved})
+    touched.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    web.until("() => window.scrollY > 200")
+    assert "block=" not in web.page.url
+    web.page.evaluate("() => window.scrollTo(0, 0)")
+    web.page.touchscreen.tap(*web.page.evaluate(PLACE_OF_NODE, "block dense"))
+    web.page.wait_for_url(re.compile("block=dense"))
+    web.close()
+
+
+def test_on_a_phone_names_leave_room_for_the_other_columns(browser: Any, address: str) -> None:
+    """Names of operators stay in sight on a desktop; on a phone those of fused operators take all of the width."""
+    for screen, pinned in ((DESKTOP, True), (PHONE, False)):
+        web = WebPage(browser, address, f"{FUSED}&tab=operators", viewport=screen)
+        web.page.wait_for_selector(".ag-row")
+        assert (web.page.locator(".ag-pinned-left-cols-container .ag-cell").count() > 0) is pinned
+        web.close()
 
 
 def test_on_a_phone_the_question_opens_on_demand(browser: Any, address: str) -> None:

@@ -27,6 +27,7 @@ pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import front
 from llmviewer.reports.html.operators import HEADS
+from llmviewer.reports.web.app import _answer
 from llmviewer.reports.web.chosen import panel, tensor_bytes
 from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.controls import controls
@@ -47,6 +48,7 @@ from llmviewer.reports.web.state import (
     unpacked,
 )
 from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs.compare import why_of
 from llmviewer.reports.web.tabs.load import simulation_of
 from llmviewer.reports.web.tabs.size import MAX_CHIPS, searched, sizing_of
 from llmviewer.reports.web.tabs.verdict import changes
@@ -273,6 +275,33 @@ def test_every_stage_is_drawn(tab: str, stage: str) -> None:
     assert "down_proj" in drawn(view)
 
 
+def test_a_kept_configuration_without_an_answer_can_be_forgotten() -> None:
+    _, buttons = content(View(state=parsed("tab=compare&with=model%3Dnonsense")))
+    assert "unknown model &#39;nonsense&#39;" in buttons["html"] and 'data-act="forget"' in buttons["html"]
+
+
+def test_a_theme_and_a_file_share_the_reasons_of_a_comparison() -> None:
+    """The split by factor takes up to seconds."""
+    views = [View(state=parsed("tab=compare&with=batch_size%3D2"), theme=theme) for theme in THEMES]
+    assert why_of(views[0]) is why_of(views[1]) is why_of(View(state=parsed("with=batch_size%3D2")))
+
+
+def test_an_unknown_tab_keeps_the_question() -> None:
+    tabs, alert, *_ = _answer("?model=gpt2&batch_size=4&tab=nonsense", "light", "")
+    assert "unknown tab" in alert
+    assert len(re.findall(r'href="\?model=gpt2&amp;hardware=h100-sxm&amp;batch_size=4', tabs)) == len(TABS)
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [("", "largest batch 246, prefilled at once"), ("max_num_batched_tokens=2048", "largest batch 403")],
+)
+def test_the_largest_batch_says_what_limits_it(words: str, note: str) -> None:
+    """The activations of 246 prompts that one pass prefills take the place of the cache of 158 more requests."""
+    _, _, cards, *_ = content(View(state=parsed(words)))
+    assert re.findall(r"<dt>KV cache</dt>.*?<span>(.*?)</span>", cards["html"]) == [note]
+
+
 UNFIT = "model=llama-2-70b&hardware=rtx-4090&quantization=w4a16"
 
 
@@ -336,6 +365,14 @@ def test_the_command_and_the_call_give_the_same_numbers(query: str, capsys: pyte
     expected = view.result.to_dict()["metrics"]
     assert answer_of(command, capsys)["metrics"] == expected
     assert eval(call, {"lv": lv}).to_dict()["metrics"] == expected
+
+
+@pytest.mark.parametrize("words", ["tensor_parallel_size=2", "pipeline_parallel_size=4", "kv_block_size=16"])
+def test_whole_numbers_are_numbers_in_python(words: str) -> None:
+    view = View(state=parsed(words))
+    _, call = equivalents(view)
+    assert call == f'lv.analyze("llama-3.1-8b", "h100-sxm", {words})'
+    assert eval(call, {"lv": lv}).to_dict()["metrics"] == view.result.to_dict()["metrics"]
 
 
 def test_the_command_of_ones_own_config_reads_a_file(

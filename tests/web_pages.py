@@ -182,4 +182,4 @@ class WebPage:
     def close(self) -> None:
         """Close the page, which must have had no fault."""
         self.context.close()
-        assert self.faults == []
+        assert self.faults == [], "\n".join(self.faults)

@@ -5,6 +5,7 @@ Colours are names of CSS custom properties (`--series-0`), which the page's scri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log
@@ -24,6 +25,8 @@ ORDER = ("memory", "compute", "vector", "special", "l2", "link", "host", "disk",
 GIB = 2.0**30
 #: Numbers of a logarithmic axis in full; without a format Plotly writes 20 and 50 as 2 and 5, in small figures.
 IN_FULL: Json = {"tickformat": ",.6~r"}
+#: Ticks of a logarithmic axis at 1, 2 and 5 of every decade; at every digit they overlap.
+FEW: Json = {"dtick": "D2", **IN_FULL}
 #: Marks in memory bars: field of the memory object, label, Plotly symbol.
 LIMITS = (("budget_bytes", "budget", "line-ns"), ("capacity_bytes", "capacity", "diamond-tall"))
 
@@ -62,7 +65,8 @@ def bounds(answers: Answers) -> Chart:
     ]
     nonzero = {bound for _, _, stage in stages for bound, seconds in stage["time_by_bound_s"].items() if seconds}
     found = sorted(nonzero, key=ORDER.index)
-    rows = [f"{escape(_short(name))}, {stage}" for name, stage, _ in stages]
+    short = short_names([answer["configuration"] for answer in answers])
+    rows = [escape(f"{short[name]}, {stage}" if len(answers) > 1 else stage) for name, stage, _ in stages]
     data = []
     for bound in found:
         spent = [stage["time_by_bound_s"].get(bound) or 0.0 for _, _, stage in stages]
@@ -89,7 +93,8 @@ def bounds(answers: Answers) -> Chart:
 
 def memory(answers: Answers) -> Chart:
     """Returns the chart of one device's memory against its capacity."""
-    rows = [escape(_short(answer["configuration"])) for answer in reversed(answers)]
+    short = short_names([answer["configuration"] for answer in answers])
+    rows = [escape(short[answer["configuration"]]) for answer in reversed(answers)]
     memories = [answer["memory"] for answer in reversed(answers)]
     data: list[Json] = [
         {
@@ -126,8 +131,15 @@ def _stacked(title: str, across: Json) -> Json:
     return {"barmode": "stack", "xaxis": {"title": {"text": title}, **across}, "yaxis": {"automargin": True}}
 
 
-def _short(name: str, limit: int = 40) -> str:
-    return name if len(name) <= limit else name[: limit - 1] + "…"
+def short_names(names: Sequence[str], limit: int = 32) -> dict[str, str]:
+    """Returns name -> at most about `limit` characters of it, a number among them where two would be the same."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        head = limit // 2
+        short = name if len(name) <= limit else f"{name[:head]}…{name[head + 1 - limit :]}"
+        same = sum(other == short or other.startswith(f"{short} (") for other in found.values())
+        found[name] = f"{short} ({same + 1})" if same else short
+    return found
 
 
 def span(values: list[float]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import bands
-from llmviewer.reports.html.charts import GIB, IN_FULL, SERIES, Chart, Json, dash, series, span
+from llmviewer.reports.html.charts import FEW, GIB, IN_FULL, SERIES, Chart, Json, dash, series, span
 from llmviewer.reports.plots.intervals import MAX_BANDS, ends
 from llmviewer.reports.report import Report
 
@@ -176,7 +176,7 @@ def _scale(values: list[float]) -> Json:
     kind, known = span(values), [value for value in values if value > 0]
     wide = kind == "log" and max(known) / min(known) > 1e4
     return {"type": kind, "exponentformat": "none", "separatethousands": True} | (
-        {"dtick": 1 if wide else "D2", **IN_FULL} if kind == "log" else {}
+        ({"dtick": 1, **IN_FULL} if wide else FEW) if kind == "log" else {}
     )
 
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.html.charts import IN_FULL, Chart, Json, series
+from llmviewer.reports.html.charts import FEW, Chart, Json, series
 
 #: Largest multiple of the least cost that is drawn; dearer points are far beyond need.
 MOST_TIMES = 20.0
@@ -35,7 +35,7 @@ def chart(answer: dict[str, Any]) -> Chart:
         table="size",
         data=[*data, _best(best, key, unit)] if best[key] is not None else data,
         layout={
-            "xaxis": {"title": {"text": title}, "type": "log", **IN_FULL},
+            "xaxis": {"title": {"text": title}, "type": "log", **FEW},
             "yaxis": {"title": {"text": "Mean TPOT (ms)"}, "rangemode": "tozero"},
             "hovermode": "closest",
         },

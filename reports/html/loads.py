@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.html.charts import IN_FULL, Chart, series
+from llmviewer.reports.html.charts import FEW, Chart, series
 from llmviewer.reports.plots.latency_rate import SHOWN, STATISTICS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def chart(rows: pd.DataFrame, rate: float) -> Chart:
         data=data,
         layout={
             "xaxis": {"title": {"text": "Requests/s"}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": "Latency (ms)"}, "type": "log", **IN_FULL},
+            "yaxis": {"title": {"text": "Latency (ms)"}, "type": "log", **FEW},
             "shapes": [{**line, "line": {"color": "--ink", "width": 1, "dash": "dot"}}],
         },
         note=f"Highest rate that is sustained: {sustained:.3g} requests/s; the dotted line is the rate asked.",

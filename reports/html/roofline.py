@@ -55,7 +55,7 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
         layout={
             "xaxis": _decades("Arithmetic intensity (FLOP/byte)", across),
             "yaxis": _decades("Performance (TFLOP/s)", up),
-            "annotations": operator_names(shown, sum(across) / 2.0) if len(names) == 1 else [],
+            "annotations": operator_names(shown, across) if len(names) == 1 else [],
             "hovermode": "closest",
         },
         height=520 + 22 * (len(key) // 4),

@@ -6,21 +6,25 @@ from collections.abc import Mapping
 from html import escape
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.html.charts import Chart
+from llmviewer.reports.html.charts import Chart, short_names
 
 End = tuple[str, float]
+#: Characters of the names of both ends below their bars.
+MOST_CHARACTERS = 24
 #: Milliseconds per second.
 MS = 1e3
 
 
 def chart(first: End, last: End, steps: Mapping[str, float], metric: str) -> Chart:
     """Returns the chart of the steps between two times [s], each with its name."""
-    names = [f"A: {escape(first[0])}", *map(escape, steps), f"B: {escape(last[0])}"]
+    short = short_names([first[0], last[0]], MOST_CHARACTERS)
+    names = [f"A: {escape(short[first[0]])}", *map(escape, steps), f"B: {escape(short[last[0]])}"]
+    title = metric.removesuffix("_s").upper()
     values = [first[1], *steps.values(), last[1]]
     signs = ["", *("+" if step >= 0.0 else "−" for step in steps.values()), ""]
     return Chart(
         key="waterfall",
-        title=f"{metric}, from one configuration to the other",
+        title=f"{title}, from one configuration to the other",
         alt=f"Waterfall from {first[0]} to {last[0]}: " + ", ".join(steps),
         table="why",
         data=[
@@ -42,7 +46,7 @@ def chart(first: End, last: End, steps: Mapping[str, float], metric: str) -> Cha
         layout={
             "showlegend": False,
             "xaxis": {"automargin": True},
-            "yaxis": {"title": {"text": f"{metric.removesuffix('_s').upper()} (ms)"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": f"{title} (ms)"}, "rangemode": "tozero"},
         },
         height=420,
     )

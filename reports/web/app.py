@@ -79,23 +79,24 @@ def _callbacks(app: Dash) -> None:
         *(Output(name, "text") for name in places),
         Output("answer", "pieces"),
         Output("offered", "data"),
-        Input("address", "search"),
+        Input("address", "data"),
         Input("theme", "data"),
         State("offered", "data"),
     )(_answer)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
     begin = ClientsideFunction("viewer", "begin")
-    app.clientside_callback(begin, Output("theme", "data"), Input("address", "id"))  # type: ignore[no-untyped-call]
+    app.clientside_callback(begin, Output("address", "data"), Output("theme", "data"), Input("address", "id"))  # type: ignore[no-untyped-call]
 
 
 def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:
     """The page of an address; the controls only where other values are possible than before."""
     try:
-        state = _known(parsed(search))
+        state = parsed(search)
     except UserError as error:
         return _refused(Asked(), str(error), offered)
     view = View(state=state, theme=theme)
     try:
+        _check_tab(state)
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
         made = content(view)
     except UserError as error:
@@ -106,10 +107,10 @@ def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:
     return tabs(state), piece("alerts", warnings), foot(view), side, made, key
 
 
-def _known(state: Asked) -> Asked:
+def _check_tab(state: Asked) -> None:
+    """Raise UserError for a tab that does not exist."""
     if state.tab not in TABS:
         raise unknown("tab", state.tab, TABS, where="the address")
-    return state
 
 
 def _refused(state: Asked, text: str, offered: str) -> tuple[Any, ...]:
@@ -125,7 +126,7 @@ def _late(settled: tuple[str, float]) -> str:
     settled: the address, and the time at which it was reached.
     """
     try:
-        state = _known(parsed(settled[0]))
+        state = parsed(settled[0])
         return changes(View(state=state)) if state.tab == "verdict" else ""
     except UserError:  # the answer says so
         return ""

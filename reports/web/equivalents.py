@@ -62,7 +62,13 @@ def _keywords(words: Mapping[str, Any], known: Mapping[str, Any] | None = None) 
     """Keyword arguments, without those at their defaults.  known: defaults of the call that are not those of a run."""
     unset = {name: one.default for name, one in OPTIONS.items() if one.kind is not ValueKind.SWITCH} | dict(known or {})
     given = (item for item in words.items() if item[0] not in unset or item[1] != unset[item[0]])
-    return "".join(f", {name}={value!r}" for name, value in given)
+    return "".join(f", {name}={_literal(value)}" for name, value in given)
+
+
+def _literal(value: Any) -> str:
+    """A value as Python writes it; a whole number is one, though options take it as a text too."""
+    whole = isinstance(value, str) and value.isdecimal() and str(int(value)) == value
+    return value if whole else repr(value)
 
 
 def _loaded(view: View, call: Callable[..., Any], hardware: str, words: Mapping[str, Any]) -> tuple[str, str]:

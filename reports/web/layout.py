@@ -10,6 +10,10 @@ from llmviewer.reports.web.markup import Answer, Markup, piece
 from llmviewer.reports.web.state import State
 from llmviewer.reports.web.tabs import TABS
 
+#: Values that the script and the callbacks share: the query of the address, the theme, the controls that are shown, and
+#: the address at which nothing moves.
+STORES = {"address": "", "theme": "light", "offered": "", "settled": ""}
+
 
 def layout() -> html.Div:
     """The page, empty until the first answer arrives."""
@@ -17,8 +21,7 @@ def layout() -> html.Div:
     parts: dict[str, Any] = {"aria-label": "Parts of the answer"}
     return html.Div(
         [
-            dcc.Location(id="address", refresh=False),
-            *(dcc.Store(id=name, data=value) for name, value in (("theme", "light"), ("offered", ""), ("settled", ""))),
+            *(dcc.Store(id=name, data=value) for name, value in STORES.items()),
             Markup(text=piece("top")),
             html.Div(
                 [

@@ -32,6 +32,8 @@ DRAFTS = {
     "request": "Shares are of the whole request, the passes of the draft model included.",
 }
 AT_ONCE = "Stages of the pipeline run at once: times of operators are scaled to the time of the request."
+#: Characters of a line in an operator's box.
+MOST_CHARACTERS = 20
 #: Numbers of each command of an SVG path, the last two of which are the point that it reaches.
 COMMANDS = re.compile(r"[MLC]([^MLC]+)")
 
@@ -55,14 +57,31 @@ def network(view: View) -> Piece:
             "stylesheet": _styles(view.theme),
             "minZoom": 0.2,
             "maxZoom": 2.5,
+            "autoRefreshLayout": False,  # it would run a tenth of a second later, on a graph that may be gone
             "autoungrabify": True,
             "boxSelectionEnabled": False,
         },
         "label": described,
         "width": round(BLOCK_WIDTH + APART + drawn.width),
         "height": round(height),
+        "stacked": _stacked(drawn, len(found.blocks) + len(found.drafts)),
     }
     return group("", graph, block("".join(piece("note", text) for text in _notes(view))))
+
+
+def _stacked(drawn: Drawing, boxes: int) -> dict[str, float]:
+    """The graph with the operators below the boxes of blocks and drafts, for narrow screens.
+
+    left: where operators begin beside the boxes.  across, down: by how much they move.
+    """
+    left, down = BLOCK_WIDTH / 2.0 + APART, PITCH * boxes
+    return {
+        "left": left,
+        "across": left + drawn.width / 2.0,
+        "down": down,
+        "width": max(drawn.width, BLOCK_WIDTH),
+        "height": down + drawn.height,
+    }
 
 
 def _chain(found: Shown, chosen: str, view: View) -> list[dict[str, Any]]:
@@ -123,24 +142,29 @@ def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, 
     for box in drawn.boxes:
         line = of_name.get(box.name)
         data: dict[str, Any] = {"id": f"operator {box.name}", "label": box.name.strip("[]")}
+        classes = ["tensor" if line is None else "operator"]
         if line is not None:
-            times = f"{fmt.duration(line.operator['time_s'])} · {fmt.share(line.share)}"
-            data |= {"label": f"{box.name}\n{line.operator['bound']}\n{times}", "operator": line.key}
-            data |= _paint(line, line.share, view)
-        chosen = " chosen" if line is not None and line.key == view.state.shown["operator"] else ""
-        elements.append(
-            {
-                "data": data,
-                "position": {"x": left + box.x, "y": box.y - HEIGHT / 2.0},
-                "classes": ("tensor" if line is None else "operator") + chosen,
-            }
-        )
+            data |= {"label": _label(line), "operator": line.key, **_paint(line, line.share, view)}
+            classes += ["chosen"] if line.key == view.state.shown["operator"] else []
+        place = {"x": left + box.x, "y": box.y - HEIGHT / 2.0}
+        elements.append({"data": data, "position": place, "classes": " ".join(classes)})
     at = {box.name: (box.x, box.y) for box in drawn.boxes}
     for source, target, path in drawn.paths:
         ends = {"source": f"operator {source}", "target": f"operator {target}"}
         bends = _bends(path, at[source], at[target])
         elements.append({"data": ends | bends, "classes": "bent" if bends else "straight"})
     return elements
+
+
+def _label(line: Line) -> str:
+    """Name, bound and time of an operator; the name of a fused one has a line for every few of its parts."""
+    rows = [""]
+    for part in re.split(r"(?<=\+)", line.operator["name"]):
+        if rows[-1] and len(rows[-1]) + len(part) > MOST_CHARACTERS:
+            rows.append("")
+        rows[-1] += part
+    times = f"{fmt.duration(line.operator['time_s'])} · {fmt.share(line.share)}"
+    return "\n".join((*rows, line.operator["bound"], times))
 
 
 def _bends(path: str, start: Point, end: Point) -> dict[str, str]:
@@ -195,6 +219,7 @@ def _styles(theme: str) -> list[dict[str, Any]]:
                       "border-color": colours["--soft"], "width": BLOCK_WIDTH, "height": BLOCK_HEIGHT,
                       "font-size": 13},
         },
+        {"selector": ".operator", "style": {"font-size": 11}},
         {"selector": ".chosen", "style": {"border-width": 5}},
         {"selector": ".near", "style": {"border-width": 7, "border-color": colours["--focus"]}},
         {

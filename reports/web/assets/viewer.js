@@ -7,13 +7,15 @@
   // Milliseconds between two changes; until text is read; until nothing moves; of one movement.
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
+  const SHOWN = ["tab", "stage", "block", "operator", "colour", "number", "run"]; // as in state.py
   let before = 0, later = 0, name = "", moved = 0, still = 0;
 
   // ---- the address --------------------------------------------------------------------------------------------
   // Several changes of one control in a row are one step back; an answer is asked for at once, or after the last of many.
   function go(parameters, changed = "") {
-    const search = `?${parameters.toString()}`;
+    const query = parameters.toString(), search = `?${query}`;
     if (search === window.location.search) return;
+    if (query.length > MAX_QUERY) return tell(`the address would be ${query.length.toLocaleString("en")} characters long; allowed: at most ${MAX_QUERY.toLocaleString("en")}`);
     const now = Date.now();
     const same = changed && changed === name && now - moved < ONE_MOVE;
     window.history[same ? "replaceState" : "pushState"](null, "", search);
@@ -27,8 +29,7 @@
     before = Date.now();
     const search = window.location.search;
     $("#content").setAttribute("aria-busy", "true");
-    // with another href than the window has, Dash would go back to it
-    window.dash_clientside.set_props("address", { search, href: window.location.href });
+    window.dash_clientside.set_props("address", { data: search });
     settle(search);
   }
 
@@ -98,6 +99,16 @@
     option("set", text);
   }
 
+  // A link leads to another part of the answer; it may be older than the last change of the question, which stays.
+  function follow(wanted) {
+    const parameters = current();
+    for (const key of SHOWN) {
+      if (wanted.has(key)) parameters.set(key, wanted.get(key));
+      else parameters.delete(key);
+    }
+    go(parameters);
+  }
+
   function shown(menu) {
     const key = menu.dataset.shown;
     const parameters = change(key, menu.value, "");
@@ -116,15 +127,12 @@
     const parameters = current();
     ["block", "operator", "run"].forEach((key) => parameters.delete(key));
     parameters.set("config", text.replaceAll("+", "-").replaceAll("/", "_"));
-    const length = parameters.toString().length;
-    if (length > MAX_QUERY) return tell(`with this file the address has ${length.toLocaleString("en")} characters; allowed: at most ${MAX_QUERY.toLocaleString("en")}`);
     go(parameters);
   }
 
+  // A line of this script, in the place that the next answer fills.
   function tell(text) {
-    const line = document.createElement("p");
-    Object.assign(line, { className: "alert", textContent: text, role: "alert" });
-    $("#alert").replaceChildren(line);
+    window.dash_clientside.set_props("alert", { text: `<p class="alert" role="alert">${text}</p>` });
   }
 
   const acts = {
@@ -132,7 +140,7 @@
     forget: () => go(change("with", "")),
     keep: () => {
       const parameters = current(), own = current();
-      ["with", "tab", "stage", "block", "operator", "colour", "number", "run"].forEach((key) => own.delete(key));
+      ["with", ...SHOWN].forEach((key) => own.delete(key));
       if (!own.toString()) own.set("model", $('[data-option="model"]').value);
       parameters.append("with", own.toString());
       go(parameters);
@@ -162,7 +170,10 @@
     if (target.matches('input[data-option], input[data-figure]')) written(target);
     else if (target.dataset.option) option(target.dataset.option, target.value);
     else if (target.dataset.shown) shown(target);
-    else if (target.id === "file") read(target.files[0]);
+    else if (target.id === "file") {
+      read(target.files[0]);
+      target.value = ""; // so that the same file can be chosen again
+    }
   });
 
   document.addEventListener("submit", (event) => {
@@ -179,10 +190,10 @@
     if (button) acts[button.dataset.act](button);
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    go(new URLSearchParams(link.search));
+    follow(new URLSearchParams(link.search));
   });
 
-  for (const kind of ["dragover", "drop"]) {
+  for (const kind of ["dragover", "dragleave", "drop"]) {
     document.addEventListener(kind, (event) => {
       event.preventDefault();
       $("#drop")?.classList.toggle("over", kind === "dragover");
@@ -191,8 +202,9 @@
   }
 
   window.addEventListener("popstate", () => {
+    name = ""; // the next change is a step of its own
     show();
-    settle(window.location.search);
+    ask();
   });
 
   // ---- pictures -----------------------------------------------------------------------------------------------
@@ -236,14 +248,14 @@
   }
 
   // ---- begin --------------------------------------------------------------------------------------------------
-  // The theme of the system; on a narrow screen the answer comes first, and the question opens on demand.
+  // The address and the theme of the system; on a narrow screen the answer comes first, and the question opens on demand.
   function begin() {
     $("#question").open = !window.matchMedia("(max-width: 64rem)").matches;
     settle(window.location.search);
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
     const theme = () => (dark.matches ? "dark" : "light");
     dark.addEventListener("change", () => window.dash_clientside.set_props("theme", { data: theme() }));
-    return theme();
+    return [window.location.search, theme()];
   }
 
   // ---- elements -----------------------------------------------------------------------------------------------
@@ -260,8 +272,8 @@
     return plotly;
   }
 
-  // On a narrow screen the names of bars take two lines and their legend more height; roofs are named, not their ridge.
-  const NARROW = 480, MORE = 110; // pixels
+  // On a narrow screen the names of bars take two lines and their legend a row each; roofs are named, not their ridge.
+  const NARROW = 480, ROW = 20; // pixels
   const narrow = () => window.innerWidth < NARROW;
   const bars = (data) => data.some((trace) => trace.orientation === "h");
   const broken = (trace) => ({ ...trace, y: trace.y.map((row) => row.replace(", ", ",<br>")) });
@@ -282,7 +294,7 @@
       });
     }, [one]);
     window.React.useEffect(() => () => place.current && window.Plotly?.purge(place.current), []);
-    const height = one.height + (narrow() && bars(one.figure.data) ? MORE : 0);
+    const height = one.height + (narrow() && bars(one.figure.data) ? ROW * one.figure.data.length : 0);
     return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height } });
   }
 
@@ -295,10 +307,23 @@
       cy.fit(undefined, 12);
     });
     seen.observe(place);
+    // a finger scrolls the page: it neither moves the graph, nor does Cytoscape keep its events from the page
+    place.addEventListener("touchstart", () => place.querySelector("#network")?._cyreg?.cy?.userPanningEnabled(false), true);
+    const left = (event) => Object.assign(event, { preventDefault() {} });
+    place.addEventListener("touchmove", left);
+    place.addEventListener("touchend", (event) => event.cancelable || left(event));
     return () => seen.disconnect();
   }
 
-  function Network({ one }) {
+  // On a narrow screen operators stand below the blocks, at a size that can be read.
+  function stacked({ network, label, stacked: { left, across, down, width, height } }) {
+    const moved = ({ x, y }) => (x < left ? { x, y } : { x: x - across, y: y + down });
+    const elements = network.elements.map((one) => (one.position ? { ...one, position: moved(one.position) } : one));
+    return { network: { ...network, elements }, label, width, height };
+  }
+
+  function Network({ one: given }) {
+    const one = narrow() ? stacked(given) : given;
     const place = window.React.useRef(null);
     window.React.useEffect(() => fitted(place.current), []);
     const events = (given) => {
@@ -315,7 +340,8 @@
 
   function Grid({ one }) {
     const events = (given) => given.selectedRows?.length && selected(given.selectedRows);
-    return make(window.dash_ag_grid.AgGrid, { ...one.grid, setProps: events });
+    const columnDefs = one.grid.columnDefs.map((column) => (narrow() ? { ...column, pinned: null } : column));
+    return make(window.dash_ag_grid.AgGrid, { ...one.grid, columnDefs, setProps: events });
   }
 
   function kind(one) {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+
 from llmviewer.core.errors import UserError
 from llmviewer.planning.why import Why, why
 from llmviewer.reports import comparison_page, why_page
@@ -9,6 +12,7 @@ from llmviewer.reports.html import charts, operators, roofline, waterfall
 from llmviewer.reports.report import Report
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
+from llmviewer.reports.web.questions import MOST_ANSWERS
 from llmviewer.reports.web.view import View, view_of
 
 FIRST = "Keep this configuration, change it, and both are compared here."
@@ -18,16 +22,23 @@ BUTTONS = (("keep", "Keep this configuration"), ("forget", "Forget all"))
 
 def content(view: View) -> list[Piece]:
     """The configurations that were kept, with this one last, and why it is faster or slower than the first."""
-    others = [view_of(query, view.theme) for query in view.state.others]
-    if not others:
+    if not view.state.others:
         return [block(piece("note", FIRST) + piece("buttons", BUTTONS[:1]))]
-    views = [*others, view]
+    try:
+        return [block(piece("buttons", BUTTONS)), *_compared(view)]
+    except UserError as error:  # of a configuration that was kept, which a button forgets
+        return [block(piece("buttons", BUTTONS) + piece("alerts", [str(error)]))]
+
+
+def _compared(view: View) -> list[Piece]:
+    """Tables and charts of all configurations.  Raises UserError for one that has no answer."""
+    views = [*(view_of(query, view.theme) for query in view.state.others), view]
     names = _distinct([one.name for one in views])
     answers = Report(results=dict(zip(names, (one.result for one in views), strict=True))).configurations
     lines = operators.lines(answers)
     return [
-        block(piece("buttons", BUTTONS) + page(comparison_page.side_by_side(answers))),
-        *_difference(others[0], view),
+        block(page(comparison_page.side_by_side(answers))),
+        *_difference(views[0], view),
         graphs.graph(roofline.chart(answers, lines), view.theme),
         graphs.graph(charts.bounds(answers), view.theme),
         graphs.graph(charts.memory(answers), view.theme),
@@ -59,7 +70,13 @@ def why_of(last: View) -> Why:
     """The difference from the first configuration that was kept to this one.  Raises UserError."""
     if not last.state.others:
         raise UserError("no configuration is kept to compare this one with")
-    first = view_of(last.state.others[0], last.theme)
+    return _why(last.state.others[0], replace(last.state, shown={}, asked={}, others=()).query())
+
+
+@lru_cache(maxsize=MOST_ANSWERS)
+def _why(before: str, after: str) -> Why:
+    """The difference between two questions by their queries, which the page and its file share.  Raises UserError."""
+    first, last = view_of(before, "light"), view_of(after, "light")
     sides = [{"model": one.state.subject(), "hardware": one.state.hardware, **one.options} for one in (first, last)]
     metric = "tpot_s" if last.sizes["output_len"] > 1 else "ttft_s"  # an encoder decodes nothing
     return why(*sides, metric=metric)

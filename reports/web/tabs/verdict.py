@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isinf
 from typing import Any
 
 from llmviewer.api.verdict import verdict as tried
@@ -19,7 +20,7 @@ def content(view: View) -> list[Piece]:
     everything = (analysis_page.header(answer), *analysis_page.details(answer, view.result.token_budget))
     return [
         block(page((verdict.at_once(answer),)), "verdict"),
-        block(piece("cards", _cards(answer))),
+        block(piece("cards", _cards(answer, view.result.token_budget))),
         graphs.graph(charts.bounds([answer]), view.theme),
         block(piece("folded", "All figures of this request", everything)),
     ]
@@ -31,10 +32,11 @@ def changes(view: View) -> str:
     return page((verdict.of_trials(found, view.answer),))
 
 
-def _cards(answer: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Title, value, note and look of each card."""
+def _cards(answer: dict[str, Any], token_budget: float) -> list[tuple[str, str, str, str]]:
+    """Title, value, note and look of each card.  token_budget: of a pass; infinite if it takes all prompts."""
     metrics, memory = answer["metrics"], answer["memory"]
-    largest = fmt.whole(memory["max_batch_size"])
+    together = ", prefilled at once" if isinf(token_budget) else ""
+    largest = f"largest batch {fmt.whole(memory['max_batch_size'])}{together}"
     budget = f"of {fmt.memory(memory['budget_bytes'])}"
     note, look = (budget, "") if memory["fits"] else (f"does not fit: {budget}", "warning")
     return [
@@ -43,7 +45,7 @@ def _cards(answer: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         ("Whole request", fmt.duration(metrics["e2e_s"]), _interval(metrics, "e2e_s"), ""),
         ("Output tokens/s", fmt.per_second(metrics["output_tokens_per_s"]), "of all sequences", ""),
         ("Memory per device", fmt.memory(memory["total_bytes"]), note, look),
-        ("KV cache", fmt.memory(memory["kv_cache_bytes"]), f"largest batch {largest}", ""),
+        ("KV cache", fmt.memory(memory["kv_cache_bytes"]), largest, ""),
     ]
 
 
