@@ -60,10 +60,10 @@ def main() -> None:
     words = ["serve", "--port", str(port), "--workers", str(asked.workers)]
     with subprocess.Popen([sys.executable, "-m", "llmviewer", *words], stdout=subprocess.DEVNULL) as server:
         try:
-            shape = _callback(port)
-            _warm(port, shape)
+            shapes = _callbacks(port)
+            _warm(port, shapes)
             before = _cpu(server.pid)
-            tally = _loaded(port, shape, asked, server.pid)
+            tally = _loaded(port, shapes, asked, server.pid)
             _tell(tally, asked, _cpu(server.pid) - before)
         finally:
             server.send_signal(signal.SIGINT)
@@ -75,15 +75,17 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _callback(port: int) -> dict:
-    """The callback that answers an address, as the page describes it."""
+def _callbacks(port: int) -> tuple[dict, dict]:
+    """The callbacks that answer an address and that give its controls, as the page describes them."""
     until = time.monotonic() + START
     while True:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             connection.request("GET", "/_dash-dependencies")
             listed = json.loads(connection.getresponse().read())
-            return next(one for one in listed if one["inputs"][0] == {"id": "address", "property": "data"})
+            asked = [one for one in listed if {"id": "address", "property": "data"} in one["inputs"]]
+            answer, controls = sorted(asked, key=lambda one: bool(one["state"]))
+            return answer, controls
         except OSError:
             if time.monotonic() > until:
                 raise
@@ -93,37 +95,35 @@ def _callback(port: int) -> dict:
 def _body(shape: dict, search: str, offered: str) -> bytes:
     """The body that a browser posts when the address changes."""
     names = shape["output"].strip(".").split("...")
-    outputs = [dict(zip(("id", "property"), name.rsplit(".", 1), strict=True)) for name in names]
+    values = {"address": search, "theme": "light", "offered": offered}
     body = {
         "output": shape["output"],
-        "outputs": outputs,
-        "inputs": [
-            {"id": "address", "property": "data", "value": search},
-            {"id": "theme", "property": "data", "value": "light"},
-        ],
+        "outputs": [dict(zip(("id", "property"), name.rsplit(".", 1), strict=True)) for name in names],
+        "inputs": [{**one, "value": values[one["id"]]} for one in shape["inputs"]],
         "changedPropIds": ["address.data"],
-        "state": [{"id": "offered", "property": "data", "value": offered}],
+        "state": [{**one, "value": values[one["id"]]} for one in shape["state"]],
     }
     return json.dumps(body).encode()
 
 
-def _post(connection: http.client.HTTPConnection, body: bytes) -> int:
+def _post(connection: http.client.HTTPConnection, body: bytes) -> tuple[int, bytes]:
+    """Status and content of the answer to a body."""
     connection.request("POST", "/_dash-update-component", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
-    response.read()
-    return response.status
+    return response.status, response.read()
 
 
-def _warm(port: int, shape: dict) -> None:
+def _warm(port: int, shapes: tuple[dict, dict]) -> None:
     """One answer of each pair, so that the first user of a model does not wait for its files."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     for model, chip in PAIRS * 4:
-        _post(connection, _body(shape, "?" + urlencode({"model": model, "hardware": chip}), ""))
+        for shape in shapes:
+            _post(connection, _body(shape, "?" + urlencode({"model": model, "hardware": chip}), ""))
 
 
-def _loaded(port: int, shape: dict, asked: argparse.Namespace, server: int) -> Tally:
+def _loaded(port: int, shapes: tuple[dict, dict], asked: argparse.Namespace, server: int) -> Tally:
     tally, until = Tally(), time.monotonic() + asked.seconds
-    users = [threading.Thread(target=_user, args=(port, shape, until, seed, tally)) for seed in range(asked.users)]
+    users = [threading.Thread(target=_user, args=(port, shapes, until, seed, tally)) for seed in range(asked.users)]
     for user in users:
         user.start()
     if asked.kill:
@@ -134,8 +134,8 @@ def _loaded(port: int, shape: dict, asked: argparse.Namespace, server: int) -> T
     return tally
 
 
-def _user(port: int, shape: dict, until: float, seed: int, tally: Tally) -> None:
-    """One user: every second another size, tab or model."""
+def _user(port: int, shapes: tuple[dict, dict], until: float, seed: int, tally: Tally) -> None:
+    """One user: every second another size, tab or model; the controls follow the answer."""
     chance = random.Random(seed)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     model, chip = chance.choice(PAIRS)
@@ -154,14 +154,18 @@ def _user(port: int, shape: dict, until: float, seed: int, tally: Tally) -> None
         search = "?" + urlencode({"model": model, "hardware": chip, **sizes, "tab": tab})
         began = time.monotonic()
         try:
-            status = _post(connection, _body(shape, search, offered))
+            status, _ = _post(connection, _body(shapes[0], search, offered))
             _count(tally, time.monotonic() - began, status)
+            status, content = _post(connection, _body(shapes[1], search, offered))
+            if status == http.client.OK:
+                offered = json.loads(content)["response"].get("offered", {}).get("data", offered)
+            elif status != http.client.NO_CONTENT:
+                tally.failures.append(f"controls: {status}")
         except (http.client.HTTPException, OSError) as error:
             with tally.lock:
                 tally.lost += isinstance(error, (ConnectionError, http.client.RemoteDisconnected))
                 tally.failures += [] if isinstance(error, ConnectionError) else [repr(error)]
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-        offered = "|".join((model, "", chip, ""))
         time.sleep(max(1.0 - (time.monotonic() - began), 0.0))
 
 

@@ -287,7 +287,7 @@ def test_a_theme_and_a_file_share_the_reasons_of_a_comparison() -> None:
 
 
 def test_an_unknown_tab_keeps_the_question() -> None:
-    tabs, alert, *_ = _answer("?model=gpt2&batch_size=4&tab=nonsense", "light", "")
+    tabs, alert, *_ = _answer("?model=gpt2&batch_size=4&tab=nonsense", "light")
     assert "unknown tab" in alert
     assert len(re.findall(r'href="\?model=gpt2&amp;hardware=h100-sxm&amp;batch_size=4', tabs)) == len(TABS)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.core import data
+from llmviewer.core import data, file_cache
 from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Graph
@@ -245,6 +245,10 @@ def names() -> tuple[str, ...]:
     return ("kernels", *data.stems(FOLDER))
 
 
+#: Presets that were read.
+PRESETS: file_cache.CacheOfFiles[Engine] = file_cache.CacheOfFiles()
+
+
 def load(text: str) -> Engine:
     """An engine preset by name, or by name and version (`vllm==0.19`).  Raises UserError for an unknown name."""
     name, version = engine_memory.split_version(text)
@@ -252,7 +256,8 @@ def load(text: str) -> Engine:
         return KERNELS_ONLY
     if name not in names():
         raise unknown("engine", name, names())
-    return replace(parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml")), version=version)
+    path = data.folder(FOLDER) / f"{name}.yaml"
+    return replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:

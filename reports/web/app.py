@@ -73,51 +73,52 @@ def _plotly() -> Response:
 
 
 def _callbacks(app: Dash) -> None:
-    """The answer to an address, the part of it that takes longer, and the theme."""
-    places = ("tabs", "alert", "equivalent", "side")
-    app.callback(
-        *(Output(name, "text") for name in places),
-        Output("answer", "pieces"),
-        Output("offered", "data"),
-        Input("address", "data"),
-        Input("theme", "data"),
-        State("offered", "data"),
-    )(_answer)
+    """The answer to an address, the controls and the trials, which take longer, and the theme."""
+    address, theme = Input("address", "data"), Input("theme", "data")
+    places = (*(Output(name, "text") for name in ("tabs", "alert", "equivalent")), Output("answer", "pieces"))
+    app.callback(*places, address, theme)(_answer)
+    offered = "offered", "data"
+    app.callback(Output("side", "text"), Output(*offered), address, State(*offered))(_controls)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
     begin = ClientsideFunction("viewer", "begin")
     app.clientside_callback(begin, Output("address", "data"), Output("theme", "data"), Input("address", "id"))  # type: ignore[no-untyped-call]
 
 
-def _answer(search: str, theme: str, offered: str) -> tuple[Any, ...]:
-    """The page of an address; the controls only where other values are possible than before."""
+def _answer(search: str, theme: str) -> tuple[Any, ...]:
+    """The page of an address, or one line that says why there is none."""
+    state = Asked()
     try:
         state = parsed(search)
-    except UserError as error:
-        return _refused(Asked(), str(error), offered)
-    view = View(state=state, theme=theme)
-    try:
+        view = View(state=state, theme=theme)
         _check_tab(state)
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
-        made = content(view)
+        return tabs(state), piece("alerts", warnings), foot(view), content(view)
     except UserError as error:
-        return _refused(state, str(error), offered)
-    key = possible.key(state)
-    named = view.configuration.model.name
-    side = no_update if key == offered else controls(state, possible.offered(view), named)
-    return tabs(state), piece("alerts", warnings), foot(view), side, made, key
+        return tabs(state), piece("alerts", [str(error)]), "", []
+
+
+def _controls(search: str, offered: str) -> tuple[Any, Any]:
+    """The controls where other values are possible than before, and the question on which these depend.
+
+    Without an answer those before stay; without any before, all values are offered, or a config can be removed.
+    """
+    state = Asked()
+    try:
+        state = parsed(search)
+        key = possible.key(state)
+        if key == offered:
+            return no_update, no_update
+        view = View(state=state)
+        _ = view.result  # what cannot be answered is refused
+        return controls(state, possible.offered(view), view.configuration.model.name), key
+    except UserError:
+        return (no_update, no_update) if offered and not state.config else (controls(state, {}, OWN), "refused")
 
 
 def _check_tab(state: Asked) -> None:
     """Raise UserError for a tab that does not exist."""
     if state.tab not in TABS:
         raise unknown("tab", state.tab, TABS, where="the address")
-
-
-def _refused(state: Asked, text: str, offered: str) -> tuple[Any, ...]:
-    """The page of a question without an answer: one line, and controls if there are none, or to remove a config."""
-    if offered and not state.config:
-        return tabs(state), piece("alerts", [text]), "", no_update, [], offered
-    return tabs(state), piece("alerts", [text]), "", controls(state, {}, OWN), [], "refused"
 
 
 def _late(settled: tuple[str, float]) -> str:

@@ -373,7 +373,10 @@
   window.llmviewer_web = {
     Markup: ({ id, text, className }) => {
       const place = window.React.useRef(null), before = kept(place.current);
-      window.React.useLayoutEffect(() => restore(place.current, before), [text]);
+      window.React.useLayoutEffect(() => {
+        restore(place.current, before);
+        if (id === "side") show(); // the address may have changed since these controls were asked for
+      }, [text]);
       return make("div", { id, className, ref: place, dangerouslySetInnerHTML: { __html: text || "" } });
     },
     Answer: ({ id, pieces }) => {
