@@ -95,7 +95,6 @@ SHORT: dict[str, str] = {
     "llmviewer/models/rwkv.py": "one family",
     "llmviewer/ops/embedding.py": "one family of kernels",
     "llmviewer/serving/encoded_inputs.py": "the schedule of encoder-decoders, which no other file needs",
-    "llmviewer/timing/host_copies.py": "published constants, read by techniques and by intervals",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
     "llmviewer/tracing/load.py": "what a call gives; the files beside it need no config's source",
     "reports/formulas.py": "formulas in words, for the report",
