@@ -120,7 +120,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
     ("words", "message"),
     [
         (["analyse"], "unknown command 'analyse'; allowed: advise, analyze"),
-        (["analyze"], "Missing"),
+        (["analyze"], "missing "),
         (["analyze", "llama-2-7b"], "--hardware"),
         (["analyze", *LLAMA, "--bach-size", "2"], "--batch-size"),
         (["analyze", *LLAMA, "--batch-size", "two"], "two"),
@@ -146,7 +146,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
         (["compare", "llama-2-7b", "--hardware", "t4", "--format", "yaml"], "unknown format 'yaml'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--batch-size", "0"], "batch_size is 0"),
         (["models", "shwo"], "unknown models command 'shwo'; allowed: fetch, list, show; did you mean 'show'?"),
-        (["models", "show"], "Missing"),
+        (["models", "show"], "missing "),
         (["models", "show", "gpt5"], "unknown model 'gpt5'"),
         (["models", "list", "--format", "yml"], "unknown format 'yml'"),
         (["hardware", "show", "h20000"], "unknown chip"),

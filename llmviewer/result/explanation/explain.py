@@ -119,7 +119,7 @@ def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
             return stage_figure(one, parts[1], parts[2])
     asked = _operator_of(name)
     if asked is None:
-        raise unknown("number", name, names())
+        raise unknown("number", name, names(), hint="see `llmviewer explain list`")
     stage, operator, field = asked
     return operator_node(one, operator, field, stage)
 
