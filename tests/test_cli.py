@@ -442,8 +442,9 @@ def test_a_command_imports_nothing_heavy_before_it_is_needed(name):
     assert done.stdout.decode().strip() == "[]"
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0.0, False), (2.0, True)])
-def test_a_sweep_shows_its_progress_on_stderr_once_it_takes_over_a_second(run, monkeypatch, seconds, shown):
+@pytest.mark.parametrize(("seconds", "terminal", "shown"), [(0.0, True, False), (2.0, True, True), (2.0, False, False)])
+def test_a_sweep_of_over_a_second_shows_its_progress_on_a_terminal(run, monkeypatch, seconds, terminal, shown):
+    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")  # rich takes the stream for a terminal
     ticks = count()
     monkeypatch.setattr("time.monotonic", lambda: seconds * next(ticks))
     status, out, err = run("sweep", "llama-2-7b", "--hardware", "a6000", "--batch-size", "1,2", "--format", "csv")

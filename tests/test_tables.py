@@ -72,6 +72,8 @@ def stage_rows(text, stage):
         (fmt.share, 268.94, "26,894 %"),
         (fmt.signed, -12.36, "-1,236 %"),
         (fmt.signed, -0.00003, "0 %"),
+        (fmt.signed, 0.00003, "<0.1 %"),
+        (fmt.signed, 0.023, "+2.3 %"),
         (fmt.share, 0.0, "0.0 %"),
         (fmt.percent, 0.99999, "100 %"),
         (fmt.times, 1.0, "1.00×"),
