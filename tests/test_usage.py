@@ -46,6 +46,7 @@ RUN = "analyze llama-2-7b --hardware h100"
         ("advise llama-2-7b --hardware h100 --tpot 10 ms", "a value has no spaces"),
         ("why llama-3.1-8b --hardware h100", "llmviewer why 'MODEL --hardware A' 'MODEL --hardware B'"),
         ("explain latency llama-3.1-8b --hardware h100", "unknown number 'latency' (see `llmviewer explain list`)"),
+        ("plot parity bench.json --hardware h100 -o parity.png", "no file 'bench.json'"),
         ("-v", "no such option: -v; use --version"),
         ("--verison", "did you mean --version?"),
     ],
