@@ -46,10 +46,10 @@ MODEL is looked up in this order:
    an error that names them.
 
 `llmviewer models fetch ID` downloads the `config.json` of a Hub id to the cache, or to a new folder with `-o FOLDER`
-(extra `hub`: `pip install 'llmviewer[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
+(extra `hub`: `pip install '.[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
 a note says so.
 
-**Without a parser** (extra `trace`: `pip install 'llmviewer[trace]'`), `--trace-model` instantiates transformers' own
+**Without a parser** (extra `trace`: `pip install '.[trace]'`), `--trace-model` instantiates transformers' own
 class on the meta device, runs two prompts and a decode step, and builds the model from the linear layers, experts,
 norms and calls of attention that it records. It refuses a parameter that no part reads, a sum of parameters or matmul
 FLOPs that differs from the class's, and layers without exactly one call of the library's attention function

@@ -50,10 +50,10 @@ MODEL_FIELDS: tuple[Field, ...] = (
     (left("Model"), lambda m: str(m["name"])),
     (right("Parameters"), lambda m: fmt.parameters(m["parameters"])),
     (right("Active", rank=1), _active),
-    (left("Architecture"), lambda m: family(m["architecture"])),
-    (left("Weights", rank=2), lambda m: next(iter(m["weight_formats"]))),
+    (left("Architecture", rank=2), lambda m: family(m["architecture"])),
+    (left("Weights", rank=3), lambda m: next(iter(m["weight_formats"]))),
     (right("KV cache/token"), lambda m: fmt.memory(m["kv_cache_bytes_per_token"])),
-    (right("State/sequence", rank=3), lambda m: fmt.memory(m["state_bytes_per_sequence"] or None)),
+    (right("State/sequence", rank=4), lambda m: fmt.memory(m["state_bytes_per_sequence"] or None)),
     (right("Context"), _context),
 )
 HARDWARE_FIELDS: tuple[Field, ...] = (

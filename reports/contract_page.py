@@ -19,7 +19,7 @@ def page(check: Check) -> Page:
         )
         for line in check.lines
     )
-    columns = (right("Line"), left("Verdict"), right("Value"), left("Contract"))
+    columns = (right("Line"), left("Verdict"), right("Value"), left("Contract", wraps=True))
     first = (Facts(lines=(("Contract", verdict(check)),)), Table(columns=columns, rows=rows))
     broken = tuple((f"Line {line.number}", f"{_text(line)}: {message(line)}") for line in check.broken)
     return (*first, Facts(lines=broken, title="Lines that break", emphasis=Emphasis.WARNING)) if broken else first

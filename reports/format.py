@@ -151,9 +151,9 @@ def percent(value: Number) -> str:
 
 
 def signed(value: float) -> str:
-    """Formats a deviation: `+2.3 %`, `-5 %`, `0 %`."""
+    """Formats a deviation: `+2.3 %`, `-5 %`, `0 %`, `<0.1 %`."""
     text = percent(value)
-    return f"{'+' if value > 0 else ''}{text}" if text != "-0 %" else "0 %"
+    return f"{'+' if value > 0 and text[0] != '<' else ''}{text}" if text != "-0 %" else "0 %"
 
 
 def times(value: Number) -> str:

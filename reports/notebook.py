@@ -26,13 +26,15 @@ def html(result: Result) -> str:
 def _many(result: Result) -> Page:
     """Returns a header and a row for each of the first points."""
     answer, points = result.to_dict(0), len(result)
-    columns = {name: list(values[:MAX_ROWS]) for name, values in result.columns().items() if not _is_text(values)}
+    numbers = {name: values for name, values in result.columns().items() if not _is_text(values)}
+    varied = [name for name, values in numbers.items() if (values != values[0]).any()]
     model, hardware, _ = analysis_page.header(answer).lines
     options = f"{', '.join(answer['passes']) or 'no passes'}; efficiency: {answer['efficiency']['kind']}"
     rest = Facts(lines=(("", f"… {fmt.whole(points - MAX_ROWS)} more points; to_frame() returns all"),))
     warned = tuple(Facts(lines=(("Warning", text),), emphasis=Emphasis.WARNING) for text in result.warnings)
     lines = (model, hardware, ("Options", options))
-    return (Facts(lines=lines), *sweep_page.page(columns, 0)[1:], *((rest,) if points > MAX_ROWS else ()), *warned)
+    table = sweep_page.page({name: list(values[:MAX_ROWS]) for name, values in numbers.items()}, 0, varied)
+    return (Facts(lines=lines), *table, *((rest,) if points > MAX_ROWS else ()), *warned)
 
 
 def _is_text(values: Sequence[Any]) -> bool:

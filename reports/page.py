@@ -31,7 +31,8 @@ class Column:
     """One column of a table.
 
     rank: 0 is always shown; on a narrow screen columns of the highest rank are dropped first.
-    styles: cell text -> terminal style.  visual: a bar that text formats omit.
+    styles: cell text -> terminal style.  visual: a bar that text formats omit.  wraps: words that may take several
+    lines on a narrow screen.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Column:
     rank: int = 0
     styles: Mapping[str, str] = field(default_factory=dict)
     visual: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,8 @@ class Row:
 class Table:
     """Rows under a heading, with an optional total row below a line.
 
-    keep: leading columns repeated in each part of a table that is split by width (0: never split; columns are
-    dropped by rank instead).
+    keep: leading columns repeated in each part of a table that is split, because those of rank 0 are wider than the
+    screen.
     """
 
     columns: tuple[Column, ...]
@@ -63,7 +65,7 @@ class Table:
     title: str = ""
     note: str = ""
     total: tuple[str, ...] = ()
-    keep: int = 0
+    keep: int = 1
 
     def without(self, title: str) -> Table:
         """Returns the table without the column of this title."""
@@ -110,9 +112,9 @@ Part: TypeAlias = "Table | Facts | Bar"
 Page: TypeAlias = tuple[Part, ...]
 
 
-def left(title: str, rank: int = 0) -> Column:
+def left(title: str, rank: int = 0, *, wraps: bool = False) -> Column:
     """Returns a left-aligned column."""
-    return Column(title=title, align=Align.LEFT, rank=rank)
+    return Column(title=title, align=Align.LEFT, rank=rank, wraps=wraps)
 
 
 def right(title: str, rank: int = 0) -> Column:

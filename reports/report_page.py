@@ -60,7 +60,7 @@ def _points(report: Report) -> Page:
         f"{shown} of {fmt.whole(total)} points, evenly spaced; CSV, JSON and Excel contain all" if shown < total else ""
     )
     heading = Facts(title="Sweep", lines=(("", note),) if note else (), emphasis=Emphasis.FAINT)
-    return (heading, *sweep_page.page(columns, 0))
+    return (heading, *sweep_page.page(columns))
 
 
 def _sources(report: Report) -> Table:

@@ -48,7 +48,7 @@ def _facts(found: Required) -> tuple[tuple[str, str], ...]:
         lines.append(("Roofline", f"{rate} {figure_text(rate, found.bound)} if kernels reached the data sheet"))
     if found.best is not None:
         near = found.nearest
-        text = "none of the chips known here meets the target so"
+        text = "no known chip meets the target in this way"
         if near is not None:
             text = (
                 f"{near.hardware}: {name} {fmt.duration(near.reached)}, {fmt.times(near.excess)} of a figure required"

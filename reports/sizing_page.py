@@ -128,7 +128,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
     columns: list[tuple[Column, Callable[[dict[str, Any]], str]]] = [
         (left("Hardware"), lambda one: one["hardware"]),
         (right("GPUs"), lambda one: fmt.whole(one["devices"])),
-        (left("Options", 1), options_text),
+        (left("Options", wraps=True), options_text),
         (right("$/h"), lambda one: _usd(one["usd_per_hour"])),
         *((right(title), partial(_latency, name=key)) for title, key in limited),
         (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
@@ -203,7 +203,7 @@ def _front(answer: dict[str, Any]) -> Table:
         right("$/h", 1),
         right("GPUs"),
         left("Hardware"),
-        left("Options", 2),
+        left("Options", wraps=True),
     )
     against = "$/h" if answer["request"]["front"] == "usd" else "GPUs"
     note = (

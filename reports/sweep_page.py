@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from llmviewer.reports import format as fmt
@@ -32,31 +32,30 @@ SHOWN: dict[str, tuple[str, int, Callable[..., str]]] = {
 }
 #: Columns that are bounds where times are ideal.
 IDEAL_IS_BOUND = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+#: Sizes of a request -> their word in the line of those that all points have in common.
+SIZES = {"batch_size": "batch", "input_len": "input", "output_len": "output"}
+#: Columns of numbers that stand above the table if all points have the same.
+COMMON = (*SIZES, "devices")
 #: Columns that are omitted if every point has this value.
 OMITTED_VALUES = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
 
 
-def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
-    """Returns a table of points.  more: number of points that are not shown."""
+def page(columns: Mapping[str, Sequence[Any]], more: int = 0, varied: Collection[str] = ()) -> Page:
+    """Returns a table of points, below what they have in common.
+
+    more: number of points that are not shown.  varied: columns that differ among all points, shown or not.
+    """
+    varied = {*varied, *(name for name, values in columns.items() if any(one != values[0] for one in values))}
     of_chips = [name for name in columns if name.startswith(SET)]
-    figures = [name for name in of_chips if len(set(columns[name])) > 1]
+    figures = [name for name in of_chips if name in varied]
     columns = {name: values for name, values in columns.items() if name != "set" or not figures}
     texts = [name for name, values in columns.items() if isinstance(values[0], str) or name in OPTION_COLUMNS]
     columns = {**columns, **{name: list(map(str, columns[name])) for name in texts}}
-    varying = [name for name in texts if len(set(columns[name])) > 1]
-    alike = {name: columns[name][0] for name in texts if name not in varying}
-    fixed = tuple((_title(name), text) for name, text in alike.items() if shown_when_shared(name, text))
-    if figures:
-        fixed += tuple(
-            ("Set", f"{name.removeprefix(SET)} {figure_text(name, columns[name][0])}")
-            for name in of_chips
-            if name not in figures
-        )
+    varying = [name for name in texts if name in varied]
+    alike = {name: columns[name][0] for name in texts if name not in varied}
+    of_chips = [name for name in of_chips if figures and name not in figures]
     short = {_title(name): letters(columns[name]) for name in varying}
-    numbers = [name for name in SHOWN if _is_shown(name, columns)]
-    if len(set(columns["devices"])) == 1 and "devices" in numbers:
-        numbers.remove("devices")
-        fixed += (("Devices", fmt.whole(columns["devices"][0])),)
+    numbers = [name for name in SHOWN if _is_shown(name, columns) and (name in varied or name not in COMMON)]
     cells = [_texts(columns[name], short[_title(name)]) for name in varying]
     cells += [[figure_text(name, value) for value in columns[name]] for name in figures]
     cells += [_formatted(name, columns) for name in numbers]
@@ -68,9 +67,23 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
         left("Fits"),
     )
     rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet contains all"),) if more else ()
-    table = Table(columns=heads, rows=tuple(Row(cells=row) for row in zip(*cells, strict=True)))
+    inputs = len(varying) + len(figures) + len(varied.intersection(SIZES))
+    table = Table(columns=heads, rows=tuple(Row(cells=row) for row in zip(*cells, strict=True)), keep=max(inputs, 1))
     after = (Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()
-    return (Facts(lines=fixed), *legend(short), table, *after)
+    return (_in_common(columns, alike, of_chips, varied), *legend(short), table, *after)
+
+
+def _in_common(
+    columns: Mapping[str, Sequence[Any]], alike: Mapping[str, str], figures: Sequence[str], varied: Collection[str]
+) -> Facts:
+    """Returns texts, figures of the chip, sizes and devices that are the same at every point."""
+    lines = [(_title(name), text) for name, text in alike.items() if shown_when_shared(name, text)]
+    lines += [("Set", f"{name.removeprefix(SET)} {figure_text(name, columns[name][0])}") for name in figures]
+    sizes = [f"{word} {fmt.whole(columns[name][0])}" for name, word in SIZES.items() if name not in varied]
+    lines += [("Workload", ", ".join(sizes))] if sizes else []
+    if "devices" not in varied and _is_shown("devices", columns):
+        lines.append(("Devices", fmt.whole(columns["devices"][0])))
+    return Facts(lines=tuple(lines))
 
 
 def _is_shown(name: str, columns: Mapping[str, Sequence[Any]]) -> bool:

@@ -1,4 +1,4 @@
-"""A page as text for a terminal: only sentences wrap; columns that do not fit are dropped."""
+"""A page as text for a terminal: only words wrap; columns that do not fit are dropped, or follow in a table below."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 #: Maximum width of sentences and bars, for legibility.
 MAX_TEXT_WIDTH = 120
 GAP = 2
+#: Least width of a column whose words wrap.
+LEAST_WRAPPED = 24
+#: Width of the console: what is wider than the screen is never cut, because numbers would be.
+UNCUT = 10_000
 STYLES = {
     Emphasis.PLAIN: "",
     Emphasis.GROUP: "bold",
@@ -32,7 +36,7 @@ def text(page: Page, screen: Screen) -> str:
     buffer = io.StringIO()
     console = Console(
         file=buffer,
-        width=screen.width,
+        width=UNCUT,
         force_terminal=screen.colour,
         color_system="standard" if screen.colour else None,
         no_color=False,
@@ -45,12 +49,12 @@ def text(page: Page, screen: Screen) -> str:
     for index, part in enumerate(page):
         if index and not isinstance(page[index - 1], Bar):
             console.print()
-        _show(part, page, console)
+        _show(part, page, console, screen.width)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _show(part: Part, page: Page, console: Console) -> None:
-    width = min(console.width, MAX_TEXT_WIDTH)
+def _show(part: Part, page: Page, console: Console, screen: int) -> None:
+    width = min(screen, MAX_TEXT_WIDTH)
     if part.title:
         console.print(_styled(part.title, "bold"), width=width)
     if isinstance(part, Bar):
@@ -60,16 +64,16 @@ def _show(part: Part, page: Page, console: Console) -> None:
         for line in fact_lines(part, width):
             console.print(line, no_wrap=True, crop=False, overflow="ignore")
     else:
-        _show_table(part, page, console)
+        _show_table(part, page, console, screen)
 
 
-def _show_table(table: Table, page: Page, console: Console) -> None:
+def _show_table(table: Table, page: Page, console: Console, screen: int) -> None:
     """Prints a table; tables with the same columns drop the same ones and share their widths."""
     if table.note:
-        console.print(_styled(table.note, "dim"), width=min(console.width, MAX_TEXT_WIDTH))
+        console.print(_styled(table.note, "dim"), width=min(screen, MAX_TEXT_WIDTH))
     alike = [other for other in page if isinstance(other, Table) and other.columns == table.columns]
-    widths = column_widths(alike)
-    for index, shown in enumerate(fitted(table, widths, console.width)):
+    widths = narrowed(table, column_widths(alike), screen)
+    for index, shown in enumerate(fitted(table, widths, screen)):
         if index:
             console.print()
         console.print(_table(only(table, shown), [widths[i] for i in shown]))
@@ -123,9 +127,8 @@ def _table(table: Table, widths: list[int]) -> RenderableType:
             plain(column.title),
             _styled(table.total[index], "bold") if table.total else "",
             justify="left" if column.align is Align.LEFT else "right",
-            min_width=widths[index],
-            no_wrap=True,
-            overflow="ellipsis",
+            width=widths[index],
+            no_wrap=not column.wraps,
         )
     for row in table.rows:
         cells = zip(row.cells, table.columns, strict=True)
@@ -144,13 +147,24 @@ def column_widths(tables: list[Table]) -> list[int]:
     return [max(cell_len(row[index]) for row in rows if row) for index in columns]
 
 
+def narrowed(table: Table, widths: list[int], screen: int) -> list[int]:
+    """Returns the widths with those of columns that wrap as narrow as columns of rank 0 need to fit on the screen."""
+    essential = [index for index, column in enumerate(table.columns) if not column.rank]
+    widths = list(widths)
+    for index in essential:
+        if table.columns[index].wraps:
+            excess = max(_total_width(essential, widths) - screen, 0)
+            widths[index] = max(widths[index] - excess, min(widths[index], LEAST_WRAPPED))
+    return widths
+
+
 def fitted(table: Table, widths: list[int], width: int) -> list[list[int]]:
     """Returns the columns to show within `width`: the highest ranks are dropped, or the table is split into several."""
     shown = list(range(len(table.columns)))
     while _total_width(shown, widths) > width:
         rank = max(table.columns[index].rank for index in shown)
         if not rank:
-            return _split(shown, table.keep, widths, width) if table.keep else [shown]
+            return _split(shown, table.keep, widths, width)
         shown = [index for index in shown if table.columns[index].rank < rank]
     return [shown]
 

@@ -120,7 +120,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
     ("words", "message"),
     [
         (["analyse"], "unknown command 'analyse'; allowed: advise, analyze"),
-        (["analyze"], "Missing"),
+        (["analyze"], "missing "),
         (["analyze", "llama-2-7b"], "--hardware"),
         (["analyze", *LLAMA, "--bach-size", "2"], "--batch-size"),
         (["analyze", *LLAMA, "--batch-size", "two"], "two"),
@@ -146,7 +146,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
         (["compare", "llama-2-7b", "--hardware", "t4", "--format", "yaml"], "unknown format 'yaml'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--batch-size", "0"], "batch_size is 0"),
         (["models", "shwo"], "unknown models command 'shwo'; allowed: fetch, list, show; did you mean 'show'?"),
-        (["models", "show"], "Missing"),
+        (["models", "show"], "missing "),
         (["models", "show", "gpt5"], "unknown model 'gpt5'"),
         (["models", "list", "--format", "yml"], "unknown format 'yml'"),
         (["hardware", "show", "h20000"], "unknown chip"),
@@ -442,8 +442,9 @@ def test_a_command_imports_nothing_heavy_before_it_is_needed(name):
     assert done.stdout.decode().strip() == "[]"
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0.0, False), (2.0, True)])
-def test_a_sweep_shows_its_progress_on_stderr_once_it_takes_over_a_second(run, monkeypatch, seconds, shown):
+@pytest.mark.parametrize(("seconds", "terminal", "shown"), [(0.0, True, False), (2.0, True, True), (2.0, False, False)])
+def test_a_sweep_of_over_a_second_shows_its_progress_on_a_terminal(run, monkeypatch, seconds, terminal, shown):
+    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")  # rich takes the stream for a terminal
     ticks = count()
     monkeypatch.setattr("time.monotonic", lambda: seconds * next(ticks))
     status, out, err = run("sweep", "llama-2-7b", "--hardware", "a6000", "--batch-size", "1,2", "--format", "csv")

@@ -77,7 +77,7 @@ def test_a_kernel_of_half_the_speed_is_blamed(tmp_path: Path, operator: str) -> 
     assert found.parts[0].name == operator
     assert found.parts[0].amount_s == pytest.approx(lost)
     assert found.measured_s - found.predicted_s == pytest.approx(sum(part.amount_s for part in found.parts))
-    assert found.suspects[0].text.startswith(f"{operator} takes 2 x its predicted time")
+    assert found.suspects[0].text.startswith(f"{operator} takes 2 times its predicted time")
     assert "calibrate fit" in found.suspects[0].remedy
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,31 +67,30 @@ def test_python_of_the_docs_runs(
     assert "savefig" not in code or [*tmp_path.iterdir()]
 
 
-def test_the_readme_output_matches_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+#: Page -> columns of the terminal that its outputs are of; 100 if it is not here.
+COLUMNS_OF_PAGES = {"README.md": 120, "docs/explain.md": 120}
+
+
+def shown_outputs() -> Iterator[tuple[int, str, list[str]]]:
+    """Width, command and lines of its output in every block that begins with a command of ours."""
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        width = COLUMNS_OF_PAGES.get(path.relative_to(ROOT).as_posix(), 100)
+        for first, *lines in (block.splitlines() for block in blocks("", path.read_text(encoding="utf-8"))):
+            # test_contract.py checks the contract of the block itself
+            if first.startswith("$ llmviewer ") and first != "$ llmviewer check contract.yaml":
+                yield width, first.removeprefix("$ llmviewer "), lines
+
+
+@pytest.mark.parametrize(("width", "command", "lines"), [*shown_outputs()], ids=lambda value: str(value)[:30])
+def test_outputs_of_the_docs_match_the_command(
+    width: int, command: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The README's output lines occur in the real output in order; `...` and trailing bars are ignored."""
-    monkeypatch.setenv("COLUMNS", "120")
-    command, *lines = blocks("", README)[0].splitlines()
-    assert command == "$ llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048"
-    assert main(command.split()[2:]) == 0
+    """The lines occur in the real output in order; `...` and bars at the end of a line are ignored."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert lines and main(shlex.split(command)) == 0
     printed = iter(capsys.readouterr().out.splitlines())
     for line in lines:
-        assert line == "..." or any(real.startswith(line) for real in printed), line
-
-
-def shown_outputs() -> list[tuple[str, list[str]]]:
-    """Commands of the examples with lines of their output."""
-    return [(command[2:], lines) for command, *lines in (block.splitlines() for block in blocks("", EXAMPLES))]
-
-
-@pytest.mark.parametrize(("command", "lines"), shown_outputs(), ids=lambda value: str(value)[:30])
-def test_example_output_matches_the_command(
-    command: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert lines and main(shlex.split(command)[1:]) == 0
-    assert "\n".join(lines) in capsys.readouterr().out
+        assert line.strip() == "..." or any(real.startswith(line) for real in printed), line
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -333,7 +333,7 @@ def test_a_network_is_not_used_within_the_link() -> None:
 def test_wrong_parallel_sizes_are_rejected_with_a_reason() -> None:
     wrong = {
         "needs --tensor-parallel-size > 1": {"sequence_parallel": "on"},
-        "allowed: 1, or 2 = tensor 2 x data 1": {"tensor_parallel_size": 2, "expert_parallel_size": 4},
+        "over which experts are distributed: 2 x 1 = 2": {"tensor_parallel_size": 2, "expert_parallel_size": 4},
         "did you mean 'infiniband-ndr'": {"network": "infiniband"},
         "a whole number from 1 to": {"tensor_parallel_size": "1.5"},
         "no link to other devices": {"tensor_parallel_size": 2, "hardware": "cerebras-wse-3"},

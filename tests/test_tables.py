@@ -7,16 +7,18 @@ from functools import cache
 import numpy as np
 import pytest
 
+from llmviewer.cli import main
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, markdown, memory_bar, stage_table, terminal
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Bar, Column, Facts, Row, Segment, Table, left, right
-from llmviewer.reports.screen import Screen
+from llmviewer.reports.screen import FILE, Screen
 from llmviewer.result.comparison import Comparison
 
 from .answers import analyze
 
 MODELS = ("llama-2-7b", "deepseek-v2-lite", "gemma-2-2b", "jamba-v0.1", "mamba-130m", "gpt-oss-20b")
 ANSI = "\x1b["
+SMALL = Screen(width=50, colour=False)
 
 
 @cache
@@ -70,6 +72,8 @@ def stage_rows(text, stage):
         (fmt.share, 268.94, "26,894 %"),
         (fmt.signed, -12.36, "-1,236 %"),
         (fmt.signed, -0.00003, "0 %"),
+        (fmt.signed, 0.00003, "<0.1 %"),
+        (fmt.signed, 0.023, "+2.3 %"),
         (fmt.share, 0.0, "0.0 %"),
         (fmt.percent, 0.99999, "100 %"),
         (fmt.times, 1.0, "1.00×"),
@@ -242,6 +246,25 @@ def test_a_wide_comparison_is_split_into_tables_with_repeated_labels():
     assert terminal.fitted(table, [5, 3, 3, 3], 15) == [[0, 1, 2], [0, 3]]
 
 
+def test_a_table_of_essential_columns_is_split_and_never_cut():
+    table = Table(columns=tuple(map(right, "abc")), rows=(Row(cells=("1,234,567", "2,345,678", "3,456,789")),))
+    assert terminal.text((table,), Screen(width=20, colour=False)).split() == [
+        "a", "b", "─" * 20, "1,234,567", "2,345,678", "a", "c", "─" * 20, "1,234,567", "3,456,789",
+    ]  # fmt: skip
+    assert "1,234,567" in terminal.text((table,), Screen(width=6, colour=False))
+
+
+def test_words_wrap_so_that_essential_columns_stay_together():
+    sentence = "a condition of a contract that is longer than the screen is wide"
+    columns = (right("Line"), left("Contract", wraps=True), right("Value"))
+    text = terminal.text((Table(columns=columns, rows=(Row(cells=("1", sentence, "25.7 ms")),)),), SMALL)
+    assert max(map(len, text.splitlines())) <= 50
+    assert text.splitlines()[2].startswith("   1  a condition") and text.splitlines()[2].endswith("25.7 ms")
+    assert " ".join(text.replace("25.7 ms", "").split()).endswith(sentence)
+    wide = terminal.text((Table(columns=columns, rows=(Row(cells=("1", sentence, "25.7 ms")),)),), FILE)
+    assert sentence in wide
+
+
 def test_a_bar_has_the_width_of_the_screen_and_shows_every_part():
     segments = tuple(Segment(label=g, value=v, glyph=g, style="") for g, v in (("A", 50.0), ("B", 0.1), ("C", 0.0)))
     bar = Bar(segments=segments, scale=100.0, mark=90.0, mark_label="limit")
@@ -317,3 +340,19 @@ def test_the_rate_of_an_operator_is_its_work_over_its_time_as_in_the_total() -> 
     row = next(one for one in stage["operators"] if one["name"] == "down_proj")
     assert cells["down_proj"] == fmt.rate(row["flops"] / row["time_s"])
     assert table.total[at] == fmt.rate(stage["flops"] / stage["time_s"])
+
+
+def test_what_all_points_of_a_sweep_share_stands_above_its_table_once(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["sweep", "phi-2", "--hardware", "h100", "--batch-size", "1,2", "--input-len", "256"]
+    assert main(words) == 0
+    above, _, table = capsys.readouterr().out.partition("\n\n")
+    assert "Workload        input 256, output 128" in above.splitlines()
+    assert table.split()[:2] == ["Batch", "TTFT"]
+
+
+def test_a_sweep_of_more_points_than_are_shown_names_what_differs_beyond_them(capsys):
+    assert main(["sweep", "phi-2", "--hardware", "h100,a100", "--batch-size", "1:250", "--efficiency", "ideal"]) == 0
+    above, _, table = capsys.readouterr().out.partition("\n\n")
+    assert "h100" not in above
+    assert table.startswith("Hardware") and "… 300 more points" in table

@@ -54,6 +54,7 @@ def test_formulas_have_their_value(term: object, formula: str, value: float) -> 
         (A * (B > 3.0), A),
         (A * 1.0, A),
         (np.maximum(A, 1.0), A),
+        (np.maximum(A, _leaf("least", 1e-30)), A),  # a guard against a division by 0
         (np.where(A > B, A, B), A),
         (B + (A > B) * (A - B), A),
         (A / (A / B), B),

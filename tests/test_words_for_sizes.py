@@ -63,7 +63,7 @@ def test_only_whole_numbers_take_suffixes() -> None:
 def test_fractions_and_bandwidths_in_gb_per_s_take_no_suffix(capsys: pytest.CaptureFixture[str]) -> None:
     """Rates are decimal, so 1k GB/s would be 1,000 and not 1,024."""
     plot = ["plot", "bandwidth", "llama-3.2-1b", "--hardware", "h100", "--bandwidth", "1k"]
-    assert "bandwidth is '1k'; allowed: whole numbers" in refusal(plot, capsys)
+    assert "bandwidth: '1k' is not a number or a range; allowed: 8" in refusal(plot, capsys)
     assert "is '0.001k'; allowed: above 0" in refusal([*ANALYZE, "--gpu-memory-utilization", "0.001k"], capsys)
 
 
@@ -106,7 +106,7 @@ def test_concurrency_is_answered_with_the_batch_size(option: str, capsys: pytest
             "max_model_len is 1024; it needs an engine, such as vllm",
         ),
         ("analyze gpt2 --hardware h100 --max-num-seqs 8", "max_num_seqs is 8; it needs an engine, such as vllm"),
-        ("models show gpt2 --concurrency 8", "No such option: --concurrency"),
+        ("models show gpt2 --concurrency 8", "no such option: --concurrency (llmviewer models show --help lists all)"),
     ],
 )
 def test_only_options_of_the_command_are_advised(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

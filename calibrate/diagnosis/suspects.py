@@ -75,7 +75,7 @@ def _slow_operators(case: Case) -> Iterator[Suspect]:
     alike, factor = _alike(case.found)
     if alike:
         amount = sum(one.measured_s - one.predicted_s for one in alike.values())
-        text = f"all kernels take about {short(factor)} x their predicted time"
+        text = f"all kernels take about {short(factor)} times their predicted time"
         remedy = "look for a limit of clock or power (nvidia-smi -q -d CLOCK,POWER), another chip, or other work"
         yield Suspect(text=text, amount_s=amount, remedy=remedy)
     for part in case.parts:
@@ -91,7 +91,7 @@ def _slow(case: Case, one: OperatorTimes) -> str:
     many = too_many(one, case.found.passes) if case.found.phases else ""
     why = UNFUSED if is_unfused(one) else many
     beyond = "" if names.is_inside(one) else ", above the 80 % interval"
-    return f"{one.name} takes {times} x its predicted time{beyond}" + (f": {why}" if why else "")
+    return f"{one.name} takes {times} times its predicted time{beyond}" + (f": {why}" if why else "")
 
 
 def _alike(found: Comparison) -> tuple[dict[str, OperatorTimes], float]:
@@ -139,7 +139,7 @@ def _extra_kernels(case: Case) -> Iterator[Suspect]:
         kinds.setdefault(where.partition(" beside ")[0], {})[where] = seconds
     for kind, places in kinds.items():
         longest, *others = sorted(places, key=lambda where: -places[where])
-        more = f" and {len(others)} other operators" if others else ""
+        more = f" and {len(others)} other operator{'s' if len(others) > 1 else ''}" if others else ""
         text = f"kernels that the prediction does not have: {longest}{more}, such as {_example(case, longest)}"
         yield Suspect(text=text, amount_s=sum(places.values()), remedy=OPTIONS_OF.get(kind, LAUNCHED_BY))
     for name in BESIDE:

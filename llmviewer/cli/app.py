@@ -11,18 +11,7 @@ import typer
 
 from llmviewer.cli import process
 from llmviewer.cli.help import MAX_WIDTH, PanelCommand
-from llmviewer.core.errors import UserError, printable, unknown
-
-#: Messages of the parser repeat the word they reject, which may be long.
-MAX_MESSAGE_CHARACTERS = 300
-#: Options of servers, of their benchmarks and of other commands -> the options to use where a command has them.
-INSTEAD = {
-    "--concurrency": ("--batch-size",),
-    "--max-concurrency": ("--batch-size",),
-    "--input-len": ("--context",),
-    "--device": ("--hardware",),
-    "--gpu": ("--hardware",),
-}
+from llmviewer.core.errors import UserError, unknown
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
@@ -44,7 +33,9 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
 
         raise advised(words, error) from error
     except Exception as error:
-        raise _one_line(error) from error
+        from llmviewer.cli.usage import one_line
+
+        raise one_line(error, words) from error
     return status if isinstance(status, int) else 0
 
 
@@ -108,16 +99,3 @@ def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
         app.command(name, cls=PanelCommand, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(
             loaded.command
         )
-
-
-def _one_line(error: Exception) -> Exception:
-    """A usage error of the parser as a UserError; any other exception unchanged."""
-    message = getattr(error, "format_message", None)
-    if message is None:
-        return error
-    unknown_option, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
-    known = {word for one in context.command.params for word in one.opts} if context else set()
-    instead = [word for word in INSTEAD.get(unknown_option, ()) if word in known]
-    if instead:
-        return UserError(f"no such option: {unknown_option}; use {' and '.join(instead)}")
-    return UserError(printable(" ".join(str(message()).split()), MAX_MESSAGE_CHARACTERS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ MAX_COMMAND_CHARACTERS = 300
 SINGLE = {"analyze": ("model", "hardware", *OPTIONS), "compare": tuple(WORKLOAD)}
 #: Options of these commands that `sweep` does not have.
 NOT_IN_SWEEP = ("--no-fit-check",)
+#: A number with commas between its thousands, or a list.
+THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 
 
 def advised(words: list[str], error: UserError) -> UserError:
@@ -28,9 +31,9 @@ def advised(words: list[str], error: UserError) -> UserError:
     commas = {text: text.replace(";", ",") for name, text in lists.items() if _separator(name) == ","}
     kept = [commas.get(word, word) for word in words[1:] if command != "sweep" or word not in NOT_IN_SWEEP]
     line = printable(shlex.join(["llmviewer", command, *kept]), MAX_COMMAND_CHARACTERS)
-    return UserError(
-        f"{rejected} is {quoted(lists[rejected])}; {words[0]} takes one value; for lists use {command}: {line}"
-    )
+    text = lists[rejected]
+    one = f", {text.replace(',', '')} without commas" if rejected in WORKLOAD and THOUSANDS.fullmatch(text) else ""
+    return UserError(f"{rejected} is {quoted(text)}; {words[0]} takes one value{one}; for lists use {command}: {line}")
 
 
 def _given(words: list[str]) -> Iterator[tuple[str, str]]:

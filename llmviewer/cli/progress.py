@@ -9,7 +9,10 @@ from typing import Any
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr after one second; yields a function that takes the number of new points."""
+    """Show a progress bar on stderr after one second, if it is a terminal.
+
+    Yields a function that takes the number of new points.
+    """
     import time
 
     started = time.monotonic()
@@ -39,7 +42,9 @@ def _bar(total: int) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True))
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
     bar.add_task("points", total=total)
     bar.start()
     return bar

@@ -67,12 +67,15 @@ def table(chunks: Iterator[Columns], path: str | None) -> None:
     from llmviewer.reports import screen, sweep_page, terminal
 
     shown: list[Columns] = []
+    varied: set[str] = set()
     points = 0
     for columns in chunks:
+        start = shown[0] if shown else columns
+        varied.update(name for name in columns.keys() - varied if np.any(columns[name] != start[name][0]))
         if points < MAX_TERMINAL_ROWS:
             shown.append(columns)
         points += len(columns["batch_size"])
     first = {name: [value for columns in shown for value in columns[name]][:MAX_TERMINAL_ROWS] for name in shown[0]}
     with open_output(path) as stream:
-        page = sweep_page.page(first, max(points - MAX_TERMINAL_ROWS, 0))
+        page = sweep_page.page(first, max(points - MAX_TERMINAL_ROWS, 0), varied)
         stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.from_stream(stream)))

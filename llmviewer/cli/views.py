@@ -27,10 +27,10 @@ class Views:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
 
 
-#: Suffix of an output file -> its format.
+#: Suffix of an output file -> its format, which not every command has; pictures are drawn by `plot`.
 SUFFIXES = {
     ".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx",
-    ".parquet": "parquet",
+    ".parquet": "parquet", ".pdf": "pdf", ".png": "png", ".svg": "svg",
 }  # fmt: skip
 
 

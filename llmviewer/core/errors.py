@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Number
 
 #: An error lists at most this many names; `list` commands show longer lists.
@@ -59,13 +59,22 @@ def quoted(value: object) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def unknown(noun: str, word: object, known: Iterable[str], *, where: str = "", hint: str = "") -> UserError:
+def unknown(
+    noun: str,
+    word: object,
+    known: Iterable[str],
+    *,
+    where: str = "",
+    hint: str = "",
+    elsewhere: Mapping[str, str] | None = None,
+) -> UserError:
     """An error for a name that is not in `known`; lists the known names if they are few.
 
-    noun: what the name is of.  where: the file or field that has it.  hint: further advice.
+    noun: what the name is of.  where: the file or field that has it.  hint: further advice.  elsewhere: names that
+    other programs have, in lower case -> the known name.
     """
     names = sorted(known)
-    close = nearest(str(word), names) if isinstance(word, str) else None
+    close = ((elsewhere or {}).get(word.lower()) or nearest(word, names)) if isinstance(word, str) else None
     listed = f"; allowed: {', '.join(names)}" if len(names) <= MAX_LISTED_NAMES else ""
     guess = f"; did you mean '{close}'?" if close else ""
     message = f"unknown {noun} {quoted(word)}{listed}{guess}{f' ({hint})' if hint else ''}"

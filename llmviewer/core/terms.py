@@ -20,6 +20,8 @@ from llmviewer.core.recording import Value
 
 #: Functions of one array that leave a single number as it is.
 SAME = (np.any, np.all, np.max, np.min, np.asarray, np.atleast_1d)
+#: Numbers up to this one stand for 0, so that code can divide by them.
+NOTHING = 1e-20
 
 
 class Term(Value):
@@ -131,8 +133,8 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _limit(a: Any, b: Any, best: Callable[..., Any]) -> Any:
-    """The larger or smaller of two where the other one is a plain number, 0, or the same."""
-    if type(a) is Term and type(b) is Term and raw(a) * raw(b) != 0.0 and a is not b:
+    """The larger or smaller of two where the other one is a plain number, the same, or as good as 0."""
+    if type(a) is Term and type(b) is Term and a is not b and min(abs(raw(a)), abs(raw(b))) > NOTHING:
         return None
     chosen, other = (a, b) if best(raw(a), raw(b)) == raw(a) else (b, a)
     return chosen if type(chosen) is Term or type(other) is not Term else None

@@ -183,16 +183,17 @@ def _array(numbers: Sequence[int]) -> Array:
 def _range(name: str, part: str, parse: Callable[[str], object]) -> Sequence[int]:
     pieces = part.split(":")
     step = pieces.pop() if len(pieces) == 3 else "+1"
-    if len(pieces) > 2 or step[:1] not in ("+", "*"):
+    numbers = [parse(piece) for piece in (pieces[0], pieces[-1], step[1:])]
+    if len(pieces) > 2 or step[:1] not in ("+", "*") or any(isinstance(number, str) for number in numbers):
         raise UserError(f"{name}: {quoted(part)} is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
-    first, last, by = (whole_number(name, parse(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
+    first, last, by = (whole_number(name, number) for number in numbers)
     if step[0] == "*" and by < 2:
         raise UserError(f"{name}: {quoted(part)} multiplies by {by}; allowed: 2 or more")
     if last < first:
         raise UserError(f"{name}: {quoted(part)} ends before it begins")
     if step[0] == "+":
         return range(first, last + 1, by)
-    numbers = [first]
-    while numbers[-1] * by <= last:
-        numbers.append(numbers[-1] * by)
-    return numbers
+    values = [first]
+    while values[-1] * by <= last:
+        values.append(values[-1] * by)
+    return values

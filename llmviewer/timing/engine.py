@@ -238,6 +238,12 @@ class Engine:
 
 #: No engine, only kernels.  TensorRT-LLM's block-scaled products, as vLLM's were timed with their host launch.
 KERNELS_ONLY = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
+#: Names that engines have elsewhere -> preset.
+ELSEWHERE = {
+    **dict.fromkeys(("tensorrt", "tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm"),
+    **dict.fromkeys(("transformers", "huggingface", "hf"), "torch-eager"),
+    "ollama": "llama.cpp",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -251,11 +257,12 @@ PRESETS: file_cache.CacheOfFiles[Engine] = file_cache.CacheOfFiles()
 
 def load(text: str) -> Engine:
     """An engine preset by name, or by name and version (`vllm==0.19`).  Raises UserError for an unknown name."""
-    name, version = engine_memory.split_version(text)
+    typed, version = engine_memory.split_version(text)
+    name = typed.lower()
     if name == KERNELS_ONLY.name and not version:
         return KERNELS_ONLY
     if name not in names():
-        raise unknown("engine", name, names())
+        raise unknown("engine", typed, names(), elsewhere=ELSEWHERE)
     path = data.folder(FOLDER) / f"{name}.yaml"
     return replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
 

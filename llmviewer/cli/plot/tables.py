@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core import arguments, data
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def is_benchmark(path: str) -> bool:
     """Whether a file is one of a benchmark program, which options of a run complete."""
     from llmviewer.calibrate.readers import files
 
+    if path and not Path(path).exists():
+        raise UserError(f"no file {quoted(path)}")
     return files.is_benchmark(Path(path))
 
 

@@ -120,7 +120,7 @@ def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
     if asked is None and len(parts) == 3 and parts[0] == "stages" and parts[1] in STAGES and parts[2] in FIGURES:
         asked = parts[1], "", parts[2]
     if asked is None:
-        raise unknown("number", name, names())
+        raise unknown("number", name, names(), hint="see `llmviewer explain list`")
     stage, operator, field = asked
     if stage == "decode" and one.analysis.model.is_encoder:
         raise UserError(

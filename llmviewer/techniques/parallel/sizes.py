@@ -44,8 +44,8 @@ def _expert(text: str) -> Change:
         p = system.parallelism
         if devices not in (1, p.tensor * p.data):
             raise UserError(
-                f"--expert-parallel-size {devices}: experts are distributed over the tensor and data groups; "
-                f"allowed: 1, or {p.tensor * p.data} = tensor {p.tensor} x data {p.data}"
+                f"--expert-parallel-size is {devices}; allowed: 1, or the devices of tensor and data parallelism, over "
+                f"which experts are distributed: {p.tensor} x {p.data} = {p.tensor * p.data}"
             )
         return with_parallelism(system, replace(p, expert=devices))
 

@@ -30,6 +30,12 @@ _KEYS_AND_VALUES = re.compile(r"k(\d{1,3})v(\d{1,3})", re.ASCII)
 _GRAMMAR = re.compile(r"w(\d{1,3})a(\d{1,3})(?:kv(\d{1,3}))?((?:-[a-z0-9]+)*)", re.ASCII)
 #: Schemes suggested for a misspelled name, in addition to the presets.
 _EXAMPLES = ("w4a16", "w8a16", "w8a8", "w8a8-fp8", "w4a8", "w4a8-fp8", "w4a4", "w8a8kv8", "w4a16kv8", "w8a8kv4")
+#: Names that other programs have for schemes.
+_ELSEWHERE = {
+    **dict.fromkeys(("int4", "4bit", "4-bit", "w4", "q4"), "w4a16"),
+    **dict.fromkeys(("8bit", "8-bit", "w8", "q8"), "w8a16"),
+    "fp4": "nvfp4",
+}
 
 
 def parse_scheme(text: str) -> QuantizationScheme:
@@ -59,8 +65,9 @@ def _preset(name: str, text: str) -> QuantizationScheme:
 
     if name not in PRESETS:
         examples = "none, fp8, int8, awq, gptq, mxfp4, nvfp4, bitsandbytes"
-        hint = f"w#a#[kv#][-fp8|-int8|-nvfp4 ...], or one of {len(PRESETS)} names: {examples} ...: docs/quantization.md"
-        raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint)
+        listed = "`llmviewer techniques show quantization` lists them"
+        hint = f"w#a#[kv#][-fp8|-int8|-nvfp4 ...], or one of {len(PRESETS)} names: {examples} ...; {listed}"
+        raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint, elsewhere=_ELSEWHERE)
     return PRESETS[name]
 
 
