@@ -11,7 +11,7 @@ import yaml
 
 from llmviewer.calibrate.conformal import errors, quantiles
 from llmviewer.core.counts import Array
-from llmviewer.timing import engine
+from llmviewer.timing import engine_fields
 from llmviewer.timing.engine import Engine
 
 #: Fewest rows of a metric for which quantiles are stored.
@@ -50,7 +50,11 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
 
     fits: generation of chips, or first of older versions -> fit to its rows; "": to all other rows.
     """
-    kept = {key: value for key, value in content.items() if key in (*engine.TEXT_KEYS, *engine.NUMBER_KEYS, "borrowed")}
+    kept = {
+        key: value
+        for key, value in content.items()
+        if key in (*engine_fields.TEXT_KEYS, *engine_fields.NUMBER_KEYS, "borrowed")
+    }
     fitted = fits[""].engine
     numbers = {"interference": fitted.interference}
     numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}

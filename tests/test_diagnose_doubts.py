@@ -198,7 +198,7 @@ def test_shapes_that_state_other_work_are_named_as_shapes() -> None:
 def test_one_factor_on_all_kernels_is_one_suspect() -> None:
     answer = _diagnosed(_recording(slower=1.5))
     first, *others = answer["suspects"]
-    assert first["text"] == "all kernels take about 1.5 x their predicted time"
+    assert first["text"] == "all kernels take about 1.5 times their predicted time"
     assert "clock or power" in first["try"]
     assert first["amount_s"] > 0.9 * answer["difference_s"]
     assert not [one for one in others if "x its predicted time" in one["text"]]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from llmviewer.core import data, file_cache
 from llmviewer.core.counts import Count, present
-from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import engine_fields, engine_memory, engine_rounds, engine_work
 from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
-from llmviewer.timing.engine_work import FACTORS, Seconds, unbounded
+from llmviewer.timing.engine_work import Seconds, unbounded
 
 FOLDER = "calibrate/engines"
 #: Name of the pass by which a preset states how its requests choose experts.
@@ -38,19 +37,10 @@ CONSTANTS: dict[str, str] = {
 }
 #: Constants that are not times of a pass.
 NOT_OF_PASSES = ("eager", "expert", "request")
-TEXT_KEYS = (
-    *("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "accumulation", "source"),
-)
-NUMBER_KEYS = (
-    *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
-    *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew", "uncompiled"),
-)
 #: Launch times that published runs without graphs imply over `uncompiled`: 35 and 68 of 50 us (docs/calibration.md).
 LAUNCH_RANGE = (0.7, 1.36)
 #: Generation -> the maker's earlier one, whose fields it takes if a preset has none of its own.
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
-#: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
-FITTED_KEYS = ("error", "residuals", "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +148,9 @@ class Engine:
         if generation in self.generations:
             return replace(self, **self.generations[generation])
         earlier = self.generations.get(EARLIER_GENERATIONS.get(generation, ""), {})
-        return replace(self, **{name: value for name, value in earlier.items() if name not in FITTED_KEYS})
+        return replace(
+            self, **{name: value for name, value in earlier.items() if name not in engine_fields.FITTED_KEYS}
+        )
 
     @property
     def first_version(self) -> str:
@@ -269,31 +261,4 @@ def load(text: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    parts = ("constants", "factors", "borrowed", "generations", "versions", "memory", "rounds")
-    known = (*TEXT_KEYS, *NUMBER_KEYS, *parts, *FITTED_KEYS)
-    data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
-    generations = content.get("generations") or {}
-    for where, part in ((name, content), *((f"{name}: {own}", generations[own]) for own in generations)):
-        data.check_keys(part.get("constants") or {}, CONSTANTS, (), f"{where}: constants")
-        data.check_keys(part.get("factors") or {}, FACTORS, (), f"{where}: factors")
-    texts = {key: str(content[key]) for key in TEXT_KEYS if key in content}
-    try:
-        stated = {key: float(content[key]) for key in NUMBER_KEYS if key in content}
-        return Engine(
-            name=name,
-            **texts,  # type: ignore[arg-type]
-            **stated,  # type: ignore[arg-type]
-            constants=MappingProxyType(engine_fields.numbers(content["constants"])),
-            factors=MappingProxyType(engine_fields.numbers(content.get("factors"))),
-            borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
-            generations={
-                str(own): engine_fields.of_generation(part, f"{name}: {own}") for own, part in generations.items()
-            },
-            versions=engine_fields.versions(name, content.get("versions") or {}, CONSTANTS),
-            error=content.get("error", {}),
-            memory_versions=engine_memory.parse(name, content.get("memory")),
-            residuals=engine_fields.residuals(content),
-            round_versions=engine_rounds.parse(name, content.get("rounds")),
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"engine {name}: {printable(error, 120)}; expected numbers") from error
+    return Engine(name=name, **engine_fields.of_file(name, content, CONSTANTS))
