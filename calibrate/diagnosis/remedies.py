@@ -44,17 +44,24 @@ def is_unfused(one: OperatorTimes) -> bool:
 
 def of_operator(found: Comparison, one: OperatorTimes) -> str:
     """The first remedy that names of the kernels of an operator suggest."""
-    kernels = " ".join(one.kernels)
     if one.kind == "collective":
         return "check the link (nvidia-smi topo -m, nvidia-smi nvlink -s) and whether the engine's own all-reduce is on"
     if _falls_back(one):
         return f"{one.dtype} was expected and 16-bit kernels ran: look for the fallback in the engine's log"
-    if one.kind == "attention" and (is_unfused(one) or PORTABLE.search(kernels)):
-        portable = f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
-        return FUSED_BACKEND if is_unfused(one) else portable
+    if backend := _other_backend(one):
+        return backend
     if found.phases and too_many(one, found.passes):
         return "one kernel that does the work of all (a newer build, fused operators of the engine, torch.compile)"
     return _measuring(found, one)
+
+
+def _other_backend(one: OperatorTimes) -> str:
+    """Another attention backend, for an unfused one or one that runs on every chip; empty for other kernels."""
+    if is_unfused(one):
+        return FUSED_BACKEND
+    if one.kind == "attention" and PORTABLE.search(" ".join(one.kernels)):
+        return f"another attention backend of the engine: {next(iter(one.longest))[:40]} runs on every chip"
+    return ""
 
 
 def _measuring(found: Comparison, one: OperatorTimes) -> str:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis, analyze
-from llmviewer.analysis.system import System
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Step
 from llmviewer.result.describe import number
 from llmviewer.result.stages import request_at, system_at, value_at
 from llmviewer.techniques.sparsity.early_exit import ExitingStep
-from llmviewer.techniques.sparsity.exit_options import NAME, parse
+from llmviewer.techniques.sparsity.exit_options import plan_of, without_exits
 
 
-def exit_object(analysis: Analysis, point: int) -> dict[str, Any] | None:
-    """The early_exit object of one point; None without early exit.
+def exit_object(analysis: Analysis, point: int) -> dict[str, Any]:
+    """The early_exit object of one point of a system with early exit.
 
     layers: those that a token passes.  token_layers, step_layers: how many of them a token and the deepest token of a
     decode step run (of an encoder: a sequence and the pass), means over the answer.  time_s, plain_time_s: time per
     output token after the first with and without exits (of an encoder, and of answers of one token: TTFT).
     """
-    name = next((applied.name for applied in analysis.system.passes if applied.name.startswith(f"{NAME}(")), None)
-    if name is None:
-        return None
-    plan = parse(name.removeprefix(f"{NAME}(").removesuffix(")"))
+    plan = plan_of(analysis.system)
     step = ExitingStep.of(plan, _last_pass(analysis, point), np.nan)
     system, request = system_at(analysis, point), request_at(analysis, point)
-    plain = analyze(analysis.model, _all_layers(system, name), request)
+    plain = analyze(analysis.model, without_exits(system), request)
     own, other = _seconds(analysis, point), _seconds(plain, 0)
     return {
         "layers": len(step.runs),
@@ -47,12 +42,6 @@ def _last_pass(analysis: Analysis, point: int) -> Graph:
     plan = analysis.schedule
     last = np.flatnonzero(plan.point_of_pass[: plan.shown] == point)[-1:]
     return analysis.model.graph(Step(tuple(group.select(last) for group in plan.step.groups)))
-
-
-def _all_layers(system: System, name: str) -> System:
-    """The system without the exits that are listed as `name`."""
-    kept = tuple(applied for applied in system.passes if applied.name not in ("exit_checks", name))
-    return replace(system, passes=kept, exits=None, over_answer=None)
 
 
 def _seconds(analysis: Analysis, point: int) -> float:

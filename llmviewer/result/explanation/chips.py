@@ -26,31 +26,26 @@ def sheet(chip: Chip, key: str) -> str:
 
 def chip_of_terms(chip: Chip, prefix: str = "") -> Chip:
     """The chip with its figures as terms.  prefix: of their names, such as `host_` for the CPU of a host."""
-    traced = copy(chip)
+    changed: dict[str, Any] = {}
     for name, info in FIGURES.items():
         value = getattr(chip, name)
         word = prefix + WORDS.get(name, name)
         if name in PER_DTYPE:
-            given: Any = {
+            changed[name] = {
                 dtype: leaf(f"{dtype}_{word}", rate, info.unit, sheet(chip, f"{name}.{dtype}"))
                 for dtype, rate in value.items()
             }
         else:
             unit = "" if info.unit in ("1", "x") else info.unit
-            given = None if value is None else leaf(word, value, unit, sheet(chip, name))
-        object.__setattr__(traced, name, given)
-    links = {
+            changed[name] = None if value is None else leaf(word, value, unit, sheet(chip, name))
+    changed["links"] = {
         name: with_fields(link, bandwidth_bytes_per_s=leaf(
             f"{name.replace('-', '_')}_rate", link.bandwidth_bytes_per_s, "byte/s",
             sheet(chip, f"links.{name}.bandwidth_bytes_per_s"),
         )) for name, link in chip.links.items()
     }  # fmt: skip
-    made: Chip = with_fields(
-        traced,
-        links=links,
-        basis=None if chip.basis is None else chip_of_terms(chip.basis),
-        host=None if chip.host is None else _host(chip, chip.host),
-    )
+    basis = chip.basis and chip_of_terms(chip.basis)
+    made: Chip = with_fields(chip, **changed, basis=basis, host=chip.host and _host(chip, chip.host))
     return made
 
 
@@ -61,7 +56,7 @@ def _host(chip: Chip, host: Host) -> Host:
         for name, source in SOURCES.items()
     }
     rate = leaf("host_bandwidth", host.bandwidth_bytes_per_s, "byte/s", sheet(chip, "host.bandwidth_bytes_per_s"))
-    cpu = None if host.cpu is None else chip_of_terms(host.cpu, "host_")
+    cpu = host.cpu and chip_of_terms(host.cpu, "host_")
     made: Host = with_fields(host, cpu=cpu, bandwidth_bytes_per_s=rate, disk=_disk(chip, host.disk), **changed)
     return made
 

@@ -125,7 +125,7 @@ def _shape(shape: Any, one: Pass) -> Any:
         value = getattr(shape, name)
         sized = isinstance(value, (float, int, np.ndarray)) and not isinstance(value, bool)
         changed[name] = _count(name, value, one.at, source) if sized else _shape(value, one)
-    return with_fields(copy(shape), **changed)
+    return with_fields(shape, **changed)
 
 
 def _count(name: str, value: Any, at: At, source: str, about: Any = None) -> Any:

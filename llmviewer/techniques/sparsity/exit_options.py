@@ -20,8 +20,8 @@ from llmviewer.techniques.sparsity.exit_stages import in_pipeline
 from llmviewer.techniques.technique import Change, Parameter, Technique
 
 WHERE = "--early-exit"
-#: Name under which results list the technique, before its parameters.
-NAME = "early_exit"
+#: Names under which results list the technique, before its parameters, and the checks of confidence.
+NAME, CHECKS = "early_exit", "exit_checks"
 _MEAN = Parameter(name="mean", low=0.0, high=1.0)
 _TAU = Parameter(name="tau", low=0.0, high=100.0)
 _DEFICIENT = Parameter(name="deficient", low=1, high=1000, whole=True)
@@ -121,13 +121,30 @@ def _make(text: str) -> Change:
         if plan.fill is Fill.PIPELINE and system.parallelism.pipeline == 1:
             raise UserError(f"{WHERE}: kv=pipeline needs pipeline stages; add --pipeline-parallel-size 2 or more")
         checks = AppliedTechnique(
-            name="exit_checks", make=lambda _: exit_checks(plan.exits, plan.confidence, jump=plan.jump)
+            name=CHECKS, make=lambda _: exit_checks(plan.exits, plan.confidence, jump=plan.jump)
         )  # first, so that later passes quantize, fuse and shard the checks too
         changed = replace(system, passes=(checks, *system.passes)).listing(name)
         over_answer = partial(_exiting, plan=plan, name=name) if plan.exits.end is not None else None
         return replace(_exiting(changed, np.nan, plan=plan, name=name), over_answer=over_answer)
 
     return change
+
+
+def plan_of(system: System) -> EarlyExit:
+    """The plan of a system that lists early exit."""
+    return parse(_listed(system).removeprefix(f"{NAME}(").removesuffix(")"))
+
+
+def without_exits(system: System) -> System:
+    """The system whose tokens all pass the layers that those of this one, which lists early exit, may skip."""
+    left_out = (CHECKS, _listed(system))
+    kept = tuple(applied for applied in system.passes if applied.name not in left_out)
+    return replace(system, passes=kept, exits=None, over_answer=None)
+
+
+def _listed(system: System) -> str:
+    """The name under which a system lists early exit."""
+    return next(applied.name for applied in system.passes if applied.name.startswith(f"{NAME}("))
 
 
 def _exiting(system: System, place: Count, *, plan: EarlyExit, name: str) -> System:
