@@ -102,13 +102,18 @@ def _round(c: Configuration) -> tuple[float, float]:
 
 
 def configuration_rows(first: Configuration) -> dict[str, Show]:
-    """Returns the properties of a configuration, including every technique."""
+    """Returns the properties of a configuration, including every technique and the sizes of the request."""
 
     def technique(name: str) -> Show:
         return lambda c: str(c["techniques"][name]) or "–"
 
     titles = {name: name.replace("_", " ").capitalize().replace("Kv ", "KV ") for name in first["techniques"]}
-    return PROPERTIES | {title: technique(name) for name, title in titles.items()}
+    return PROPERTIES | {title: technique(name) for name, title in titles.items()} | {"Workload": _workload}
+
+
+def _workload(c: Configuration) -> str:
+    sizes = [fmt.whole(c["workload"][name]) for name in ("batch_size", "input_len", "output_len")]
+    return "batch {}, input {}, output {}".format(*sizes)
 
 
 def page(comparison: Comparison) -> Page:
@@ -135,13 +140,8 @@ def side_by_side(configurations: list[Configuration]) -> Page:
 
 def _common(configurations: list[Configuration], differing: list[str]) -> Facts:
     first = configurations[0]
-    sizes = first["workload"]
     pairs = [(label, show(first)) for label, show in configuration_rows(first).items() if label not in differing]
-    workload = (
-        f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
-        f"output {fmt.whole(sizes['output_len'])}"
-    )
-    return Facts(lines=(*pairs, ("Workload", workload), *_times(configurations), *_limits(configurations)))
+    return Facts(lines=(*pairs, *_times(configurations), *_limits(configurations)))
 
 
 def _limits(configurations: list[Configuration]) -> list[tuple[str, str]]:

@@ -11,7 +11,9 @@ import pytest
 
 from llmviewer import analyze
 from llmviewer.cli import main
+from llmviewer.reports import comparison_page, screen, terminal
 from llmviewer.reports.letters import MAX_TEXT_LENGTH, letters
+from llmviewer.reports.report import Report
 from llmviewer.result.comparison import Comparison
 
 BEST = "draft=llama-3.2-1b,tokens=best,acceptance=0.75"
@@ -89,6 +91,13 @@ def test_comparison_rows_have_devices_and_tokens_per_round() -> None:
     plain, blocks = Comparison(results=tuple(results)).rows()
     assert (plain["devices"], plain["drafted_tokens"], plain["tokens_per_round"]) == (1, 0, 1)
     assert (blocks["drafted_tokens"], blocks["tokens_per_round"]) == (7, 2)
+
+
+def test_requests_of_other_sizes_state_theirs() -> None:
+    """Sizes that all share stand above the table; others are a row, so that no memory stands beside another batch."""
+    results = {str(batch): analyze("llama-2-7b", "h200", batch_size=batch) for batch in (1, 8)}
+    text = terminal.text(comparison_page.side_by_side(Report(results=results).configurations), screen.FILE)
+    assert "batch 1, input 1,024, output 128" in text and "batch 8, input 1,024, output 128" in text
 
 
 def test_letters_replace_only_long_texts() -> None:

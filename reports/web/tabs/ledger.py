@@ -11,7 +11,7 @@ from llmviewer.reports.web.view import View
 ROWS = "LLMVIEWER_LEDGER"
 NOTE = (
     "Mean error of predictions of whole requests against published figures, at the last release. None of these figures "
-    "is fitted; `llmviewer calibrate ledger --rows` lists each of them."
+    "is fitted; the command llmviewer calibrate ledger --rows lists each of them."
 )
 
 
