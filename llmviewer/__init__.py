@@ -6,7 +6,14 @@ lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_fram
 
 from __future__ import annotations
 
+import os
+
 from llmviewer.core.version import __version__
+
+# A clone without symbolic links (Windows' default) has a text file where the link to ../calibrate would be; its folders
+# are then found beside the package.
+if not os.path.isdir(__path__[0] + "/calibrate"):  # noqa: PTH112 (`pathlib` takes long to import)
+    __path__.append(os.path.dirname(__path__[0]))  # noqa: PTH120
 
 __all__ = [
     "Advice",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -53,6 +58,44 @@ def test_every_package_with_data_exists_and_its_patterns_match(package: str) -> 
 def test_links_of_the_package_point_to_folders_of_the_checkout() -> None:
     for name in LINKED:
         assert (ROOT / "llmviewer" / name).resolve() == ROOT / name
+
+
+def without_links(folder: Path) -> Path:
+    """A checkout as `git -c core.symlinks=false clone` makes it: a text file with its target in place of each link."""
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "llmviewer", folder / "llmviewer", ignore=unwanted, symlinks=True)
+    for name in LINKED:
+        (folder / "llmviewer" / name).unlink()
+        (folder / "llmviewer" / name).write_text(f"../{name}", encoding="utf-8")
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def test_a_clone_without_symbolic_links_answers_and_installs_the_same_packages(tmp_path: Path) -> None:
+    def said(folder: Path, *words: str) -> str:
+        outside = {**os.environ, "PYTHONPATH": str(folder)}
+        return subprocess.run(
+            [sys.executable, *words], cwd=folder, env=outside, capture_output=True, text=True, check=True
+        ).stdout
+
+    clone = without_links(tmp_path)
+    script = (
+        "import json, sys, types, setuptools; setuptools.setup = lambda **found: print(json.dumps(found)); "
+        "exec(open('setup.py').read())"
+    )
+    ours, theirs = (json.loads(said(folder, "-c", script)) for folder in (ROOT, clone))
+    assert theirs["packages"] == ours["packages"] and len(theirs["packages"]) > 40
+    assert (ours["package_dir"], theirs["package_dir"]) == ({}, {f"llmviewer.{name}": name for name in LINKED})
+    words = ("-m", "llmviewer", "analyze", "llama-3.1-8b", "--hardware", "h100", "--engine", "vllm", "--format", "json")
+    assert said(clone, *words) == said(ROOT, *words)
+    reads = (
+        "from llmviewer.core import data, files\n"
+        "with files.only_package_data(): print(data.find('hardware_specs', 'a6000', 'chip')[0], "
+        "len(data.read_yaml(data.folder('model_configs') / 'llama-2-7b.yaml')))"
+    )
+    assert said(clone, "-c", reads).startswith(str(clone / "hardware_specs" / "a6000.yaml"))
 
 
 def test_licence_and_citation_agree_with_the_metadata() -> None:

@@ -25,8 +25,9 @@ _STEMS: file_cache.CacheOfFiles[Mapping[str, str]] = file_cache.CacheOfFiles()
 
 
 def folder(name: str) -> Path:
-    """The path of a data folder of the package."""
-    return ROOT / name
+    """The path of a data folder of the package; in a clone without symbolic links some stand beside it."""
+    path = ROOT / name
+    return path if path.is_dir() else ROOT.parent / name
 
 
 def stems(name: str) -> list[str]:
@@ -94,8 +95,11 @@ def _is_there(path: Path) -> bool:
 
 
 def display_path(path: Path) -> str:
-    """The path as provenance prints it; relative to the package if it is inside."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    """The path as provenance prints it; relative to the package if it is of it."""
+    root = next((root for root in (ROOT, *files.BESIDE) if path.is_relative_to(root)), None)
+    if root is None:
+        return str(path)
+    return str(path.relative_to(ROOT if root == ROOT else ROOT.parent))
 
 
 def read_text(path: Path, max_bytes: int, kind: str = "not a config or a spec") -> str:

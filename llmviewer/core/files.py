@@ -24,6 +24,17 @@ _RESTRICTED: ContextVar[bool] = ContextVar("restricted", default=False)
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 (read at each start)
 
 
+def _beside() -> tuple[str, ...]:
+    """Folders of the package that stand beside it; none but in a clone without symbolic links."""
+    if os.path.isdir(f"{PACKAGE}/calibrate"):  # noqa: PTH112
+        return ()
+    folders = (os.path.join(os.path.dirname(PACKAGE), name) for name in os.listdir(PACKAGE))  # noqa: PTH118, PTH120, PTH208
+    return tuple(folder for folder in folders if os.path.isdir(folder))  # noqa: PTH112
+
+
+BESIDE = _beside()
+
+
 @contextmanager
 def only_package_data() -> Iterator[None]:
     """Refuse, within this context, every file that a visitor of a server may name.
@@ -56,7 +67,7 @@ def check_allowed(path: str | Path) -> None:
 
 def is_of_package(path: str | Path) -> bool:
     """Whether a path leads into the package, by its text alone: nothing is looked up on the disk."""
-    return os.path.abspath(path).startswith(PACKAGE + os.sep)  # noqa: PTH100
+    return os.path.abspath(path).startswith(tuple(folder + os.sep for folder in (PACKAGE, *BESIDE)))  # noqa: PTH100
 
 
 def _refusal(path: object) -> UserError:

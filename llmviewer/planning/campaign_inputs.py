@@ -12,8 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core.data import ROOT
+from llmviewer.core.data import ROOT, display_path
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.files import BESIDE
 from llmviewer.core.version import __version__
 
 #: Content of a larger file is not read whole: its size and its beginning stand for it [byte].
@@ -60,15 +61,16 @@ def package_hash() -> str:
     """Hash of all code and data of the package, which is read once per process."""
     found = hashlib.sha256()
     for path in sorted(_package_files()):
-        found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+        found.update(f"{display_path(path)}\n".encode() + path.read_bytes())
     return found.hexdigest()
 
 
 def _package_files() -> Iterator[Path]:
     """Files of the package; its folders `reports`, `calibrate` and others are links in a checkout."""
-    for folder, folders, names in os.walk(ROOT, followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        yield from (Path(folder) / name for name in names if name.endswith(SUFFIXES))
+    for root in (ROOT, *map(Path, BESIDE)):
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            yield from (Path(folder) / name for name in names if name.endswith(SUFFIXES))
 
 
 def file_hash(path: str) -> str:
