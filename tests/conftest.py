@@ -6,10 +6,15 @@ import os
 import shutil
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # a busy machine is no failure; tracing, which explains a failure, hangs CPython 3.11 beside threads of native libraries
-settings.register_profile("untimed", deadline=None, phases=tuple(one for one in Phase if one is not Phase.explain))
+settings.register_profile(
+    "untimed",
+    deadline=None,
+    suppress_health_check=(HealthCheck.too_slow,),
+    phases=tuple(one for one in Phase if one is not Phase.explain),
+)
 settings.load_profile("untimed")
 
 #: Modules whose tests wait for a browser, a server or another process, which a busy machine may starve for seconds.

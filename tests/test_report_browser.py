@@ -17,7 +17,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
 
 #: Long enough for a busy machine [ms].
-PATIENCE = 60_000
+PATIENCE = 120_000
 VIEWPORT = {"width": 1360, "height": 900}
 
 
@@ -201,14 +201,14 @@ def roofs_shown(open_page: OpenPage) -> set[str]:
 
 
 def test_a_hidden_configuration_hides_its_roofs(open_page: OpenPage) -> None:
-    assert roofs_shown(open_page) == {"h100-sxm", "a100-80gb-sxm"}
-    toggle = open_page.page.locator("#plot-roofline .legendtoggle").first
-    toggle.click()
-    open_page.page.wait_for_timeout(1000)  # Plotly waits for a second click
-    assert roofs_shown(open_page) == {"a100-80gb-sxm"}
-    toggle.click()
-    open_page.page.wait_for_timeout(1000)
-    assert roofs_shown(open_page) == {"h100-sxm", "a100-80gb-sxm"}
+    for clicks, shown in enumerate(({"h100-sxm", "a100-80gb-sxm"}, {"a100-80gb-sxm"}, {"h100-sxm", "a100-80gb-sxm"})):
+        if clicks:
+            open_page.page.locator("#plot-roofline .legendtoggle").first.click()
+        for _ in range(PATIENCE // 100):  # Plotly waits for a second click
+            if roofs_shown(open_page) == shown:
+                break
+            open_page.page.wait_for_timeout(100)
+        assert roofs_shown(open_page) == shown
 
 
 def test_on_a_phone_markers_are_smaller_and_roofs_have_no_names(open_page: OpenPage) -> None:

@@ -13,7 +13,7 @@ from flask import Flask
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 #: Long enough for a busy machine [ms].
-PATIENCE = int(os.environ.get("PATIENCE", "20000"))
+PATIENCE = int(os.environ.get("PATIENCE", "120000"))
 #: Width and height of a desktop screen and of a phone [pixel].
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
