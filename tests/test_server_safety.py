@@ -229,7 +229,11 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The end of the time of the innermost function that has a limit."""
     monkeypatch.setattr(limits.threading, "Timer", Clock)
-    return lambda: Clock.made[-1].stop()
+
+    def over() -> None:
+        Clock.made[-1].stop()
+
+    return over
 
 
 def for_ever() -> None:

@@ -46,7 +46,7 @@ def doubts_of(found: Comparison, recording: Recording, chosen: Configuration, st
     chip, model = chosen.chip.name, chosen.model.name
     of_chip = [*other_chip(recording.device, chip, "the recording")] or [*_other_side(recording, chip)]
     of_model = [*_other_sizes(found, model), *_other_model(found, model)]
-    return [*of_chip, *of_model, *_other_work(found.seen, stated)]
+    return [*of_chip, *of_model, *_other_devices(recording, chosen), *_other_work(found.seen, stated)]
 
 
 def other_chip(device: str, chip: str, what: str) -> Iterator[Doubt]:
@@ -90,6 +90,16 @@ def _other_model(found: Comparison, model: str) -> Iterator[Doubt]:
     layers = f", which has attention in {runs[0].runs:g} layers" if runs else ""
     text = f"kernels of the same names run outside of the layers of {model}{layers}: it may not be the model that ran"
     yield Doubt(of=MODEL, text=text, remedy=f"check that MODEL is the one that ran; if it is, {BESIDE_IT}")
+
+
+def _other_devices(recording: Recording, chosen: Configuration) -> Iterator[Doubt]:
+    """The recording is of one of several processes, and the prediction is of another number of devices."""
+    devices, recorded = chosen.system.parallelism.devices, recording.world_size
+    if recorded > 1 and recorded != devices:
+        text = f"the recording is of one of {recorded:,} processes (world_size)"
+        remedy = f"-tp {recorded}, if all of them divide the model among each other"
+        predicted = "one device" if devices == 1 else f"{devices:g} devices"
+        yield Doubt(of=WORK, text=f"{text}, and the prediction is of {predicted}", remedy=remedy)
 
 
 def _other_work(seen: Seen, stated: Stated) -> Iterator[Doubt]:

@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from llmviewer.calibrate.diagnosis.recording import Kernel, KernelSum, Mark, Recording, Summary
+from llmviewer.calibrate.diagnosis.recording import (
+    Kernel,
+    Mark,
+    Recording,
+    Summary,
+    in_order,
+    kernel_sum,
+    seconds,
+    span,
+    whole,
+)
 from llmviewer.core.errors import UserError, printable
 
 PROGRAM = "Nsight Systems"
@@ -67,9 +77,11 @@ def _recording(base: sqlite3.Connection, where: str) -> Recording:
     notes = [WHOLE_GRAPHS] if _has_rows(base, GRAPHS, columns) else []
     if len(found) > 1:
         notes.append(f"{len(found)} devices are recorded: device {device}, the busiest, is compared")
+    kernels, cut = in_order(found[owner])
+    notes += cut
     return Recording(
         program=PROGRAM,
-        kernels=tuple(sorted(found[owner], key=lambda kernel: (kernel.start_s, kernel.end_s))),
+        kernels=kernels,
         marks=tuple(_marks(base, process)) if MARKS in columns else (),
         device=_device(base, device) if "TARGET_INFO_GPU" in columns else "",
         notes=tuple(notes),
@@ -90,16 +102,16 @@ def _process(columns: set[str]) -> str:
     return f"e.{name} / {PROCESS} % {PROCESS}" if name else "0"
 
 
-def _launches(base: sqlite3.Connection, columns: set[str]) -> dict[tuple[int, int], int]:
+def _launches(base: sqlite3.Connection, columns: set[str]) -> dict[tuple[int, object], object]:
     """Process and number of a launch -> its time [ns]; 0 is any process.  Processes number their launches alike."""
     if not columns:
         return {}
     rows = base.execute(f"SELECT {_process(columns)}, correlationId, start FROM {LAUNCHES} AS e").fetchall()
-    return {(owner, number): start for process, number, start in rows for owner in (process, 0)}
+    return {(owner, number): start for process, number, start in rows for owner in (whole(process), 0)}
 
 
 def _entries(
-    base: sqlite3.Connection, table: str, columns: set[str], launches: Mapping[tuple[int, int], int]
+    base: sqlite3.Connection, table: str, columns: set[str], launches: Mapping[tuple[int, object], object]
 ) -> Iterator[tuple[tuple[int, int], Kernel]]:
     """Process and device, and the kernel of every entry of a table."""
     named = next((name for name in ("demangledName", "shortName", "nameId") if name in columns), "")
@@ -109,15 +121,17 @@ def _entries(
     for count, (process, text, start, end, device, stream, correlation) in enumerate(base.execute(query)):
         if count == MAX_ROWS:
             raise UserError(f"{table} has more than {MAX_ROWS:,} entries; record fewer forward passes")
-        launch = launches.get((process, correlation))
+        times = span(start, end, NANOSECOND)
+        if times is None:
+            raise UserError(f"row {count + 1} of {table} has no times; export the recording anew")
         yield (
-            (int(process), int(device or 0)),
+            (whole(process), whole(device)),
             Kernel(
-                name=str(text),
-                start_s=start * NANOSECOND,
-                seconds=(end - start) * NANOSECOND,
-                stream=int(stream or 0),
-                launch_s=None if launch is None else launch * NANOSECOND,
+                name=str(text or ""),
+                start_s=times[0],
+                seconds=times[1],
+                stream=whole(stream),
+                launch_s=seconds(launches.get((whole(process), correlation)), NANOSECOND),
             ),
         )
 
@@ -129,13 +143,14 @@ def _marks(base: sqlite3.Connection, process: int) -> Iterator[Mark]:
     query = f"SELECT {text}, start, end FROM {MARKS} AS e WHERE end IS NOT NULL"
     own = f" AND {_process(columns)} IN (0, {process})" if process else ""
     for name, start, end in base.execute(f"{query}{own} LIMIT {MAX_ROWS}"):
-        if name:
-            yield Mark(name=str(name), start_s=start * NANOSECOND, end_s=end * NANOSECOND)
+        times = span(start, end, NANOSECOND)
+        if isinstance(name, str) and name and times is not None:
+            yield Mark(name=name, start_s=times[0], end_s=sum(times))
 
 
 def _device(base: sqlite3.Connection, device: int) -> str:
     found = base.execute("SELECT name FROM TARGET_INFO_GPU WHERE id = ?", (device,)).fetchone()
-    return str(found[0]) if found else ""
+    return found[0] if found and isinstance(found[0], str) else ""
 
 
 def is_summary(header: Sequence[str]) -> bool:
@@ -149,15 +164,9 @@ def summary(rows: Sequence[Mapping[str, str]]) -> Summary:
     if column is None:
         raise UserError("the table of kernels has no rows")
     unit = UNITS.get(column.partition("(")[2].rstrip(")") or "ns")
-    try:
-        if unit is None:
-            raise ValueError(f"unknown unit of '{column}'")
-        kernels = tuple(
-            KernelSum(name=row[NAME], count=int(row[COUNT]), seconds=float(row[column].replace(",", "")) * unit)
-            for row in rows
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the table of kernels cannot be read: {error}") from error
+    if unit is None:
+        raise UserError(f"the time of the table of kernels has an unknown unit; allowed: {', '.join(UNITS)}")
+    kernels = tuple(kernel_sum(row[NAME], row[COUNT], row[column], unit, number) for number, row in enumerate(rows, 1))
     return Summary(program=PROGRAM, kernels=kernels)
 
 

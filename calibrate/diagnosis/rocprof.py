@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmviewer.calibrate.diagnosis.recording import Kernel, KernelSum, Recording, Summary
+from llmviewer.calibrate.diagnosis.recording import Kernel, Recording, Summary, in_order, kernel_sum, span, whole
 from llmviewer.core.errors import UserError
 
 PROGRAM = "rocprofv3"
@@ -32,39 +32,30 @@ def is_stats(header: Sequence[str]) -> bool:
 def recording(rows: Sequence[Row]) -> Recording:
     """The kernels of the busiest agent.  Raises UserError for a row that cannot be read."""
     agents: dict[str, list[Kernel]] = {}
-    try:
-        for row in rows:
-            agents.setdefault(row.get("Agent_Id") or "", []).append(_kernel(row))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"the kernel trace cannot be read: {error}") from error
+    for number, row in enumerate(rows, 1):
+        agents.setdefault(row.get("Agent_Id") or "", []).append(_kernel(row, number))
     if not agents:
         raise UserError("the kernel trace has no rows")
     agent = max(agents, key=lambda name: sum(kernel.seconds for kernel in agents[name]))
     notes = (f"{len(agents)} agents are recorded: {agent}, the busiest, is compared",) if len(agents) > 1 else ()
-    kernels = tuple(sorted(agents[agent], key=lambda kernel: (kernel.start_s, kernel.end_s)))
-    return Recording(program=PROGRAM, kernels=kernels, notes=notes)
+    kernels, cut = in_order(agents[agent])
+    return Recording(program=PROGRAM, kernels=kernels, notes=(*notes, *cut))
 
 
-def _kernel(row: Row) -> Kernel:
-    start, end = int(row["Start_Timestamp"]), int(row["End_Timestamp"])
-    stream = row.get("Stream_Id") or row.get("Queue_Id") or "0"
-    return Kernel(
-        name=row["Kernel_Name"],
-        start_s=start * NANOSECOND,
-        seconds=(end - start) * NANOSECOND,
-        stream=int(stream) if stream.isdigit() else 0,
-    )
+def _kernel(row: Row, number: int) -> Kernel:
+    times = span(row["Start_Timestamp"], row["End_Timestamp"], NANOSECOND)
+    if times is None:
+        raise UserError(f"row {number} of the kernel trace cannot be read: it has no times")
+    stream = whole(row.get("Stream_Id") or row.get("Queue_Id"))
+    return Kernel(name=row["Kernel_Name"] or "", start_s=times[0], seconds=times[1], stream=stream)
 
 
 def summary(rows: Sequence[Row]) -> Summary:
     """Kernels of a table of statistics.  Raises UserError for a row that cannot be read."""
-    try:
-        kernels = tuple(
-            KernelSum(name=row["Name"], count=int(row["Calls"]), seconds=float(row["TotalDurationNs"]) * NANOSECOND)
-            for row in rows
-        )
-    except (TypeError, ValueError) as error:
-        raise UserError(f"the kernel statistics cannot be read: {error}") from error
+    kernels = tuple(
+        kernel_sum(row["Name"], row["Calls"], row["TotalDurationNs"], NANOSECOND, number)
+        for number, row in enumerate(rows, 1)
+    )
     if not kernels:
         raise UserError("the kernel statistics have no rows")
     return Summary(program=PROGRAM, kernels=kernels)
