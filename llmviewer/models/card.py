@@ -11,9 +11,15 @@ from typing import Any
 
 from llmviewer.core import data, file_cache, files
 from llmviewer.core.errors import UserError, printable
+from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS
 from llmviewer.models.model import Model
 
 CONFIG_FILE = "config.json"
+#: Files beside config.json that state the formats of a checkpoint whose config does not: ModelOpt's, and ModelSlim's.
+FORMAT_FILES: dict[str, dict[str, str]] = {
+    "hf_quant_config.json": {},
+    "quant_model_description.json": {"quant_method": "ascend"},
+}
 GGUF_MAGIC = b"GGUF"
 
 
@@ -53,7 +59,7 @@ def read(name: str) -> Card:
     if name.endswith((".json", ".gguf")):
         files.refuse_named(name)
     if name.endswith(".json"):
-        return Card(name=_json_name(own or Path(name)), config=data.read_json(own or Path(name)))
+        return _in_json(own or Path(name))
     if name.endswith(".gguf"):
         return _in_gguf(own or Path(name))
     try:
@@ -86,8 +92,23 @@ def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
     )
 
 
-def _json_name(path: Path) -> str:
-    return path.resolve().parent.name if path.name == CONFIG_FILE else path.stem
+def _in_json(path: Path) -> Card:
+    """The Card of a JSON file; a config.json is named by its folder, and the files beside it are read too."""
+    if path.name != CONFIG_FILE:
+        return Card(name=path.stem, config=data.read_json(path))
+    return Card(name=path.resolve().parent.name, config=_with_formats(data.read_json(path), path.parent))
+
+
+def _with_formats(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The config with the formats that a file beside it states, if it states none itself (as vLLM reads them)."""
+    sections = (config, config.get("text_config"))
+    if any(section.get(field) for section in sections if isinstance(section, Mapping) for field in QUANTIZATION_FIELDS):
+        return config
+    for name, fields in FORMAT_FILES.items():
+        file_cache.record(folder / name)  # a file that is added later counts
+        if data.user_path(str(folder / name)):
+            return {**config, QUANTIZATION_FIELD: {**fields, **data.read_json(folder / name)}}
+    return config
 
 
 def _in_folder(folder: Path, name: str) -> Card | None:
@@ -95,7 +116,7 @@ def _in_folder(folder: Path, name: str) -> Card | None:
     if data.user_path(str(folder / CONFIG_FILE)):
         from llmviewer.models.safetensors_folder import confirmed
 
-        config = data.read_json(folder / CONFIG_FILE)
+        config = _with_formats(data.read_json(folder / CONFIG_FILE), folder)
         return Card(name=name, config=config, finish=partial(confirmed, config=config, folder=folder))
     found = [path for path in sorted(folder.glob("*.gguf")) if "-of-" not in path.stem or "-00001-of-" in path.stem]
     if len(found) > 1:
