@@ -21,6 +21,7 @@ FORMAT_FILES: dict[str, dict[str, str]] = {
     "quant_model_description.json": {"quant_method": "ascend"},
 }
 GGUF_MAGIC = b"GGUF"
+HUB = "https://huggingface.co/"
 
 
 def unchanged(model: Model) -> Model:
@@ -33,7 +34,8 @@ class Card:
     """A model's config and its source.
 
     published: {value, source, note, rounded} of the parameter count; empty for a user's own config.
-    finish: adds what the source says beside the config: stored formats, notes.
+    finish: adds what the source says beside the config: stored formats, notes.  compared: how the config was compared
+    with the one of the Hub id that was asked for; empty if it is that model's own.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Card:
     published: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     finish: Callable[[Model], Model] = unchanged
+    compared: str = ""
 
 
 def read(name: str) -> Card:
@@ -73,7 +76,35 @@ def read(name: str) -> Card:
         raise UserError(f"'{printable(path)}' {_missing_config(own)}")
     if path == own and files.head(path, len(GGUF_MAGIC)) == GGUF_MAGIC:  # whatever its name
         return _in_gguf(path)
-    return _in_yaml(path, stem, aliases)
+    return _as_alias(_in_yaml(path, stem, aliases), name)
+
+
+def _as_alias(card: Card, name: str) -> Card:
+    """The Card of a model under another name: with the fields of that Hub id's own config, where it was compared."""
+    from llmviewer.models import aliases
+
+    alias = aliases.entries().get(data.normalized(name))
+    if alias is None or not alias.is_hub_id or f"{HUB}{alias.repository}/".lower() in card.source.lower():
+        return card
+    if not alias.source:
+        compared = f"never compared with that of {alias.name}; `llmviewer models fetch {alias.name}` downloads it"
+        return replace(card, compared=compared, finish=partial(_uncompared, card.finish, alias.name))
+    if not alias.fields:
+        return replace(card, compared=f"equal to that of {alias.name}, read at {alias.source}")
+    shown = ", ".join(alias.fields)
+    return replace(
+        card,
+        name=alias.name,
+        config=aliases.merged(card.config, alias.fields),
+        source=f"{HUB}{alias.name}/blob/main/{CONFIG_FILE}",
+        compared=f"of {card.name}, but {shown} of {alias.name}, read at {alias.source}",
+        published={} if QUANTIZATION_FIELD in alias.fields else card.published,
+        aliases=(),
+    )
+
+
+def _uncompared(finish: Callable[[Model], Model], name: str, model: Model) -> Model:
+    return replace(finish(model), uncompared=name)
 
 
 def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
@@ -164,13 +195,17 @@ def _by_suffixes(name: str) -> Card | None:
     found = suffixes.resolve(name)
     if found is None:
         return None
-    card, note = read(found.stem), f"'{printable(name)}' is read as {found.stem}"
+    card, note = read(found.known), f"'{printable(name)}' is read as {found.known}"
     if not found.format:
-        return replace(card, finish=lambda model: _noted(model, note))
+        hub_id = name if "/" in name else ""
+        compared = f"never compared with that of {printable(hub_id)}" if hub_id else card.compared
+        return replace(
+            card, compared=compared, finish=lambda model: _noted(_uncompared(card.finish, hub_id, model), note)
+        )
     note += f" with linear layers stored as {found.format}; its own config.json may differ (`llmviewer models fetch`)"
     return replace(
         card,
-        name=f"{found.stem}-{found.format}",
+        name=f"{found.known}-{found.format}",
         config={**card.config, **found.fields},
         aliases=(),
         finish=lambda model: replace(_noted(model, note), named_format=f"{found.format} of the model's name"),

@@ -90,9 +90,8 @@ def humming(config: Config) -> QuantizedFormats:
     """
     config.ignore("weight_scale_type", "scale_type", "weight_scale_2_type", "scale_2_type", "hadamard_block_size")
     config.ignore("input_scale_group_size", "input_quant_mode", "has_global_scale", "quant_mode")
-    names = ("weight_scale_dtype", "scale_dtype", "bs_dtype", "has_zero_point", "is_fp_zero_point")
-    names += ("b_dtype", "weight_dtype", "dtype", "weight_scale_group_size", "group_size")
-    names += ("weight_scale_group_size_n", "group_size_n")
+    names = "weight_scale_dtype scale_dtype bs_dtype has_zero_point is_fp_zero_point b_dtype weight_dtype dtype".split()
+    names += "weight_scale_group_size group_size weight_scale_group_size_n group_size_n".split()
     stated = {name: config.get(name) for name in names if config.has(name)}
 
     def weights(own: Mapping[str, Any]) -> Dtype:
