@@ -112,6 +112,7 @@ def model(card: Object) -> Page:
         ("State", f"{fmt.memory(card['state_bytes_per_sequence'])} per sequence"),
         ("Context", "no limit stated" if card["max_context_len"] is None else f"{_context(card)} tokens"),
         ("Source", card["source"]),
+        ("Config", card["compared"] or ""),
         *(("Note", note) for note in card["notes"]),
     ]
     if card["active_parameters"] == card["parameters"]:

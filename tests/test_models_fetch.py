@@ -14,6 +14,7 @@ import pytest
 from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core import data
+from llmviewer.core.workload import decode
 
 pytest.importorskip("huggingface_hub")
 
@@ -26,10 +27,13 @@ ERRORS = {
     "down": ("", 503),
 }
 CONFIG = json.dumps(data.read_yaml(data.folder("model_configs") / "qwen3-8b.yaml")["config"]).encode()
+#: Models with a file of formats beside their config.json.
+QUANTIZED = {"eight-bit-8b"}
+FORMATS = json.dumps({"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}).encode()
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of the Hub that serves one file: /ORGANISATION/NAME/resolve/main/config.json."""
+    """The part of the Hub that serves /ORGANISATION/NAME/resolve/main/config.json, and ModelOpt's file beside it."""
 
     #: Names of the models asked for.
     asked: ClassVar[list[str]] = []
@@ -41,12 +45,14 @@ class Hub(BaseHTTPRequestHandler):
         self.answer()
 
     def answer(self) -> None:
-        name = self.path.split("/")[2] if self.path.endswith("/resolve/main/config.json") else "missing"
+        name, file = self.path.split("/")[2], self.path.rpartition("/")[2]
+        if file == "hf_quant_config.json" and name not in QUANTIZED:
+            name = "bare"
         self.asked.append(name)
         code, status = ERRORS.get(name, ("", 200))
-        content = CONFIG if status == 200 else b""
+        content = b"" if status != 200 else CONFIG if file == "config.json" else FORMATS
         self.send_response(status)
-        self.send_header("X-Error-Code", code) if code else self.send_header("ETag", '"1234"')
+        self.send_header("X-Error-Code", code) if code else self.send_header("ETag", f'"{file}"')
         self.send_header("X-Repo-Commit", REVISION)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -95,6 +101,16 @@ def test_a_config_is_fetched_to_a_folder(cache: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["models", "fetch", "my-lab/tuned-8b", "-o", str(folder)]) == 2
     assert "it contains other files (config.json)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["cache", "folder"])
+def test_the_formats_beside_a_config_are_fetched_too(where: str, cache: Path) -> None:
+    """Qwen3-8B in 8 bits: 36 x (2 x 4096 x 4096 + 2 x 4096 x 1024 + 3 x 4096 x 12288) weights in one byte."""
+    name, folder = "my-lab/eight-bit-8b", str(cache / "new")
+    assert main(["models", "fetch", name, *(["-o", folder] if where == "folder" else [])]) == 0
+    loaded = models.load(folder if where == "folder" else name)
+    stored = sum(t.elements * t.dtype.bytes * n for t, n in loaded.graph(decode(1.0, 0.0)).stored_weights())
+    assert 2 * loaded.parameters - stored == 36 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288)
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,11 @@ def test_nested_quantization_configs_are_found() -> None:
         ({"quant_method": "gptq"}, r"missing field 'bits'"),
         ({"quant_method": "gptq", "bits": 99}, r"field 'bits' is 99, expected 1 to 16"),
         ({"quant_method": "gptq", "bits": 4, "novelty": 1}, r"'novelty' is not supported"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, r"of 'dynamic' is not supported"),
+        (
+            {"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 99}}},
+            r"field 'bits' is 99, expected 1 to 16",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": ["-:.*"]}, r"field 'dynamic' must be a mapping"),
         ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": "lm_head"}, r"must list names of modules"),
         (
             {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["re:("]},

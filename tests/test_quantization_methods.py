@@ -22,6 +22,8 @@ HQQ = {"weight_quant_params": {"nbits": 4, "group_size": 64, "axis": 1}}
 HQQ_8_BIT_SCALES = {**HQQ, "scale_quant_params": {"nbits": 8}, "zero_quant_params": {"nbits": 8}}
 QUARK_FP8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False}
 QUARK_FP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+QUARK_STAGES = [QUARK_FP8, {"dtype": "int4", "qscheme": "per_channel", "ch_axis": 0}]
+ASCEND = {f"model.layers.{n}.mlp.down_proj.weight": "W8A8_DYNAMIC" for n in range(31)}
 VPTQ = {"vector_lens": [-1, 8], "num_centroids": [-1, 65536], "num_res_centroids": [-1, 256], "group_num": 1}
 SPQR = {"bits": 3, "beta1": 16, "beta2": 16, "shapes": {}}
 
@@ -46,6 +48,33 @@ def bits(model: Model, operator: str = "down_proj", block: int = 1) -> float:
         # 4 bits, and a 16-bit scale and a packed zero point per 128
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, 4 + (16 + 4) / 128),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32}, 4 + 8 / 32),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mxfp4", "act_bits": 4}, 4 + 8 / 32),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "nv_fp", "act_bits": 4}, 4 + 8 / 16),
+        ({"quant_method": "auto-round", "bits": 8, "data_type": "mx_fp", "act_bits": 8}, 8 + 8 / 32),
+        ({"quant_method": "auto-round", "bits": 8, "data_type": "fp", "act_bits": 8, "group_size": -1}, 8.0),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "model_free": True}, 4 + (16 + 4) / 128),
+        # ModelSlim: one type for all, or one per weight; a 16-bit scale per group
+        ({"quant_method": "ascend", "model_quant_type": "W8A8_DYNAMIC"}, 8.0),
+        ({"quant_method": "ascend", "model_quant_type": "W4A8_DYNAMIC", "group_size": 256}, 4 + 16 / 256),
+        ({"quant_method": "ascend", "model.layers.31.mlp.down_proj.weight": "W8A16", **ASCEND}, 8.0),
+        # 2 bits and a 16-bit scale per 128; 4 bits, a scale of 8 bits and a zero point of 4 per 32
+        ({"quant_method": "humming", "b_dtype": "uint2", "weight_scale_group_size": 128, "ignore": []}, 2 + 16 / 128),
+        (
+            {
+                "quant_method": "humming",
+                "dtype": "int4",
+                "group_size": 32,
+                "has_zero_point": True,
+                "scale_dtype": "float8e8m0",
+            },
+            4 + (8 + 4) / 32,
+        ),
+        ({"quant_method": "humming", "dtype": "float8e4m3"}, 8.0),
+        # two stages of Quark: 8-bit floats, stored as 4-bit integers with a scale per channel
+        (
+            {"quant_method": "quark", "global_quant_config": {"weight": QUARK_STAGES, "input_tensors": QUARK_FP8}},
+            4.0,
+        ),
         # four ternary weights in a byte
         ({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}, 2.0),
         ({"quant_method": "eetq", "weights": "int8"}, 8.0),
@@ -163,3 +192,85 @@ def test_what_times_of_a_method_leave_out_is_said() -> None:
     assert not any("LLM.int8()" in text for text in plain.to_dict()["provenance"]["assumed"])
     by_operator = lv.analyze("llama-2-7b", "a100", quantization="w4a16+llm-int8@down_proj")
     assert any("LLM.int8()" in text for text in by_operator.to_dict()["provenance"]["assumed"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"quant_method": "auto-round", "bits": 4, "data_type": "mxfp4", "act_bits": 4, "act_data_type": "mxfp4"},
+        {"quant_method": "quark", "global_quant_config": {"weight": QUARK_STAGES, "input_tensors": QUARK_FP8}},
+        {"quant_method": "ascend", "model_quant_type": "W4A8_DYNAMIC"},
+        {"quant_method": "humming", "b_dtype": "uint4", "a_dtype": "int8", "group_size": 128},
+    ],
+)
+def test_inputs_of_these_forms_are_quantized(fields: dict[str, Any]) -> None:
+    """Products in fp4, fp8 and int8: the inputs' format, in which 4-bit weights are converted."""
+    graph = stored(quantization_config=fields).graph(STEP)
+    down = next(op for op in graph.blocks[1].operators if op.name == "down_proj")
+    expected = {"auto-round": "fp4", "quark": "fp8"}.get(fields["quant_method"], "int8")
+    assert down.compute == expected
+
+
+def test_gptq_has_other_bits_in_modules_of_their_own() -> None:
+    """4-bit weights with 16 + 4 bits per 128, o_proj in 8 bits with 16 + 8 per 64, down_proj not quantized."""
+    own = {"-:.*down_proj.*": {}, "+:.*o_proj.*": {"bits": 8, "group_size": 64}, r"model\.layers\.0\.mlp": {"bits": 3}}
+    model = stored(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": own})
+    assert [bits(model, name) for name in ("q_proj", "o_proj", "down_proj", "up_proj")] == [
+        4 + 20 / 128,
+        8 + 24 / 64,
+        16.0,
+        4 + 20 / 128,
+    ]
+    assert bits(model, "up_proj", block=2) == 3 + 19 / 128  # of layer 0, which is a block of its own
+
+
+def test_modelslim_lists_every_weight_and_leaves_float_ones() -> None:
+    """Llama-2-7B: 32 x 4096 x 11008 weights of one matrix in 8 bits, all others in 16."""
+    kinds = {
+        f"model.layers.{n}.mlp.{name}_proj.weight": kind
+        for n in range(32)
+        for name, kind in (("down", "W8A8_DYNAMIC"), ("up", "FLOAT"))
+    }
+    model = stored(
+        quantization_config={"quant_method": "ascend", "fa_quant_type": "C8", **kinds, "lm_head.weight": "W8A8"}
+    )
+    stored_bytes = sum(t.elements * t.dtype.bytes * n for t, n in model.graph(STEP).stored_weights())
+    assert 2 * model.parameters - stored_bytes == 32 * 4096 * 11008 + 32000 * 4096
+    assert model.checkpoint.cache.bits == 8
+
+
+def test_a_list_of_all_experts_is_a_list_of_the_experts() -> None:
+    """ModelOpt lists the experts one by one; a single one among 128 is not the format of all."""
+    config = dict(data.read_yaml(data.folder("model_configs") / "qwen3-30b-a3b.yaml")["config"])
+
+    def expert_bits(experts: range) -> float:
+        names = [
+            f"model.layers.{n}.mlp.experts.{e}.{p}_proj"
+            for n in range(48)
+            for e in experts
+            for p in ("up", "gate", "down")
+        ]
+        layers = {name: {"quant_algo": "NVFP4", "group_size": 16} for name in names}
+        fields = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+        model = parse({**config, "quantization_config": fields}, "mine")
+        assert any("no weight of this model falls under it" in note for note in model.notes) == (len(experts) == 1)
+        return bits(model, "expert_down_proj")
+
+    assert (expert_bits(range(128)), expert_bits(range(1))) == (4.5, 16.0)
+
+
+@pytest.mark.parametrize("entries", [["model.layers.*"], ["re:.*"]])
+def test_a_quantization_without_weights_is_a_warning(entries: list[str]) -> None:
+    fields = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": entries}
+    model = stored(quantization_config=fields)
+    assert "quantization_config names fp8, but no weight of this model falls under it" in model.notes
+
+
+def test_patterns_name_the_checkpoints_own_modules() -> None:
+    """Gemma 4 has a dense `mlp` in every layer, and its experts beside it: 30 x 128 x 3 x 2816 x 704."""
+    config = dict(data.read_yaml(data.folder("model_configs") / "gemma-4-26b-a4b.yaml")["config"])
+    entries = [f"model.language_model.layers.{n}.{name}*" for n in range(30) for name in ("mlp", "router", "self_attn")]
+    fields = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", *entries]}
+    plain, model = parse(config, "plain"), parse({**config, "quantization_config": fields}, "mine")
+    sizes = [sum(t.elements * t.dtype.bytes * n for t, n in m.graph(STEP).stored_weights()) for m in (plain, model)]
+    assert sizes[0] - sizes[1] == 30 * 128 * 3 * 2816 * 704 * (16 - 4.5) / 8

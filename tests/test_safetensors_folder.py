@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from llmviewer import models
+from llmviewer.analysis.memory import weights_bytes
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
+from llmviewer.core.workload import decode
+from llmviewer.result.describe import cache_growth
 from tests.answers import refusal
 
 #: Llama with h = 64, 4 query and 2 key-value heads of 16, 128 in the MLP, 2 layers, 100 tokens.
@@ -243,3 +246,31 @@ def test_an_adapter_beside_the_weights_is_not_counted_and_alone_is_refused(tmp_p
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"holds an adapter without a config.json; give the folder of its base model"):
         models.load(path)
+
+
+@pytest.mark.parametrize("given", ["", "config.json"])
+def test_formats_beside_a_config_are_read(given: str, tmp_path: Path) -> None:
+    """ModelOpt's hf_quant_config.json states FP8 for weights and cache; the config's own formats come first.
+
+    8-bit layers: a layer has 2 x 64 x 64 + 2 x 32 x 64 + 3 x 128 x 64 weights; 2 layers of 2 KV heads of 16.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    plain = models.load(str(tmp_path / given))
+    quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
+    found = models.load(str(tmp_path / given))
+    sizes = [weights_bytes(model.graph(decode(1.0, 0.0))) for model in (plain, found)]
+    assert sizes[0] - sizes[1] == 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64)
+    growth = [cache_growth(model.graph(decode(1.0, 0.0)))["kv_cache_bytes_per_token"] for model in (plain, found)]
+    assert growth == [2 * 2 * 2 * 16 * 2, 2 * 2 * 2 * 16]
+    own = {"quant_method": "awq", "bits": 4, "group_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": own}))
+    assert weights_bytes(models.load(str(tmp_path / given)).graph(decode(1.0, 0.0))) < sizes[1]
+
+
+def test_modelslims_description_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    kinds = {f"model.layers.{n}.mlp.down_proj.weight": "W8A8_DYNAMIC" for n in range(2)}
+    (tmp_path / "quant_model_description.json").write_text(json.dumps({"model_quant_type": "W8A8_DYNAMIC", **kinds}))
+    found = models.load(str(tmp_path))
+    assert weights_bytes(found.graph(decode(1.0, 0.0))) == 2 * PARAMETERS - 2 * 128 * 64

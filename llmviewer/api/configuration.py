@@ -93,6 +93,10 @@ class Configuration:
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
             notes = (*notes, beyond)
+        engine = self.system.engine
+        if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
+            length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
+            notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
         return (*notes, *build.allocation_notes(self.options), *drafted, *_slow_link(self.system))
 

@@ -70,7 +70,10 @@ def fetch_model(
     target = None if output is None else _new_config(output)
     found = hub.fetched_config(model)
     if target is not None:
+        beside = found.parent / hub.BESIDE
         found = _copied(found, target)
+        if beside.exists():
+            _copied(beside, target.parent / hub.BESIDE)
     print(found)  # noqa: T201
     try:
         models.load(str(found))

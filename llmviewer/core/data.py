@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from llmviewer.core.errors import UserError, printable, quoted, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
 ALIASES = "aliases.yaml"
+#: Key of an index of aliases that is no name of a file.
+SOURCES = "sources"
 #: Hint in the error for an unknown name.
 HINTS = {
     "model": "`llmviewer models list`; `llmviewer models fetch ID`, or download its config.json and pass the path",
@@ -38,7 +40,26 @@ def stems(name: str) -> list[str]:
 def aliases(name: str) -> Mapping[str, tuple[str, ...]]:
     """The folder's index of aliases: stem -> other names."""
     path = folder(name) / ALIASES
-    return _INDICES.get(str(path), lambda: {str(s): tuple(map(str, others)) for s, others in read_yaml(path).items()})
+
+    def build() -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for stem, alias, _ in alias_items(read_yaml(path)):
+            found[stem] = (*found.get(stem, ()), alias)
+        return found
+
+    return _INDICES.get(str(path), build)
+
+
+def alias_items(index: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """(stem, alias, what the index states of it) of every alias in an index; {} of a plain name.
+
+    SOURCES names pages that several entries refer to.
+    """
+    for stem, others in index.items():
+        for other in others if stem != SOURCES else ():
+            yield from (
+                (str(stem), str(a), own) for a, own in (other if isinstance(other, Mapping) else {other: {}}).items()
+            )
 
 
 def _stem_of_alias(name: str) -> Mapping[str, str]:

@@ -11,10 +11,17 @@ from typing import Any
 
 from llmviewer.core import data, file_cache, files
 from llmviewer.core.errors import UserError, printable
+from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS
 from llmviewer.models.model import Model
 
 CONFIG_FILE = "config.json"
+#: Files beside config.json that state the formats of a checkpoint whose config does not: ModelOpt's, and ModelSlim's.
+FORMAT_FILES: dict[str, dict[str, str]] = {
+    "hf_quant_config.json": {},
+    "quant_model_description.json": {"quant_method": "ascend"},
+}
 GGUF_MAGIC = b"GGUF"
+HUB = "https://huggingface.co/"
 
 
 def unchanged(model: Model) -> Model:
@@ -27,7 +34,8 @@ class Card:
     """A model's config and its source.
 
     published: {value, source, note, rounded} of the parameter count; empty for a user's own config.
-    finish: adds what the source says beside the config: stored formats, notes.
+    finish: adds what the source says beside the config: stored formats, notes.  compared: how the config was compared
+    with the one of the Hub id that was asked for; empty if it is that model's own.
     """
 
     name: str
@@ -37,6 +45,7 @@ class Card:
     published: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     finish: Callable[[Model], Model] = unchanged
+    compared: str = ""
 
 
 def read(name: str) -> Card:
@@ -53,7 +62,7 @@ def read(name: str) -> Card:
     if name.endswith((".json", ".gguf")):
         files.refuse_named(name)
     if name.endswith(".json"):
-        return Card(name=_json_name(own or Path(name)), config=data.read_json(own or Path(name)))
+        return _in_json(own or Path(name))
     if name.endswith(".gguf"):
         return _in_gguf(own or Path(name))
     try:
@@ -67,7 +76,35 @@ def read(name: str) -> Card:
         raise UserError(f"'{printable(path)}' {_missing_config(own)}")
     if path == own and files.head(path, len(GGUF_MAGIC)) == GGUF_MAGIC:  # whatever its name
         return _in_gguf(path)
-    return _in_yaml(path, stem, aliases)
+    return _as_alias(_in_yaml(path, stem, aliases), name)
+
+
+def _as_alias(card: Card, name: str) -> Card:
+    """The Card of a model under another name: with the fields of that Hub id's own config, where it was compared."""
+    from llmviewer.models import aliases
+
+    alias = aliases.entries().get(data.normalized(name))
+    if alias is None or not alias.is_hub_id or f"{HUB}{alias.repository}/".lower() in card.source.lower():
+        return card
+    if not alias.source:
+        compared = f"never compared with that of {alias.name}; `llmviewer models fetch {alias.name}` downloads it"
+        return replace(card, compared=compared, finish=partial(_uncompared, card.finish, alias.name))
+    if not alias.fields:
+        return replace(card, compared=f"equal to that of {alias.name}, read at {alias.source}")
+    shown = ", ".join(alias.fields)
+    return replace(
+        card,
+        name=alias.name,
+        config=aliases.merged(card.config, alias.fields),
+        source=f"{HUB}{alias.name}/blob/main/{CONFIG_FILE}",
+        compared=f"of {card.name}, but {shown} of {alias.name}, read at {alias.source}",
+        published={} if QUANTIZATION_FIELD in alias.fields else card.published,
+        aliases=(),
+    )
+
+
+def _uncompared(finish: Callable[[Model], Model], name: str, model: Model) -> Model:
+    return replace(finish(model), uncompared=name)
 
 
 def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
@@ -86,8 +123,23 @@ def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
     )
 
 
-def _json_name(path: Path) -> str:
-    return path.resolve().parent.name if path.name == CONFIG_FILE else path.stem
+def _in_json(path: Path) -> Card:
+    """The Card of a JSON file; a config.json is named by its folder, and the files beside it are read too."""
+    if path.name != CONFIG_FILE:
+        return Card(name=path.stem, config=data.read_json(path))
+    return Card(name=path.resolve().parent.name, config=_with_formats(data.read_json(path), path.parent))
+
+
+def _with_formats(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The config with the formats that a file beside it states, if it states none itself (as vLLM reads them)."""
+    sections = (config, config.get("text_config"))
+    if any(section.get(field) for section in sections if isinstance(section, Mapping) for field in QUANTIZATION_FIELDS):
+        return config
+    for name, fields in FORMAT_FILES.items():
+        file_cache.record(folder / name)  # a file that is added later counts
+        if data.user_path(str(folder / name)):
+            return {**config, QUANTIZATION_FIELD: {**fields, **data.read_json(folder / name)}}
+    return config
 
 
 def _in_folder(folder: Path, name: str) -> Card | None:
@@ -95,7 +147,7 @@ def _in_folder(folder: Path, name: str) -> Card | None:
     if data.user_path(str(folder / CONFIG_FILE)):
         from llmviewer.models.safetensors_folder import confirmed
 
-        config = data.read_json(folder / CONFIG_FILE)
+        config = _with_formats(data.read_json(folder / CONFIG_FILE), folder)
         return Card(name=name, config=config, finish=partial(confirmed, config=config, folder=folder))
     found = [path for path in sorted(folder.glob("*.gguf")) if "-of-" not in path.stem or "-00001-of-" in path.stem]
     if len(found) > 1:
@@ -143,13 +195,17 @@ def _by_suffixes(name: str) -> Card | None:
     found = suffixes.resolve(name)
     if found is None:
         return None
-    card, note = read(found.stem), f"'{printable(name)}' is read as {found.stem}"
+    card, note = read(found.known), f"'{printable(name)}' is read as {found.known}"
     if not found.format:
-        return replace(card, finish=lambda model: _noted(model, note))
+        hub_id = name if "/" in name else ""
+        compared = f"never compared with that of {printable(hub_id)}" if hub_id else card.compared
+        return replace(
+            card, compared=compared, finish=lambda model: _noted(_uncompared(card.finish, hub_id, model), note)
+        )
     note += f" with linear layers stored as {found.format}; its own config.json may differ (`llmviewer models fetch`)"
     return replace(
         card,
-        name=f"{found.stem}-{found.format}",
+        name=f"{found.known}-{found.format}",
         config={**card.config, **found.fields},
         aliases=(),
         finish=lambda model: replace(_noted(model, note), named_format=f"{found.format} of the model's name"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.attention import QkNorm
+from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models import parts
 from llmviewer.models.config import Config
@@ -22,18 +22,24 @@ cohere_norm = partial(layer_norm, bias=False)
 
 def parse_cohere(config: Config, dtype: Dtype) -> Model:
     """CohereForCausalLM: attention and SwiGLU in parallel after one LayerNorm; QK-norm with weights per head."""
-    attention = parts.attention(config, dtype, parts.projections(config))
-    if config.flag("use_qk_norm", default=False):
-        attention = replace(attention, qk_norm=QkNorm.EACH_HEAD, norm_kind=NormKind.LAYER)
+    attention = _attention(config, dtype)
     mlp = parts.gated_mlp(config, dtype)
     layers = parts.uniform_layers(config, _norms(config, dtype), attention, mlp, Residual.PARALLEL)
     return _model(config, dtype, layers)
 
 
+def _attention(config: Config, dtype: Dtype) -> Attention:
+    """Attention with a LayerNorm over each query and key head where the config asks for it (Command-R+)."""
+    plain = parts.attention(config, dtype, parts.projections(config))
+    if not config.flag("use_qk_norm", default=False):
+        return plain
+    return replace(plain, qk_norm=QkNorm.EACH_HEAD, norm_kind=NormKind.LAYER)
+
+
 def parse_cohere2(config: Config, dtype: Dtype) -> Model:
     """Cohere2ForCausalLM: three layers with a sliding window and rope, then one with full attention and no rope."""
     _expect_constants(config)
-    attention = parts.attention(config, dtype, parts.projections(config))
+    attention = _attention(config, dtype)
     variants = {
         "sliding": replace(attention, window=window(config)),
         "full": replace(attention, rotary_dim=0),

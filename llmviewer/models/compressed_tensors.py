@@ -33,9 +33,8 @@ def compressed_tensors(config: Config) -> QuantizedFormats:
     rules = sorted((_group(groups.section(name)) for name in groups.fields), key=lambda rule: not rule.targets)
     cache = _cache_format(config)
     unquantized = module_entries(config, "ignore")
-    return QuantizedFormats(
-        rules=tuple(rules), unquantized=unquantized, head=any(not rule.targets for rule in rules), cache=cache
-    )
+    head = any(not rule.targets or "lm_head" in rule.targets for rule in rules)
+    return QuantizedFormats(rules=tuple(rules), unquantized=unquantized, head=head, cache=cache)
 
 
 def _cache_format(config: Config) -> Dtype | None:

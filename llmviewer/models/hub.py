@@ -16,8 +16,8 @@ from llmviewer.core.file_cache import record
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
 MAX_REF_BYTES = 1024
-#: The only file that is fetched.
-FETCHED = "config.json"
+#: The file that is fetched, and one beside it that many checkpoints lack: the formats of ModelOpt.
+FETCHED, BESIDE = "config.json", "hf_quant_config.json"
 #: How long to wait for the Hub to answer, unless the user's environment says otherwise [s].
 TIMEOUT_S = "5"
 #: Exception of huggingface_hub (or a base class of it) -> what it means here; the first that fits.
@@ -96,7 +96,13 @@ def _downloaded(name: str) -> Path:
         except FileNotFoundError:
             text = f"{REASONS['LocalEntryNotFoundError']}: {printable(error, 160)}"
             raise UserError(f"model '{printable(name)}' {text}") from error
-    return Path(hf_hub_download(name, FETCHED))
+    found = Path(hf_hub_download(name, FETCHED))
+    try:
+        hf_hub_download(name, BESIDE)
+    except Exception as error:
+        if not any(kind.__name__ == "EntryNotFoundError" for kind in type(error).__mro__):
+            raise
+    return found
 
 
 def _reason(error: Exception) -> str:

@@ -20,6 +20,8 @@ _NUMBERED = re.compile(r"layers\.(\d{1,9})(?:\.(.*))?$")
 #: A glob for the modules of one layer whose names start alike, the usual form of ModelOpt.
 _START_IN_LAYER = re.compile(r"layers\.(\d{1,9})\.([\w.]*)\*$")
 _SINGLE_EXPERT = re.compile(r"experts\.\d")
+_EXPERT_NUMBER = re.compile(r"experts\.\d{1,5}")
+_ANY_LAYER = re.compile(r"layers\.(\d{1,9})")
 #: Modules that stay in 16 bit or are not counted: no note is needed if a config lists them.
 _NEVER_QUANTIZED = re.compile(
     r"norm|embed|wte|wpe|gate$|router|lm_head|score|conv1d|rotary|sink|visual|vision|audio|image|multi_modal|projector"
@@ -89,6 +91,8 @@ def module_list(entries: Iterable[str], where: str, deadline: float | None = Non
     in_layer: dict[int, set[str]] = {}
     patterns: list[re.Pattern[str]] = []
     starts: dict[int, tuple[str, ...]] = {}
+    entries = tuple(entries)
+    listed = frozenset(entries)
     for entry in entries:
         plain = _LAYER_PREFIX.sub("layers.", entry.strip("."))
         numbered = _NUMBERED.match(plain)
@@ -99,7 +103,7 @@ def module_list(entries: Iterable[str], where: str, deadline: float | None = Non
             patterns.append(_pattern(entry, where))
             if len(patterns) > MAX_PATTERNS:
                 raise UserError(f"{where}: a module list has more than {MAX_PATTERNS} patterns")
-        elif _SINGLE_EXPERT.search(plain):
+        elif _SINGLE_EXPERT.search(plain) and not _for_all_experts(entry, listed):
             continue
         elif numbered:
             in_layer.setdefault(int(numbered[1]), set()).add(numbered[2] or "")
@@ -113,6 +117,11 @@ def module_list(entries: Iterable[str], where: str, deadline: float | None = Non
         deadline=time.monotonic() + MATCH_TIMEOUT_S if deadline is None else deadline,
         starts=starts,
     )
+
+
+def _for_all_experts(entry: str, listed: frozenset[str]) -> bool:
+    """Whether the entry names the first expert and the list another one too: such a list names them all."""
+    return "experts.0" in entry and entry.replace("experts.0", "experts.1") in listed
 
 
 def _pattern(entry: str, where: str) -> re.Pattern[str]:
@@ -138,7 +147,16 @@ def unmatched(entries: Iterable[str], layers: Mapping[int, list[tuple[str, ...]]
     found: list[str] = []
     known = frozenset().union(*(_subpaths(name) for linears in layers.values() for names in linears for name in names))
     deadline = time.monotonic() + MATCH_TIMEOUT_S
-    for entry in (entry for entry in entries if not _NEVER_QUANTIZED.search(entry)):
+    entries = tuple(entries)
+    listed = frozenset(entries)
+
+    def is_known(entry: str) -> bool:
+        number = _ANY_LAYER.search(entry)
+        beyond = number is not None and int(number[1]) not in layers
+        first = _EXPERT_NUMBER.sub("experts.0", entry)
+        return beyond or bool(_NEVER_QUANTIZED.search(entry)) or _for_all_experts(first, listed)
+
+    for entry in (entry for entry in entries if not is_known(entry)):
         single = module_list([entry], where, deadline)
         stated = (*single.in_layer, *single.starts)
         candidates = [layer for layer in stated if layer in layers] if stated else list(layers)

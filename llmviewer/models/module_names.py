@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _ATTENTION = ("self_attn", "attn", "mixer")
-_EXPERT = ("mlp.experts.0", "feed_forward.experts.0", "mixer.experts.0")
+_EXPERT = ("mlp.experts.0", "feed_forward.experts.0", "mixer.experts.0", "experts.0")
 _FUSED = (  # all experts in one tensor
     *("mlp.experts", "feed_forward.experts", "mixer.experts", "experts", "block_sparse_moe.experts"),
 )

@@ -10,6 +10,7 @@ from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
 from llmviewer.formats.linear import Format, is_linear
+from llmviewer.models import quantization_engines as engines
 from llmviewer.models import quantization_floats as floats
 from llmviewer.models import quantization_weights as weights
 from llmviewer.models.compressed_tensors import compressed_tensors
@@ -29,6 +30,7 @@ from llmviewer.models.quantization_methods import (
 #: quant_method -> reader of `quantization_config`.
 METHODS: dict[str, Callable[[Config], QuantizedFormats]] = {
     "aqlm": weights.aqlm,
+    "ascend": engines.ascend,
     "auto-round": weights.auto_round,
     "awq": awq,
     "awq_marlin": awq,
@@ -46,6 +48,7 @@ METHODS: dict[str, Callable[[Config], QuantizedFormats]] = {
     "gptq_marlin": gptq,
     "higgs": weights.higgs,
     "hqq": weights.hqq,
+    "humming": engines.humming,
     "intel/auto-round": weights.auto_round,
     "marlin": weights.marlin,
     "metal": weights.mlx,
@@ -95,20 +98,14 @@ def with_checkpoint_formats(model: Model, config: Config) -> Model:
     layers, blocks = _layer_numbers(model), {block.name: block for block in model.graph(decode(1.0, 0.0)).blocks}
     rules = _Rules.of(formats, holder.where)
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
-    if formats.head and not model.head.tied and not rules.unquantized.has_head():
-        head = formats.head_format or _default_format(formats)
-        variants["head"] = (Variant(repeats=1, formats={"lm_head": head}),)
-    linear = {kind: [names_of(operator) for operator in _linear_names(blocks[kind])] for kind in layers}
+    if formats.head and not model.head.tied:
+        variants["head"] = (Variant(repeats=1, formats={"lm_head": formats.head_format or rules.head()}),)
+    linear = {kind: [*_names(blocks[kind]).values()] for kind in layers}
     names = {number: linear[kind] for kind, numbers in layers.items() for number in numbers}
     entries = (*formats.unquantized, *(entry for rule in formats.rules for entry in rule.targets))
     checkpoint = Checkpoint(variants=variants, cache=formats.cache)
-    notes = (*filter(None, (formats.note,)), *_note(unmatched(entries, names, holder.where)))
+    notes = (*filter(None, (formats.note,)), *_note(unmatched(entries, names, holder.where)), *_idle(variants, holder))
     return replace(model, checkpoint=checkpoint, notes=(*model.notes, *notes))
-
-
-def _default_format(formats: QuantizedFormats) -> Format:
-    """The format of linear layers that no rule names."""
-    return next((rule.format for rule in formats.rules if not rule.targets), formats.rules[0].format)
 
 
 def _note(entries: list[str]) -> tuple[str, ...]:
@@ -117,6 +114,15 @@ def _note(entries: list[str]) -> tuple[str, ...]:
         return ()
     quoted = ", ".join(f"'{printable(entry)}'" for entry in entries[:3]) + (", …" if len(entries) > 3 else "")
     return (f"{QUANTIZATION_FIELD} lists {quoted}: ignored, because no linear layer of this model matches",)
+
+
+def _idle(variants: Mapping[str, tuple[Variant, ...]], holder: Config) -> tuple[str, ...]:
+    """A note if no linear layer is in a format of the checkpoint."""
+    formats = (form for found in variants.values() for variant in found for form in variant.formats.values())
+    if any(form != Format() for form in formats):
+        return ()
+    named = holder.get("quant_algo") or holder.get("quant_method") or _implied_method(holder)
+    return (f"{QUANTIZATION_FIELD} names {printable(named)}, but no weight of this model falls under it",)
 
 
 def _read(config: Config) -> QuantizedFormats:
@@ -151,13 +157,18 @@ class _Rules:
         )
         return _Rules(formats, module_list(stated.unquantized, where))
 
-    def format(self, operator: str, layer: int) -> Format:
-        """The format of an operator in a layer; an empty Format keeps the model's dtype."""
-        names = names_of(operator)
+    def format(self, names: tuple[str, ...], layer: int) -> Format:
+        """The format of the operator with these module names in a layer; an empty Format keeps the model's dtype."""
         if self.unquantized.contains(names, layer):
             return Format()
         matching = (form for form, targets in self.formats if targets is None or targets.contains(names, layer))
         return next(matching, Format())
+
+    def head(self) -> Format:
+        """The format of lm_head: of the first rule that names it, or that names no module."""
+        if self.unquantized.has_head():
+            return Format()
+        return next((form for form, targets in self.formats if targets is None or targets.has_head()), Format())
 
     @property
     def distinguishes_layers(self) -> bool:
@@ -172,16 +183,29 @@ def _layer_numbers(model: Model) -> dict[str, tuple[int, ...]]:
     return {layer.name: layer.numbers or tuple(range(layer.repeats)) for layer in model.layers}
 
 
-def _linear_names(block: Block) -> list[str]:
-    return [operator.name for operator in block.operators if is_linear(operator)]
+def _names(block: Block) -> dict[str, tuple[str, ...]]:
+    """The linear layers of a block and the possible names of their modules.
+
+    Experts of a layer that also has a dense `mlp` (Gemma 4) stand beside it, not under it.
+    """
+    operators = [operator.name for operator in block.operators if is_linear(operator)]
+    beside = not {"up_proj", "gate_up_proj"}.isdisjoint(operators)
+
+    def modules(operator: str) -> tuple[str, ...]:
+        found = names_of(operator)
+        if not beside or not operator.startswith("expert_"):
+            return found
+        return tuple(name for name in found if not name.startswith("mlp."))
+
+    return {operator: modules(operator) for operator in operators}
 
 
 def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Variant, ...]:
     """The distinct combinations of formats among a block's layers, the most common first."""
-    operators = _linear_names(block)
+    operators = _names(block)
 
     def formats_of(number: int) -> tuple[Format, ...]:
-        return tuple(rules.format(operator, number) for operator in operators)
+        return tuple(rules.format(names, number) for names in operators.values())
 
     found = alike(numbers, formats_of) if rules.distinguishes_layers else [(formats_of(numbers[0]), [*numbers])]
     return tuple(

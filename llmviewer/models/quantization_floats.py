@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, scaled
+from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.formats.linear import Format
 from llmviewer.models.compressed_tensors import compressed_tensors
 from llmviewer.models.config import Config
-from llmviewer.models.quantization_methods import LayerFormat, QuantizedFormats, fp8, module_entries
+from llmviewer.models.quantization_methods import MXFP8, LayerFormat, QuantizedFormats, fp8, module_entries
 
 FP8, INT8 = DTYPES["fp8"], DTYPES["int8"]
-#: 8-bit floats with an 8-bit scale per 32 (OCP Microscaling v1.0).
-MXFP8 = scaled("fp8", 8, group=32, scale_bits=8, name="mxfp8")
 #: quant_algo of ModelOpt -> format.  Source: https://github.com/NVIDIA/Model-Optimizer, modelopt/torch/export.
 ALGORITHMS: dict[str, Format] = {
     "FP8": Format(weights=FP8, activations=FP8),
@@ -71,7 +69,8 @@ def modelopt(config: Config) -> QuantizedFormats:
         raise UserError(f"{config.where}: field 'kv_cache_quant_algo' is {quoted(cache)}; supported: FP8, INT8, NVFP4")
     stored = {"FP8": FP8, "INT8": INT8, "NVFP4": DTYPES["nvfp4"]}.get(cache.upper())
     unquantized = module_entries(config, "exclude_modules", "ignore")
-    return QuantizedFormats(rules=tuple(rules), unquantized=unquantized, head=not unquantized, cache=stored)
+    head = not unquantized or any("lm_head" in rule.targets for rule in rules)
+    return QuantizedFormats(rules=tuple(rules), unquantized=unquantized, head=head, cache=stored)
 
 
 def _own_layers(config: Config) -> tuple[LayerFormat, ...]:
@@ -147,8 +146,18 @@ def quark(config: Config) -> QuantizedFormats:
 
 def _quark_format(config: Config) -> Format:
     config.ignore("bias", "target_device", "output_tensors")
-    parts = [_quark_dtype(config.section(name)) if config.has(name) else None for name in ("weight", "input_tensors")]
+    parts = [_quark_stored(config, name) if config.has(name) else None for name in ("weight", "input_tensors")]
     return Format(weights=parts[0], activations=parts[1])
+
+
+def _quark_stored(config: Config, name: str) -> Dtype:
+    """The format in which a tensor is stored: of two stages (fp8, then int4) the one with fewer bits."""
+    stages = config.get(name)
+    if not isinstance(stages, list):
+        return _quark_dtype(config.section(name))
+    if not stages or not all(isinstance(stage, Mapping) for stage in stages):
+        raise UserError(f"{config.where}: field '{name}' must be a mapping of fields, or a list of such stages")
+    return min((_quark_dtype(Config(stage, config.where)) for stage in stages), key=lambda dtype: dtype.bits)
 
 
 def _quark_dtype(config: Config) -> Dtype:
@@ -164,7 +173,7 @@ def _quark_dtype(config: Config) -> Dtype:
     zero_point = bits if name.startswith("u") else 0
     if not bits:
         raise UserError(f"{config.where}: field 'dtype' is {quoted(name)}; supported: fp8, fp4, int2 to int8, uint4")
-    return grouped_int(bits, group=group, zero_point_bits=zero_point) if per_group else grouped_int(bits, group=10**6)
+    return grouped_int(bits, group=group, zero_point_bits=zero_point) if per_group else plain_int(bits)
 
 
 def torchao(config: Config) -> QuantizedFormats:

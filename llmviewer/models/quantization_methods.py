@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
-from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.errors import UserError
 from llmviewer.formats.linear import Format
 from llmviewer.models.config import Config
 
@@ -13,6 +15,8 @@ from llmviewer.models.config import Config
 BITSANDBYTES_GROUP = 64
 #: With "double quantization" a scale has 8 bits, and this many scales share one fp32 scale.
 BITSANDBYTES_SCALES = 256
+#: 8-bit floats with an 8-bit scale per 32 (OCP Microscaling v1.0).
+MXFP8 = scaled("fp8", 8, group=32, scale_bits=8, name="mxfp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +52,16 @@ def gptq(config: Config) -> QuantizedFormats:
     config.ignore("cache_block_outputs", "block_name_to_quantize", "module_name_preceding_first_block", "pack_dtype")
     config.ignore("model_name_or_path", "model_file_base_name", "quantizer", "hyb_act")
     targets = _block_modules(config)
-    weights = _integers(bits, config.count("group_size", 128, minimum=-1), zero_point_bits=bits)
-    rule = LayerFormat(format=Format(weights=weights), targets=targets)
-    return QuantizedFormats(
-        rules=(rule,), unquantized=_excluded_modules(config), head=config.flag("lm_head", default=False)
-    )
+    stated = {"bits": bits, "group_size": config.count("group_size", 128, minimum=-1)}
+
+    def weights(own: Mapping[str, Any]) -> Dtype:
+        fields = Config({**stated, **own}, f"{config.where}: dynamic")
+        width = bit_width(fields, "bits")
+        return _integers(width, fields.count("group_size", minimum=-1), zero_point_bits=width)
+
+    own, excluded = dynamic_rules(config, weights)
+    rule = LayerFormat(format=Format(weights=weights({})), targets=targets)
+    return QuantizedFormats(rules=(*own, rule), unquantized=excluded, head=config.flag("lm_head", default=False))
 
 
 def _block_modules(config: Config) -> tuple[str, ...]:
@@ -65,13 +74,25 @@ def _block_modules(config: Config) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _excluded_modules(config: Config) -> tuple[str, ...]:
-    """Modules that GPTQModel's `dynamic` excludes by `-:expression`; other entries (other bit widths) are an error."""
-    rules = config.get("dynamic") or {}
-    for name in rules if isinstance(rules, dict) else [rules]:
-        if not str(name).startswith("-:"):
-            raise UserError(f"{config.where}: entry {quoted(name)} of 'dynamic' is not supported; only '-:' is")
-    return tuple(f"re:{str(name).removeprefix('-:')}" for name in rules)
+def dynamic_rules(
+    config: Config, weights: Callable[[Mapping[str, Any]], Dtype]
+) -> tuple[tuple[LayerFormat, ...], tuple[str, ...]]:
+    """Rules of modules with formats of their own in GPTQModel's `dynamic`, and the modules that it leaves in 16 bit.
+
+    `+:expression` (the sign may be missing) has fields of its own, `-:expression` is not quantized; the first that
+    matches applies.  weights: own fields -> format.  Source: https://github.com/ModelCloud/GPTQModel, README.
+    """
+    stated = config.get("dynamic") or {}
+    if not isinstance(stated, Mapping) or not all(isinstance(own or {}, Mapping) for own in stated.values()):
+        raise UserError(
+            f"{config.where}: field 'dynamic' must be a mapping of '+:expression' or '-:expression' to fields"
+        )
+    own = tuple(
+        LayerFormat(format=Format(weights=weights(fields or {})), targets=(f"re:{name.removeprefix('+:')}",))
+        for name, fields in stated.items()
+        if not name.startswith("-:")
+    )
+    return own, tuple(f"re:{name[2:]}" for name in stated if name.startswith("-:"))
 
 
 def awq(config: Config) -> QuantizedFormats:

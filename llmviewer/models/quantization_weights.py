@@ -10,7 +10,7 @@ from llmviewer.core.dtypes import DTYPES, Dtype, scaled
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.formats.linear import Format
 from llmviewer.models.config import Config
-from llmviewer.models.quantization_methods import LayerFormat, QuantizedFormats, bit_width, module_entries
+from llmviewer.models.quantization_methods import MXFP8, LayerFormat, QuantizedFormats, bit_width, module_entries
 
 #: Weights per scale of Quanto's integers (https://github.com/huggingface/optimum-quanto, optimum/quanto/nn/qmodule.py).
 QUANTO_GROUP = 128
@@ -38,31 +38,59 @@ def auto_round(config: Config) -> QuantizedFormats:
     config.ignore(
         "gradient_accumulate_steps", "low_cpu_mem_usage", "train_bs", "super_bits", "super_group_size", "act_sym"
     )
-    config.ignore("act_dynamic", "act_data_type", "act_group_size", "block_name_to_quantize", "quant_block_list", "sym")
+    config.ignore("act_dynamic", "act_group_size", "block_name_to_quantize", "quant_block_list")
     config.ignore(
         "batch_size", "quant_nontext_module", "provider", "static_kv_dtype", "export_format", "rotation_config"
     )
-    config.expect("act_bits", 16, 32)
-    kind, group = config.text("data_type", "int"), _group_size(config)
-    if kind in ("mx_fp", "nv_fp", "fp4_v2", "mx_fp4", "nv_fp4"):
-        config.expect("bits", 4)
-        return weights_only(DTYPES["mxfp4" if kind.startswith("mx") else "nvfp4"])
-    config.expect("data_type", "int", "int_asym_dq", "int_sym_dq")
-    bits, default = bit_width(config, "bits"), config.where
-    other = {
-        name: Config({"bits": bits, "group_size": group, **value}, f"{default}: extra_config")
-        for name, value in _mapping(config, "extra_config").items()
-        if isinstance(value, Mapping)
+    config.ignore("model_free", "sym", "data_type")
+    stated = {name: config.get(name) for name in ("bits", "group_size", "data_type", "act_bits", "act_data_type")}
+
+    def own(fields: Mapping[str, Any], where: str) -> Format | None:
+        given = {name: value for name, value in {**stated, **fields}.items() if value is not None}
+        return _auto_round_format(Config(given, where))
+
+    named = {
+        name: own(fields, f"{config.where}: extra_config")
+        for name, fields in _mapping(config, "extra_config").items()
+        if isinstance(fields, Mapping)
     }
-    rules = [
-        LayerFormat(format=Format(weights=_grouped(own.count("bits"), _group_size(own))), targets=(name,))
-        for name, own in other.items()
-        if own.count("bits") < 16
-    ]
-    plain = tuple(name for name, own in other.items() if own.count("bits") >= 16)
+    default = own({}, config.where)
+    if default is None:
+        raise UserError(f"{config.where}: field 'bits' is {quoted(config.get('bits'))}, expected 1 to 15")
+    rules = [LayerFormat(format=form, targets=(name,)) for name, form in named.items() if form is not None]
+    plain = tuple(name for name, form in named.items() if form is None)
     has_head = any(rule.targets == ("lm_head",) for rule in rules)
-    rules.append(LayerFormat(format=Format(weights=_grouped(bits, group))))
+    rules.append(LayerFormat(format=default))
     return QuantizedFormats(rules=tuple(rules), unquantized=plain, head=config.flag("lm_head", default=has_head))
+
+
+def _auto_round_format(fields: Config) -> Format | None:
+    """The format of one set of AutoRound's fields; None for 16 bits.  Inputs below 16 bits are quantized too."""
+    bits, inputs = fields.count("bits"), fields.count("act_bits", 16)
+    if bits >= 16:
+        return None
+    kind = fields.text("data_type", "int")
+    weights = _auto_round_dtype(fields, kind, bits)
+    if inputs >= 16:
+        return Format(weights=weights)
+    return Format(weights=weights, activations=_auto_round_dtype(fields, fields.text("act_data_type", kind), inputs))
+
+
+def _auto_round_dtype(fields: Config, kind: str, bits: int) -> Dtype:
+    """The format of a `data_type`: mx_fp, nv_fp (also spelled mxfp4, fp4_v2 ...), fp, and integers with scales."""
+    word = kind.replace("_", "")
+    if word.startswith("mxfp") and bits in (4, 8):
+        return MXFP8 if bits == 8 else DTYPES["mxfp4"]
+    if word.startswith(("nvfp", "fp4v2")) and bits == 4:
+        return DTYPES["nvfp4"]
+    if word.startswith("fp") and bits == 8:
+        return DTYPES["fp8"]
+    if word in ("int", "intsym", "intasym", "intasymdq", "intsymdq"):
+        return _grouped(bits, _group_size(fields))
+    raise UserError(
+        f"{fields.where}: data_type {quoted(kind)} of {bits} bits is not known; supported: int, fp (8 bits), "
+        "mx_fp (4 and 8 bits), nv_fp (4 bits)"
+    )
 
 
 def _group_size(config: Config) -> int:
@@ -245,7 +273,7 @@ def mlx(config: Config) -> QuantizedFormats:
 def _mlx_format(fields: Config, default: Config) -> Dtype:
     """The format of one set of fields; what they leave out is that of the whole checkpoint."""
     mode = fields.text("mode", default.text("mode", "affine"))
-    floats = {"mxfp4": DTYPES["mxfp4"], "nvfp4": DTYPES["nvfp4"], "mxfp8": scaled("fp8", 8, group=32, scale_bits=8)}
+    floats = {"mxfp4": DTYPES["mxfp4"], "nvfp4": DTYPES["nvfp4"], "mxfp8": MXFP8}
     group = fields.count("group_size", default.count("group_size", 64))
     bits = fields.count("bits", default.count("bits", 4), maximum=16)
     if mode in floats:

@@ -59,6 +59,7 @@ def _attention(config: Config, dtype: Dtype) -> Attention:
     """A second query projection gates the output; a quarter of each head is rotated."""
     config.defaults(head_dim=256)
     config.expect("attn_output_gate", True)
+    config.expect("output_gate_type", "swish", "silu")
     attention = parts.attention(config, dtype, parts.projections(config))
     rotated = rotary_dim(config, attention.head_dim, factor=0.25)
     return replace(attention, qk_norm=QkNorm.PER_HEAD, gate=True, rotary_dim=rotated)

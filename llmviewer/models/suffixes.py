@@ -12,6 +12,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
+from llmviewer.models import aliases
 from llmviewer.models.config import QUANTIZATION_FIELD
 
 #: Suffixes of checkpoints with the architecture of the model they are trained from.
@@ -92,9 +93,13 @@ _SUFFIXES = sorted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A model of model_configs/ and the format that a Hub id names; empty: the format of the model's own config."""
+    """A model of model_configs/ and the format that a Hub id names; empty: the format of the model's own config.
+
+    known: the Hub id in aliases.yaml that the name leads to if its config has fields of its own, else the stem.
+    """
 
     stem: str
+    known: str
     format: str = ""
 
     @property
@@ -116,12 +121,13 @@ def resolve(name: str) -> Resolved | None:
             return None
         removed.append(suffix)
         rest = rest[: -len(suffix) - 1]
-    formats = [_keyed(organisation, index[rest], word) for word in removed if word not in VARIANTS]
+    stem, known = index[rest]
+    formats = [_keyed(organisation, stem, word) for word in removed if word not in VARIANTS]
     for word in (word for word in formats if word in UNKNOWN_BITS):
         raise UserError(f"model '{printable(name)}': no stored bits are known for '{word}': {UNKNOWN_BITS[word]}{HELP}")
     if len(formats) > 1:
         raise UserError(f"model '{printable(name)}' names {len(formats)} formats: {', '.join(formats)}{HELP}")
-    return Resolved(stem=index[rest], format=next(iter(formats), ""))
+    return Resolved(stem=stem, known=known, format=next(iter(formats), ""))
 
 
 HELP = " (`llmviewer models fetch ID` downloads its config.json; or give a base model and --quantization)"
@@ -134,12 +140,16 @@ def _keyed(organisation: str, stem: str, suffix: str) -> str:
     return SPELLINGS.get(key, key)
 
 
-def _index() -> dict[str, str]:
-    """Last part of every name and alias in model_configs/ -> stem; parts that several models share are left out."""
-    found: dict[str, set[str]] = {}
-    for stem, others in data.aliases("model_configs").items():
-        for name in (stem, *others):
-            found.setdefault(data.normalized(name).rpartition("/")[2], set()).add(stem)
-    for stem in data.stems("model_configs"):
-        found.setdefault(stem, set()).add(stem)
-    return {name: next(iter(stems)) for name, stems in found.items() if len(stems) == 1}
+def _index() -> dict[str, tuple[str, str]]:
+    """Last part of every name and alias in model_configs/ -> stem, and the name to read.
+
+    Parts that several models share are left out, as are ids of quantized checkpoints, each of which is only itself.
+    """
+    found: dict[str, dict[str, str]] = {stem: {stem: stem} for stem in data.stems("model_configs")}
+    for key, alias in aliases.entries().items():
+        if QUANTIZATION_FIELD not in alias.fields:
+            known = alias.name if alias.fields else alias.stem
+            found.setdefault(key.rpartition("/")[2], {}).setdefault(alias.stem, known)
+            if alias.is_hub_id and alias.fields:
+                found[key.rpartition("/")[2]][alias.stem] = known
+    return {name: next(iter(stems.items())) for name, stems in found.items() if len(stems) == 1}

@@ -34,6 +34,7 @@ def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ())
         **model_object(model),
         "title": card.title,
         "aliases": list(card.aliases),
+        "compared": card.compared or None,
         "source": card.source,
         "published_parameters": dict(card.published) or None,
         "layers": [{"block": layer.name, "layers": layer.repeats} for layer in model.all_layers],
