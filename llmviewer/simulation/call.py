@@ -21,7 +21,7 @@ from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.rate_search import highest_rate
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
-from llmviewer.simulation.run import Outcome, simulate_requests
+from llmviewer.simulation.run import Outcome, refusals, simulate_requests
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
 
@@ -207,16 +207,16 @@ def _spread(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
 
     Otherwise users with answers of one length would stay in step for ever, which real ones do not.
     """
-    users = min(traffic.users, len(requests))
-    if not users or traffic.burst:
+    users, accepted = min(traffic.users, len(requests)), refusals(requests, fleet) == 0
+    if not users or traffic.burst or not accepted.any():
         return requests
-    pool, prompt, answer = fleet.answering, float(requests.input_len.mean()), float(requests.output_len.mean())
+    pool = fleet.answering
+    prompt, answer = (float(sizes[accepted].mean()) for sizes in (requests.input_len, requests.output_len))
     sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
     base, slope, _ = pool.prices.decode_line(sequences, sequences * (prompt + 0.5 * answer))
     step_s = base + slope * sequences * (prompt + 0.5 * answer)
-    first_s = fleet.prefill.prices.mixed_s(
-        0, 0.0, min(int(prompt), fleet.prefill.room.token_budget), 0.5 * prompt**2, 1
-    )
+    new = max(int(prompt), 1)
+    first_s = fleet.prefill.prices.mixed_s(0, 0.0, new, 0.5 * new * (new + 1.0), 1)
     whole_s = answer / pool.prices.tokens_per_round * step_s + users / fleet.prefill.replicas * first_s
     times = np.zeros(len(requests))
     times[:users] = np.arange(users) * (whole_s / users)

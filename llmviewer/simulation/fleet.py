@@ -14,7 +14,7 @@ from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 class Pool:
     """Equal replicas behind a router.
 
-    max_context: longest request in tokens, prompt and output.  host_s: time of the host before a request reaches the
+    max_context: longest request in tokens, prompt and output.  max_prompt: longest prompt.  host_s: time of the host before a request reaches the
     scheduler [s].  devices: of one replica.
     """
 
@@ -24,6 +24,7 @@ class Pool:
     replicas: int = 1
     router: Callable[[], Router] = RoundRobin
     max_context: float = float("inf")
+    max_prompt: float = float("inf")
     host_s: float = 0.0
     devices: int = 1
 

@@ -16,7 +16,12 @@ from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Who
 from llmviewer.simulation.timelines import gaps_of, timeline_of
 
 #: Reasons for which requests are refused; 0 where a request is not.
-REFUSALS = ("", "longer than the longest context", "longer than the KV cache of a replica")
+REFUSALS = (
+    "",
+    "longer than the longest context",
+    "longer than the KV cache of a replica",
+    "with prompts longer than a step, which the engine does not split",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,7 +75,7 @@ def refusals(requests: Requests, fleet: Fleet) -> Whole:
         rounding = 2 if pool.prices.tokens_per_round > 1.0 else 0  # rounds end within blocks
         blocks = -(-stored // pool.room.block_tokens) + pool.room.sequence_blocks + rounding
         reasons = np.where((reasons == 0) & (blocks > pool.room.blocks), 2, reasons)
-    return reasons
+    return np.where((reasons == 0) & (requests.input_len > fleet.prefill.max_prompt), 3, reasons)
 
 
 def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Records:
