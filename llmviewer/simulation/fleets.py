@@ -63,6 +63,7 @@ def pool_of(one: Configuration, router: str, instances: int = 1, length: float =
         max_prompt=float("inf") if whole else float(room.token_budget),
         host_s=times.request_s,
         devices=system.parallelism.devices // (system.parallelism.data * system.parallelism.instances),
+        kv_cache=system.kv_cache,
     )
 
 

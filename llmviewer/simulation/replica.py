@@ -38,7 +38,7 @@ class Replica(Decoding):
         self._most = min(room.max_sequences, room.token_budget)
         self._scheduler = scheduler
         self._prompt: Prompt | None = None
-        self._finds = bool(self.pool.width) or any(ledger.held)
+        self._finds = bool(self.pool.width) or any(ledger.held) or any(ledger.found)
 
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]; idle replicas keep their clock."""
@@ -116,7 +116,7 @@ class Replica(Decoding):
         count = rest if rest <= budget or not self._scheduler.chunks else budget
         if count > budget and not is_first:
             return None
-        reached, held = computed + count, blocks - room.sequence_blocks
+        reached, held = computed + count, blocks + ledger.shared[request] - room.sequence_blocks
         if prefixes:
             held += pool.width * len(prefixes)
         taken = wanted = -(-reached // room.block_tokens) - held
@@ -148,7 +148,7 @@ class Replica(Decoding):
 
     def _found(self, request: int) -> Prompt:
         """A waiting request with the part of its prompt that the cache, or another replica, has computed."""
-        held, width = self._ledger.held[request], self.pool.width
+        held, width = self._ledger.held[request] or self._ledger.found[request], self.pool.width
         if held or not width or self._ledger.prefixes is None:
             return request, held, 0, NO_PREFIXES, 0
         names, tokens = self._ledger.prefixes[request], width * self._room.block_tokens

@@ -40,7 +40,7 @@ class StepTimes:
     tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
     passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
     outside kernels.  most_tokens: prompt tokens of a step, up to which its time is known; of a longer prompt that runs
-    alone, in proportion.  rows: sequences -> times of a decode step over their total context, made when first asked for.
+    alone, in proportion.  rows: sequences -> times of a decode step over their total context, made when first asked.
     """
 
     tokens_per_round: float
