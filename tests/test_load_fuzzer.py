@@ -127,7 +127,7 @@ def _check_tokens(made: Simulation) -> None:
 def answered(server: dict[str, Any], words: dict[str, Any]) -> Simulation | None:
     """The simulation of a load; None where it is refused with one line.  Warnings of numpy are errors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", RuntimeWarning)
         try:
             return prepared(**server, **words).run()
         except UserError as error:
@@ -142,10 +142,9 @@ def fuzz_loads(server: dict[str, Any], words: list[dict[str, Any]]) -> None:
         return
     check(made)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", RuntimeWarning)
         for more in words[1:]:
-            ready = prepared_again(made, load.checked(more))
-            check(ready)
+            check(prepared_again(made, load.checked(more)))
 
 
 def prepared_again(made: Simulation, words: Mapping[str, Any]) -> Simulation:
