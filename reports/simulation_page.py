@@ -32,7 +32,8 @@ def page(answer: dict[str, Any]) -> Page:
         return (*first, *_warnings(answer))
     return (
         *first,
-        *(() if answer["saturated"] else (_latencies(answer), *_limits(answer))),
+        _latencies(answer),
+        *_limits(answer),
         _load(answer),
         _sources(answer),
         *_warnings(answer),
@@ -48,7 +49,8 @@ def verdict(answer: dict[str, Any]) -> str:
 def _judged(answer: dict[str, Any]) -> str:
     rate = fmt.per_second(answer["max_request_rate"])
     if answer["saturated"]:
-        return f"saturated: highest sustainable rate {rate} requests/s"
+        p99 = ", ".join(f"{NAMES[name]} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
+        return f"saturated: highest sustainable rate {rate} requests/s; p99 of this run {p99}"
     if not answer["completed"]:
         return "no request is answered: " + (", ".join(_refused(answer)) or "none arrives")
     if not answer["limits"]:
@@ -123,7 +125,9 @@ def _latencies(answer: dict[str, Any]) -> Table:
         )
         for name, title in NAMES.items()
     ]
-    return Table(columns=heads, rows=tuple(rows), title="Latencies", note=MEANINGS)
+    grows = "; saturated: they grow with the length of the run" if answer["saturated"] else ""
+    title = "Latencies of a saturated run" if answer["saturated"] else "Latencies"
+    return Table(columns=heads, rows=tuple(rows), title=title, note=MEANINGS + grows)
 
 
 def _is_known(answer: dict[str, Any], source: str, statistic: str) -> bool:
@@ -165,7 +169,7 @@ def _load(answer: dict[str, Any]) -> Facts:
         title="Throughput and load",
         lines=(
             ("Throughput", f"{fmt.per_second(answer['requests_per_s'])} requests/s", f"answered{offered}"),
-            ("", f"{fmt.per_second(tokens)} tokens/s", f"output tokens{shared}"),
+            ("", f"{fmt.per_second(tokens)} tokens/s", f"output tokens{_bounds(answer)}{shared}"),
             *(kept if answer["limits"] and goodput is not None else ()),
             ("Running", fmt.digits(answer["running_mean"]), "requests, mean over time"),
             ("Waiting", fmt.digits(answer["waiting_mean"]), "requests, mean over time"),
@@ -178,6 +182,12 @@ def _load(answer: dict[str, Any]) -> Facts:
             ),
         ),
     )
+
+
+def _bounds(answer: dict[str, Any]) -> str:
+    """Returns the interval of the output tokens per second, after a space; nothing for ideal times."""
+    known = answer["intervals"]["calibration"].get("output_tokens_per_s")
+    return "" if known is None else f" (80 %: {' to '.join(map(fmt.per_second, known['80']))})"
 
 
 def _times(count: int, noun: str) -> str:

@@ -35,7 +35,8 @@ class One:
 class Reference:
     """vLLM's V1 scheduler, one step and one sequence at a time: running requests first, in order, each with all tokens
     that it has not computed; blocks that are missing are taken from the request that started last; then, if none was
-    preempted, waiting requests in order, as long as there are tokens, places and blocks.
+    preempted, waiting requests in order, as long as there are tokens, places and blocks for all that each has
+    (scheduler_reserve_full_isl, true by default: https://github.com/vllm-project/vllm/pull/37307).
 
     Facts: https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
     """
@@ -112,7 +113,7 @@ class Reference:
         while self.waiting and budget > 0 and len(self.running) < self.room.max_sequences:
             one = self.waiting[0]
             tokens = min(one.tokens - one.computed, budget)
-            if self.needed(one, tokens) > self.free:
+            if self.needed(one, one.tokens - one.computed) > self.free:  # the whole prompt, not its first chunk
                 break
             self.take(self.waiting.pop(0), tokens)
             self.running.append(one)

@@ -71,15 +71,22 @@ def test_latencies_are_in_order(answer) -> None:
     assert found["e2e_s"]["mean"] == pytest.approx(mean)
 
 
-def test_a_saturated_server_has_a_highest_rate_and_no_percentiles(answer, run) -> None:
+def test_a_saturated_server_has_a_highest_rate_beside_the_percentiles_of_its_run(answer, run) -> None:
     status, found = answer(*LLAMA, "--request-rate", "200", "--requests", "3000")
     assert (status, found["saturated"]) == (1, True)
-    assert all(set(found[name].values()) == {None} for name in LATENCIES)
+    for name in LATENCIES:
+        values = [found[name][statistic] for statistic in ("p50", "p90", "p95", "p99")]
+        assert None not in values and values == sorted(values)
+    assert found["goodput_requests_per_s"] == pytest.approx(found["requests_per_s"])
+    low, high = found["intervals"]["calibration"]["output_tokens_per_s"]["80"]
+    assert low < found["output_tokens_per_s"] < high  # it is never idle: as far off as its times
+    assert found["intervals"]["replications"]["output_tokens_per_s"]["80"] == [None, None]  # its queue grows
     assert 5.0 < found["max_request_rate"] < 100.0
     below, calm = answer(*LLAMA, "--request-rate", 0.7 * found["max_request_rate"], "--requests", "3000")
     assert (below, calm["saturated"]) == (0, False)
     _, page, _ = run(*LLAMA, "--request-rate", "200", "--requests", "3000")
     assert page.startswith("Verdict  saturated: highest sustainable rate ")
+    assert "Latencies of a saturated run" in page and "they grow with the length of the run" in page
 
 
 @pytest.mark.parametrize("traffic", [["--burst"], ["--concurrency", "400"]])

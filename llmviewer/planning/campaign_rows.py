@@ -61,6 +61,8 @@ def simulation_cells(made: Simulation) -> dict[str, object]:
             cells[f"{name}_{statistic}_s"] = document[metric][statistic]
             low, high = bounds.get(metric, {}).get(statistic, {}).get("80", (None, None))
             cells |= {f"{name}_{statistic}_low80_s": low, f"{name}_{statistic}_high80_s": high}
+    low, high = bounds.get("output_tokens_per_s", {}).get("80", (None, None))
+    cells |= {"output_tokens_per_s_low80": low, "output_tokens_per_s_high80": high}
     broken = (f"{one.metric.removesuffix('_s')} {one.statistic} <= {one.seconds:g} s" for one in made.broken)
     return {**cells, "refused": sum(document["refused"].values()), "holds": made.holds, "broken": ", ".join(broken)}
 

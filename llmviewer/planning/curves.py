@@ -28,10 +28,12 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
     check(one)
     room = cache_capacity(one, workload.input_len + workload.output_len)
     generation = one.system.generation
-    packed = np.maximum(np.floor(budgets / workload.input_len), 1.0)
+    found = float(one.system.kv_cache.prefix_hit(workload.input_len))
+    new = workload.input_len - found
+    packed = np.maximum(np.floor(budgets / new), 1.0)
     round_s, alone_s, full_s = np.zeros(len(SEQUENCES)), np.zeros(len(budgets)), np.zeros(len(budgets))
     for times, passes, caches in _passes(structure, room):
-        decode_s, single_s, several_s = _priced(passes, workload, budgets, packed)
+        decode_s, single_s, several_s = _priced(passes, workload, budgets, packed, found)
         round_s += times * decode_s
         alone_s += caches * single_s
         full_s += caches * several_s
@@ -41,8 +43,8 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
         "alone_s": alone_s,
         "together_s": together_s,
         "packed": packed,
-        "passes": np.ceil(workload.input_len / budgets),
-        "slots": np.full(len(budgets), _slots(room, workload)),
+        "passes": np.ceil(new / budgets),
+        "slots": np.full(len(budgets), _slots(room, workload, found if one.system.kv_cache.shared else 0.0)),
     }
     return Curves(
         sequences=SEQUENCES,
@@ -65,20 +67,22 @@ def _passes(structure: Structure, room: CacheCapacity) -> Iterator[tuple[float, 
         yield float(np.max(draft.passes)), passes, draft.caches
 
 
-def _priced(passes: Passes, workload: Workload, budgets: Array, packed: Array) -> tuple[Array, Array, Array]:
+def _priced(
+    passes: Passes, workload: Workload, budgets: Array, packed: Array, found: float
+) -> tuple[Array, Array, Array]:
     """Times [s] of decode steps over SEQUENCES, and per token budget of one prompt and of a pass of `packed` prompts.
 
-    All passes are evaluated at once.
+    All passes are evaluated at once.  found: tokens of each prompt that are in the prefix cache.
     """
     length, count = workload.input_len, len(SEQUENCES)
-    starts = [np.arange(0.0, length, budget) for budget in budgets]
+    starts = [np.arange(found, length, budget) for budget in budgets]
     cached = np.concatenate(starts)
     new = np.concatenate([np.minimum(length - start, budget) for start, budget in zip(starts, budgets, strict=True)])
     context = np.full(count, length + 0.5 * workload.output_len)
     parts = (
         passes.decoding(SEQUENCES, context),
         prompts(1.0, new, cached, cached + new >= length),
-        prompts(packed, np.full(len(budgets), length), 0.0, packed),
+        prompts(packed, np.full(len(budgets), length - found), found, packed),
     )
     seconds = passes.times(_joined(parts))[ALL]
     firsts = np.cumsum([count, *(len(start) for start in starts)])
@@ -106,10 +110,14 @@ def _joined(parts: Sequence[Group]) -> Group:
     )
 
 
-def _slots(room: CacheCapacity, workload: Workload) -> float:
-    """Sequences at half of their answers whose KV cache fits; none where a whole request does not."""
+def _slots(room: CacheCapacity, workload: Workload, shared: float) -> float:
+    """Sequences at half of their answers whose KV cache fits; none where a whole request does not.
+
+    shared: tokens of their prompts that are stored once for all.
+    """
     whole = np.ceil((workload.input_len + workload.output_len) / room.block_tokens) + room.sequence_blocks
     if room.blocks < whole or workload.input_len + workload.output_len > room.max_context:
         return 0.0
     typical = np.ceil((workload.input_len + 0.5 * workload.output_len) / room.block_tokens) + room.sequence_blocks
-    return max(float(np.floor(room.blocks / typical)), 1.0)
+    common = np.floor(shared / room.block_tokens)
+    return max(float(np.floor((room.blocks - common) / (typical - common))), 1.0)

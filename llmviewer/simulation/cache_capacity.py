@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.engine_limits import blocks_of_engine
+from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.workload import Request
 from llmviewer.models.fields import ABSENT_CONTEXT
@@ -58,7 +59,7 @@ def cache_capacity(configuration: Configuration, context: float = TYPICAL_CONTEX
     state of the sequence, one whose window is longer as if it had none.  Where nothing grows, one block holds a whole
     sequence.  At this length as many requests fit as `analyze` says (max_concurrent_requests).
     """
-    system, budget = configuration.system, configuration.token_budget
+    system, budget = _alone(configuration), configuration.token_budget
     engine, longest = system.engine, _max_context(configuration)
     tokens = budget if isfinite(budget) else float(TOKEN_BUDGET)
     size = int(system.kv_cache.block_size) if system.kv_cache.block_size > 1.0 else BLOCK_TOKENS
@@ -86,13 +87,19 @@ def _max_context(configuration: Configuration) -> int:
     return int(engine.max_model_len or (model.max_context if model.max_context < ABSENT_CONTEXT else UNSTATED_CONTEXT))
 
 
+def _alone(configuration: Configuration) -> System:
+    """One replica whose sequences find nothing in its cache; the event loop counts what they share."""
+    system = configuration.system.one_replica()
+    return replace(system, kv_cache=replace(system.kv_cache, hit_rate=0.0, shared=False, cascade=False))
+
+
 def _growth(configuration: Configuration, length: float, size: float) -> _Growth:
     """The cache of one sequence of `length` tokens in one replica.  size: tokens of a block."""
     tokens = configuration.token_budget
     together = max(floor(tokens / length), 1.0) if isfinite(tokens) else 1.0
     batch, prompt = np.array([1.0, 2.0, 1.0, 2.0, together]), length - np.array([0.0, 0.0, size, size, 0.0])
     request = Request(batch_size=batch, input_len=prompt, output_len=np.ones(5))
-    memory = memory_of(configuration.model, configuration.system.one_replica(), request, configuration.token_budget)
+    memory = memory_of(configuration.model, _alone(configuration), request, configuration.token_budget)
     one, two, less, both, _ = np.broadcast_to(memory.kv_cache_bytes, 5)
     own, shorter = float(two - one), float(both - less)
     budget = float(np.broadcast_to(memory.kv_cache_budget_bytes, 5)[4]) - float(one - own)
@@ -101,7 +108,7 @@ def _growth(configuration: Configuration, length: float, size: float) -> _Growth
 
 def _concurrency(configuration: Configuration, growth: _Growth, length: float) -> float:
     """Sequences of `length` tokens whose caches fit, as a fraction; in the layout of the engine's blocks if known."""
-    system = configuration.system.one_replica()
+    system = _alone(configuration)
     layout, memory = blocks_of_engine(configuration.model, system), system.engine.memory
     if layout is not None and memory is not None:
         return float(np.max(layout.concurrency(growth.budget, length, memory.tokens)))

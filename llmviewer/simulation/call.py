@@ -17,6 +17,7 @@ from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
+from llmviewer.simulation.pace import staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.rate_search import highest_rate
 from llmviewer.simulation.requests import Requests
@@ -67,7 +68,8 @@ class Prepared:
         made = made or self.made
         made = replace(made, outcomes=tuple(run_all(made.fleet, made.traffic, self.replications)))
         _check_warm_up(made)
-        made = replace(made, ratios=ratios_of(self.answering, made))
+        ratios = ratios_of(self.answering, made)
+        made = replace(made, ratios=ratios, throughput_ratios=throughput_ratios(made, ratios))
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
@@ -142,7 +144,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
     )
-    notes = (*last.warnings(workload), *_trace_notes(traffic), *_room_notes(fleet))
+    notes = (*last.warnings(workload), *_trace_notes(traffic), *_room_notes(fleet), *_prefix_notes(fleet, sample))
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),
@@ -161,6 +163,16 @@ def _room_notes(fleet: Fleet) -> tuple[str, ...]:
     """A note where the weights do not fit."""
     full = any(pool.room.blocks < 1 for pool in fleet.pools)
     return ("the weights leave no room for a KV cache; llmviewer analyze shows the memory",) if full else ()
+
+
+def _prefix_notes(fleet: Fleet, sample: Requests) -> tuple[str, ...]:
+    """What becomes of --prefix-cache.  Raises UserError beside a trace that says which prefixes are found."""
+    if not any(pool.kv_cache.hit_rate for pool in fleet.pools):
+        return ()
+    if sample.prefixes is not None:
+        raise UserError("the hash_ids of the trace say what the cache holds; remove prefix_cache")
+    cascade = "--prefix-cache cascade: pages are shared; steps are priced as if each sequence read the prefix itself"
+    return (cascade,) if any(pool.kv_cache.cascade for pool in fleet.pools) else ()
 
 
 def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
@@ -191,7 +203,7 @@ def run_all(fleet: Fleet, traffic: Traffic, replications: int) -> list[Outcome]:
     """The outcomes of independent runs, on all cores; after an interrupt, the first with what it has."""
 
     def one(replication: int) -> Outcome:
-        return simulate_requests(_spread(traffic.requests(replication), fleet, traffic), fleet)
+        return simulate_requests(staggered(traffic.requests(replication), fleet, traffic), fleet)
 
     first = one(0)
     if replications == 1 or not first.completed:
@@ -200,27 +212,6 @@ def run_all(fleet: Fleet, traffic: Traffic, replications: int) -> list[Outcome]:
         return [first, *on_all_cores(one, range(1, replications))]
     except KeyboardInterrupt:
         return [replace(first, completed=False)]
-
-
-def _spread(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
-    """The requests of a closed loop whose users begin one after another, during about one request.
-
-    Otherwise users with answers of one length would stay in step for ever, which real ones do not.
-    """
-    users = min(traffic.users, len(requests))
-    if not users or traffic.burst:
-        return requests
-    pool, prompt, answer = fleet.answering, float(requests.input_len.mean()), float(requests.output_len.mean())
-    sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
-    base, slope, _ = pool.prices.decode_line(sequences, sequences * (prompt + 0.5 * answer))
-    step_s = base + slope * sequences * (prompt + 0.5 * answer)
-    first_s = fleet.prefill.prices.mixed_s(
-        0, 0.0, min(int(prompt), fleet.prefill.room.token_budget), 0.5 * prompt**2, 1
-    )
-    whole_s = answer / pool.prices.tokens_per_round * step_s + users / fleet.prefill.replicas * first_s
-    times = np.zeros(len(requests))
-    times[:users] = np.arange(users) * (whole_s / users)
-    return replace(requests, arrival_s=times)
 
 
 def _rate_bounds(made: Simulation) -> dict[str, list[float]]:

@@ -45,7 +45,7 @@ class Decoding:
     def __init__(self, ledger: Ledger, prices: Prices, room: Room, width: int) -> None:
         self.clock_s, self.until_s, self.pauses, self.blocked = 0.0, inf, False, False
         self.running: dict[int, Sequence] = {}
-        self.pool = BlockPool(room.blocks, width)
+        self.pool = BlockPool(room.blocks - ledger.common, width)
         self.inbox: deque[int] = deque()
         self.following: deque[int] = deque()
         self.left: list[tuple[float, int]] = []

@@ -30,7 +30,7 @@ class Station:
 
         rounds: decode steps of each after its first token.  held: tokens of each that another pool has computed.
         """
-        ledger = Ledger(requests, rounds, pool.host_s)
+        ledger = Ledger(requests, rounds, pool.hits(requests.input_len), pool.host_s)
         ledger.held = held or ledger.held
         replicas = [
             Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
+from llmviewer.simulation.hits import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
+from llmviewer.simulation.requests import Whole
 from llmviewer.simulation.routing import RoundRobin, Router
 from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 
@@ -14,8 +17,8 @@ from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 class Pool:
     """Equal replicas behind a router.
 
-    max_context: longest request in tokens, prompt and output.  host_s: time of the host before a request reaches the
-    scheduler [s].  devices: of one replica.
+    max_context: longest request in tokens, prompt and output.  max_prompt: longest prompt.  host_s: time of the host
+    before a request reaches the scheduler [s].  devices: of one replica.  kv_cache: which prompts are found in it.
     """
 
     prices: Prices
@@ -24,8 +27,14 @@ class Pool:
     replicas: int = 1
     router: Callable[[], Router] = RoundRobin
     max_context: float = float("inf")
+    max_prompt: float = float("inf")
     host_s: float = 0.0
     devices: int = 1
+    kv_cache: KvCache = DEFAULT_KV_CACHE
+
+    def hits(self, prompts: Whole) -> Hits:
+        """What is found in the cache of prompts of these lengths."""
+        return hits_of(self.kv_cache, self.room.block_tokens, prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,15 +50,20 @@ def pool_of(one: Configuration, router: str, instances: int = 1, length: float =
         raise unknown("router", router, ROUTERS)
     times = step_times(one)
     merged = system.batching.name == "chunked"
+    policy = replace(SCHEDULERS["vllm"], name="chunked") if merged else SCHEDULERS[scheduler]
+    room = cache_capacity(one, length)
+    whole = policy.chunks or (policy.alone and one.options.max_num_batched_tokens is None)
     return Pool(
         prices=times if merged else SeparatePasses.of(times),
-        room=cache_capacity(one, length),
-        scheduler=replace(SCHEDULERS["vllm"], name="chunked") if merged else SCHEDULERS[scheduler],
+        room=room,
+        scheduler=policy,
         replicas=instances * system.parallelism.data,
         router=ROUTERS[router],
-        max_context=float(cache_capacity(one, length).max_context),
+        max_context=float(room.max_context),
+        max_prompt=float("inf") if whole else float(room.token_budget),
         host_s=times.request_s,
         devices=system.parallelism.devices // (system.parallelism.data * system.parallelism.instances),
+        kv_cache=system.kv_cache,
     )
 
 

@@ -29,11 +29,13 @@ def of_replications(parts: Sequence[Summary], whole: Summary) -> dict[str, Level
     found = {}
     for name in STATISTICS:
         values = [part[name] for part in parts if part[name] is not None]
-        found[name] = _student(np.array(values, dtype=np.float64), whole[name])
+        found[name] = around(values, whole[name])
     return found
 
 
-def _student(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], centre: float | None) -> Levels:
+def around(parts: Sequence[float | None], centre: float | None) -> Levels:
+    """Level -> interval of a value from those of parts, as above."""
+    values = np.array(parts, dtype=np.float64)
     if centre is None or len(values) < 2:
         return {level: [None, None] for level in STUDENT}
     error = float(values.std(ddof=1)) / np.sqrt(len(values))

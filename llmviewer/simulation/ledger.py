@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmviewer.simulation.hits import Hits
 from llmviewer.simulation.requests import Records, Requests
 
 
@@ -13,20 +14,26 @@ class Ledger:
     arrival_s: when the user sends it; ready_s: when it reaches the scheduler, `host_s` later [s].  rounds: decode steps
     after its first token.  generated: tokens that it had when it was last
     preempted, which are computed again.
-    held: tokens of its KV cache that another replica has computed.  Times of what has not happened are NaN.
+    held: tokens of its KV cache that another replica has computed.  found: tokens of its prompt that are in the cache
+    by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.  Times
+    of what has not happened are NaN.
     """
 
     __slots__ = (
         *("input_len", "output_len", "rounds", "prefixes", "host_s", "generated", "held", "arrival_s", "ready_s"),
+        *("found", "shared", "common"),
         *("start_s", "first_token_s", "finish_s", "cached_tokens", "preemptions"),
     )
 
-    def __init__(self, requests: Requests, rounds: list[int], host_s: float = 0.0) -> None:
+    def __init__(self, requests: Requests, rounds: list[int], hits: Hits, host_s: float = 0.0) -> None:
         count, nan = len(requests), float("nan")
         self.input_len: list[int] = requests.input_len.tolist()
         self.output_len: list[int] = requests.output_len.tolist()
         self.rounds, self.prefixes, self.host_s = rounds, requests.prefixes, host_s
         self.generated, self.held = [0] * count, [0] * count
+        self.found: list[int] = hits.tokens.tolist()
+        self.shared: list[int] = hits.blocks.tolist()
+        self.common = hits.common
         self.arrival_s: list[float] = requests.arrival_s.tolist()
         self.ready_s = [arrival + host_s for arrival in self.arrival_s]
         self.start_s, self.first_token_s, self.finish_s = [nan] * count, [nan] * count, [nan] * count

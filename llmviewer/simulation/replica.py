@@ -38,7 +38,7 @@ class Replica(Decoding):
         self._most = min(room.max_sequences, room.token_budget)
         self._scheduler = scheduler
         self._prompt: Prompt | None = None
-        self._finds = bool(self.pool.width) or any(ledger.held)
+        self._finds = bool(self.pool.width) or any(ledger.held) or any(ledger.found)
 
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]; idle replicas keep their clock."""
@@ -116,14 +116,15 @@ class Replica(Decoding):
         count = rest if rest <= budget or not self._scheduler.chunks else budget
         if count > budget and not is_first:
             return None
-        reached = computed + count
-        taken = -(-reached // room.block_tokens) + room.sequence_blocks - blocks
+        reached, held = computed + count, blocks + ledger.shared[request] - room.sequence_blocks
         if prefixes:
-            taken -= pool.width * len(prefixes)
-        wanted = taken + growing
-        if not begun and (prefixes or self._scheduler.reserved):
-            wanted += pool.needed(prefixes) + self._reserved(request, rest - count)
-        if wanted > pool.free:
+            held += pool.width * len(prefixes)
+        taken = wanted = -(-reached // room.block_tokens) - held
+        if not begun:  # the whole prompt has to fit, not its first chunk alone
+            wanted = -(-(computed + rest) // room.block_tokens) - held
+            if prefixes or self._scheduler.reserved:
+                wanted += pool.needed(prefixes) + self._reserved(request)
+        if wanted + growing > pool.free:
             if begun:
                 self._put_back(begun)
             return None
@@ -147,7 +148,7 @@ class Replica(Decoding):
 
     def _found(self, request: int) -> Prompt:
         """A waiting request with the part of its prompt that the cache, or another replica, has computed."""
-        held, width = self._ledger.held[request], self.pool.width
+        held, width = self._ledger.held[request] or self._ledger.found[request], self.pool.width
         if held or not width or self._ledger.prefixes is None:
             return request, held, 0, NO_PREFIXES, 0
         names, tokens = self._ledger.prefixes[request], width * self._room.block_tokens
@@ -163,13 +164,13 @@ class Replica(Decoding):
         named = self.pool.store(self._ledger.prefixes[request][len(prefixes) : whole])
         return request, computed, blocks - self.pool.width * len(named), prefixes + named, count
 
-    def _reserved(self, request: int, rest: int) -> int:
-        """Blocks that must be free in addition to those of a new request's first chunk: for the rest of its prompt, and
-        for the reserved share of what it and the running sequences have still to generate."""
+    def _reserved(self, request: int) -> int:
+        """Blocks that must be free in addition to those of a new request's prompt, for the reserved share of what it
+        and the running sequences have still to generate."""
         share, ledger, block = self._scheduler.reserved, self._ledger, self._room.block_tokens
         if not share or not self.running:
             return 0
-        own = rest + share * (ledger.output_len[request] - ledger.generated[request])
+        own = share * (ledger.output_len[request] - ledger.generated[request])
         return ceil(own / block + share * (self.remaining_tokens() / block + len(self.running)))
 
     def _decode(self, most: int = ENDLESS) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from llmviewer.core.counts import Array
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet
-from llmviewer.simulation.intervals import of_replications, scaled
-from llmviewer.simulation.limits import STATISTICS, Limit
+from llmviewer.simulation.intervals import around, of_replications, scaled
+from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.requests import Gaps, Records
 from llmviewer.simulation.run import REFUSALS, Outcome
 from llmviewer.simulation.traffic import Traffic
@@ -47,6 +47,7 @@ class Simulation:
     outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
     ratios: metric -> bounds over value by level, from the calibration; empty for ideal times.  max_request_rate: found
     by a search [1/s]; None: not searched.  rate_bounds: of that rate by level, from the calibration [1/s].
+    throughput_ratios: bounds over value of the output tokens per second by level, from the calibration.
     """
 
     setting: Setting
@@ -56,6 +57,7 @@ class Simulation:
     warm_up_s: float | None = None
     limits: tuple[Limit, ...] = ()
     ratios: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    throughput_ratios: Mapping[str, Sequence[float]] = field(default_factory=dict)
     searched_rate: float | None = None
     rate_bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -108,15 +110,22 @@ class Simulation:
     @property
     def holds(self) -> bool:
         """Whether requests are answered, the load is sustained and all limits hold."""
-        answered = bool(np.any(~np.isnan(self.records.finish_s)))
-        return answered and not self.saturated and not self.broken
+        return self.answers and not self.saturated and not self.broken
+
+    @property
+    def answers(self) -> bool:
+        """Whether any request is answered."""
+        return bool(np.any(~np.isnan(self.records.finish_s)))
+
+    @cached_property
+    def loads(self) -> tuple[dict[str, float], ...]:
+        """Throughput, utilization and occupancy of each replication."""
+        return tuple(stats.load(*pair) for pair in zip(self.outcomes, self.windows, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """The simulation object of the JSON schema."""
         accepted = self.records.refused == 0
-        latencies = {name: dict.fromkeys(STATISTICS) for name in METRICS} if self.saturated else self.latencies()
-        loads = [stats.load(*pair) for pair in zip(self.outcomes, self.windows, strict=True)]
-        means = {name: float(np.mean([one[name] for one in loads])) for name in loads[0]}
+        means = {name: float(np.mean([one[name] for one in self.loads])) for name in self.loads[0]}
         return {
             "schema": SCHEMA,
             "requests": len(self.records),
@@ -124,17 +133,17 @@ class Simulation:
             "saturated": self.saturated,
             "request_rate": self.traffic.mean_rate,
             "max_request_rate": self.max_request_rate,
-            **latencies,
+            **self.latencies(),
             "output_tokens_per_s": means["output_tokens_per_s"],
             "requests_per_s": means["requests_per_s"],
-            "goodput_requests_per_s": None if self.saturated else self._goodput(),
+            "goodput_requests_per_s": self._goodput(),
             "running_mean": means["running_mean"],
             "waiting_mean": means["waiting_mean"],
             "kv_cache_occupancy_mean": means["kv_cache_occupancy_mean"],
             "preemptions": round(means["preemptions"]),
             "prefix_hit_rate": means["prefix_hit_rate"],
             "warm_up_s": self.windows[0].start_s,
-            "intervals": {} if self.saturated else self.intervals(),
+            "intervals": self.intervals(),
             "seed": self.traffic.seed,
             "replications": len(self.outcomes),
             "utilization": means["utilization"],
@@ -180,22 +189,27 @@ class Simulation:
 
     def intervals(self) -> dict[str, dict[str, Any]]:
         """Intervals by source, metric, statistic and level [s]: from replications or parts of one run, and from the
-        errors of the calibration; those of a searched rate by level."""
-        parts = [_latencies((one,), (window,)) for one, window in self._parts()]
-        latencies = self.latencies()
+        errors of the calibration; those of output tokens per second and of a searched rate by level [1/s]."""
+        pairs, latencies = self._parts(), self.latencies()
+        parts = [_latencies((one,), (window,)) for one, window in pairs]
+        tokens = [stats.output_tokens_per_s(one.records, window) for one, window in pairs if window.length_s]
+        mean = float(np.mean([one["output_tokens_per_s"] for one in self.loads]))
+        throughput = {level: [mean * ratio for ratio in bounds] for level, bounds in self.throughput_ratios.items()}
         return {
             "replications": {
-                name: of_replications([part[name] for part in parts], latencies[name]) for name in METRICS
+                **{name: of_replications([part[name] for part in parts], latencies[name]) for name in METRICS},
+                "output_tokens_per_s": around(tokens, mean),
             },
             "calibration": {
                 **{name: scaled(latencies[name], ratios) for name, ratios in self.ratios.items()},
+                **({"output_tokens_per_s": throughput} if throughput else {}),
                 **({"max_request_rate": dict(self.rate_bounds)} if self.rate_bounds else {}),
             },
         }
 
     def _parts(self) -> list[tuple[Outcome, stats.Window]]:
-        """Replications with their windows; of a single run, its parts in order of arrival."""
-        if len(self.outcomes) > 1:
+        """Replications with their windows; of a single run, its parts in order of arrival, unless its queue grows."""
+        if len(self.outcomes) > 1 or self.saturated:
             return list(zip(self.outcomes, self.windows, strict=True))
         return [(self.outcomes[0], part) for part in stats.parts(self.records, self.windows[0])]
 

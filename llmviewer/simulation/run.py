@@ -16,7 +16,12 @@ from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Who
 from llmviewer.simulation.timelines import gaps_of, timeline_of
 
 #: Reasons for which requests are refused; 0 where a request is not.
-REFUSALS = ("", "longer than the longest context", "longer than the KV cache of a replica")
+REFUSALS = (
+    "",
+    "longer than the longest context",
+    "longer than the KV cache of a replica",
+    "with prompts longer than a step, which the engine does not split",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,12 +69,16 @@ def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
 
 def refusals(requests: Requests, fleet: Fleet) -> Whole:
     """Index into REFUSALS of every request, shape (requests,)."""
-    total = requests.input_len + requests.output_len
+    prompts, total = requests.input_len, requests.input_len + requests.output_len
     reasons: Whole = np.where(total > min(pool.max_context for pool in fleet.pools), 1, 0)
-    for pool, stored in ((fleet.answering, total - 1), (fleet.prefill, requests.input_len)):
+    reasons = np.where((reasons == 0) & (prompts > fleet.prefill.max_prompt), 3, reasons)
+    for pool, stored in ((fleet.answering, total - 1), (fleet.prefill, prompts)):
         rounding = 2 if pool.prices.tokens_per_round > 1.0 else 0  # rounds end within blocks
         blocks = -(-stored // pool.room.block_tokens) + pool.room.sequence_blocks + rounding
         reasons = np.where((reasons == 0) & (blocks > pool.room.blocks), 2, reasons)
+        shared = np.where(reasons == 0, pool.hits(prompts).blocks, 0)
+        own = blocks - shared > pool.room.blocks - np.max(shared, initial=0)
+        reasons = np.where((reasons == 0) & own, 2, reasons)
     return reasons
 
 

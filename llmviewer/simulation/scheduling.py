@@ -11,13 +11,19 @@ class Scheduler:
 
     mixes: a step decodes all running sequences and fills the rest of its token budget with prompts; otherwise prompts
     run in steps of their own, before decode steps.  chunks: a prompt longer than the rest of the budget is cut;
-    otherwise it waits for a step with room, or runs alone.  reserved: share of the output for which blocks must be free
-    when a request is admitted; with 1.0 nothing is ever preempted.
+    otherwise it waits for a step with room.  alone: a prompt longer than a whole step, which is not cut, runs alone
+    unless the user states the budget; otherwise it is refused.  reserved: share of the output for which blocks must be
+    free when a request is admitted; with 1.0 nothing is ever preempted.
+
+    A request is admitted when the free blocks hold all of its prompt, not its first chunk alone, as in vLLM since March
+    2026 (scheduler_reserve_full_isl, true by default: https://github.com/vllm-project/vllm/pull/37307); versions before
+    begin prompts that the cache cannot hold, compute them in part and begin them anew.
     """
 
     name: str
     mixes: bool = True
     chunks: bool = True
+    alone: bool = False
     reserved: float = 0.0
     source: str = ""
 
@@ -34,6 +40,7 @@ SCHEDULERS = {
             name="vllm-v0",
             mixes=False,
             chunks=False,
+            alone=True,  # max_num_batched_tokens is max_model_len where it is not stated (vllm/config.py)
             source="https://github.com/vllm-project/vllm/blob/v0.6.6/vllm/core/scheduler.py",
         ),
         Scheduler(
@@ -47,7 +54,8 @@ SCHEDULERS = {
             chunks=False,
             reserved=1.0,
             source="https://nvidia.github.io/TensorRT-LLM/llm-api/reference/TorchLlmArgs.html (enable_chunked_prefill, "
-            "capacity_scheduler_policy)",
+            "capacity_scheduler_policy); prompts beyond max_num_tokens: _check_arguments of "
+            "https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm.py",
         ),
         Scheduler(name="splitfuse", source="https://arxiv.org/abs/2401.08671"),
     )

@@ -182,13 +182,19 @@ def capacity(records: Records) -> float:
     return (last - first) / passed if passed > 0.0 else 1.0
 
 
+def output_tokens_per_s(records: Records, window: Window) -> float:
+    """Output tokens of the requests that make the throughput of a window, per second [1/s]."""
+    ended = window.chosen if window.counted is None else window.counted
+    return float(records.output_len[ended].sum()) / max(window.length_s, np.finfo(np.float64).tiny)
+
+
 def load(outcome: Outcome, window: Window) -> dict[str, float]:
     """Throughput, utilization and occupancy in a window, by key of the result."""
     records, length = outcome.records, max(window.length_s, np.finfo(np.float64).tiny)
     ended = window.chosen if window.counted is None else window.counted
     prompts = float(records.input_len[window.chosen].sum())
     return {
-        "output_tokens_per_s": float(records.output_len[ended].sum()) / length,
+        "output_tokens_per_s": output_tokens_per_s(records, window),
         "requests_per_s": float(np.count_nonzero(ended)) / length,
         "running_mean": float(window.overlap_s(records.start_s, records.finish_s).sum()) / length,
         "waiting_mean": float(_waiting_s(records, window).sum()) / length,

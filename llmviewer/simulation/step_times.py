@@ -39,7 +39,8 @@ class StepTimes:
 
     tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
     passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
-    outside kernels.  rows: sequences -> times of a decode step over their total context, made when first asked for.
+    outside kernels.  most_tokens: prompt tokens of a step, up to which its time is known; of a longer prompt that runs
+    alone, in proportion.  rows: sequences -> times of a decode step over their total context, made when first asked.
     """
 
     tokens_per_round: float
@@ -48,6 +49,7 @@ class StepTimes:
     target: ModelTable
     drafts: tuple[Drafting, ...]
     means: Knots
+    most_tokens: int
     rows: list[list[tuple[float, float, float] | None] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
@@ -76,6 +78,9 @@ class StepTimes:
         """
         if not tokens:
             return self.decode_s(sequences, context)
+        if tokens > self.most_tokens:
+            share = tokens / self.most_tokens
+            return share * self.mixed_s(sequences, context, self.most_tokens, pairs / share, prompts)
         mean = context / sequences if sequences else 0.0
         seconds = self.target.seconds(sequences, mean, tokens, pairs, prompts)
         if self.drafts:
@@ -130,6 +135,7 @@ def step_times(configuration: Configuration) -> StepTimes:
         target=model_table(passes),
         drafts=tuple(_drafting(one, sizes) for one in system.drafters),
         means=decode_knots(sizes),
+        most_tokens=sizes.tokens,
         rows=[None] * (capacity.max_sequences + 1),
     )
 
@@ -145,7 +151,7 @@ def _sizes(capacity: CacheCapacity) -> Sizes:
     return Sizes(
         sequences=capacity.max_sequences,
         tokens=capacity.token_budget,
-        context=min(float(capacity.max_context), LONGEST_CONTEXT),
+        context=min(float(capacity.max_context), LONGEST_CONTEXT) + SHORT,
     )
 
 

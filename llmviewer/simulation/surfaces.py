@@ -16,16 +16,16 @@ Cell = tuple[float, float, float, float]
 
 
 def whole_knots(most: int, dense: int, per_octave: int, *, stairs: bool) -> Array:
-    """Whole numbers from 1 to `most`: all up to `dense`, then `per_octave` in every octave.
+    """Whole numbers from 1 to `most`, at least two: all up to `dense`, then `per_octave` in every octave.
 
     stairs: each is followed by its successor, so that a time that jumps after multiples of a power of two (tiles of
     rows) is interpolated on each of its stairs.
     """
-    steps = np.arange(per_octave) / per_octave
-    octaves = 2.0 ** np.arange(np.floor(np.log2(dense)), np.ceil(np.log2(max(most, 2))) + 1.0)
+    steps, most = np.arange(per_octave) / per_octave, max(most, 2)
+    octaves = 2.0 ** np.arange(np.floor(np.log2(dense)), np.ceil(np.log2(most)) + 1.0)
     coarse = np.round((octaves[:, None] * (1.0 + steps)).ravel())
     knots = np.concatenate((np.arange(1.0, dense + 1.0), coarse, coarse + 1.0 if stairs else []))
-    return np.unique(np.append(knots[knots < most], max(most, 2.0)))
+    return np.unique(np.append(knots[knots < most], float(most)))
 
 
 def every_whole(knots: Array, values: Array) -> list[float]:

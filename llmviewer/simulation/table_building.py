@@ -144,7 +144,7 @@ class _Builder:
     def chunks(self) -> list[list[Surface]]:
         """Tokens of one prompt; and the few that the decode kernel runs, beside other sequences and alone."""
         sizes, found = self.passes.sizes, []
-        many = whole_knots(sizes.tokens, SHORT_CHUNK, 16, stairs=True)
+        many = whole_knots(max(sizes.tokens, SHORT_CHUNK + 2), SHORT_CHUNK, 16, stairs=True)
         few = np.arange(1.0, SHORT_CHUNK + 1.0)
         plain, jumping = knots(sizes.context, PROMPT_KNOTS), knots(sizes.context, PROMPT_KNOTS, BLOCK_CHANGES)
         for number, before, others in (

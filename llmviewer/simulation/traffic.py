@@ -71,7 +71,7 @@ class Traffic:
         if not self.is_open:
             return self.count or max(LEAST_REQUESTS, REQUESTS_PER_USER * self.users)
         if self.curve is not None:
-            return self.curve.mean * (self.duration_s or DAY_S) * self.speed_up
+            return min(self.curve.mean * (self.duration_s or DAY_S) * self.speed_up, self.count or np.inf)
         if self.duration_s is None:
             return self.count or max(LEAST_REQUESTS, (self.rate or 0.0) * LEAST_S)
         return (self.rate or 0.0) * self.duration_s
@@ -119,10 +119,9 @@ class Traffic:
             _check(count)
             return np.zeros(count)
         if self.curve is not None:
-            _check(self.curve.mean * (self.duration_s or DAY_S) * self.speed_up)
             edges, expected = self.curve.expected((self.duration_s or DAY_S) * self.speed_up)
-            arrived = self._unit_times(expected[-1], random)
-            return np.interp(arrived, expected, edges)[: self.count] / self.speed_up
+            arrived = self._unit_times(min(expected[-1], self.count or np.inf), random, self.count or 0)
+            return np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
         assert self.rate is not None
         least = self.count or (LEAST_REQUESTS if self.duration_s is None else 0)
         length = self.duration_s if self.duration_s is not None else 0.0 if self.count else LEAST_S

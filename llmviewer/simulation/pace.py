@@ -1,0 +1,91 @@
+"""The pace of a fleet at its mean request: when users of a closed loop begin, and how much faster it could answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from llmviewer.simulation.fleet import Fleet, Pool
+from llmviewer.simulation.requests import Records, Requests
+from llmviewer.simulation.result import Simulation
+from llmviewer.simulation.run import refusals
+from llmviewer.simulation.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRequest:
+    """The mean of the requests that a fleet accepts.  new: prompt tokens that are not found in the cache."""
+
+    prompt: float
+    new: int
+    answer: float
+
+    @staticmethod
+    def of(requests: Requests | Records, accepted: npt.NDArray[np.bool_], fleet: Fleet) -> MeanRequest:
+        """The mean of the accepted requests, of which there is one at least."""
+        prompts = requests.input_len[accepted]
+        return MeanRequest(
+            prompt=float(prompts.mean()),
+            new=max(int((prompts - fleet.prefill.hits(prompts).tokens).mean()), 1),
+            answer=float(requests.output_len[accepted].mean()),
+        )
+
+    def prompt_s(self, pool: Pool) -> float:
+        """Time of its prompt alone [s]."""
+        return pool.prices.mixed_s(0, 0.0, self.new, self.new * (self.prompt - 0.5 * (self.new - 1.0)), 1)
+
+    def answer_s(self, pool: Pool, sequences: int) -> float:
+        """Time in which so many sequences generate their answers together [s]."""
+        context = sequences * (self.prompt + 0.5 * self.answer)
+        base, slope, _ = pool.prices.decode_line(sequences, context)
+        return self.answer / pool.prices.tokens_per_round * (base + slope * context)
+
+
+def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
+    """The requests of a closed loop whose users begin one after another, during about one request.
+
+    Otherwise users with answers of one length would stay in step for ever, which real ones do not.
+    """
+    users = min(traffic.users, len(requests))
+    accepted = refusals(requests, fleet) == 0
+    if not users or traffic.burst or not accepted.any():
+        return requests
+    mean, pool = MeanRequest.of(requests, accepted, fleet), fleet.answering
+    sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
+    whole_s = mean.answer_s(pool, sequences) + users / fleet.prefill.replicas * mean.prompt_s(fleet.prefill)
+    times = np.zeros(len(requests))
+    times[:users] = np.arange(users) * (whole_s / users)
+    return replace(requests, arrival_s=times)
+
+
+def capacity(mean: MeanRequest, fleet: Fleet) -> float:
+    """Mean requests per second that a fleet answers with as many sequences as its caches hold [1/s]."""
+    pool, first = fleet.answering, fleet.prefill
+    room = pool.room
+    each = ceil((mean.prompt + 0.5 * mean.answer) / room.block_tokens) + room.sequence_blocks
+    sequences = max(min(room.blocks // each, room.max_sequences), 1)
+    prompt_s, answer_s = mean.prompt_s(first), mean.answer_s(pool, sequences) / sequences
+    if fleet.decode is None:
+        return pool.replicas / (prompt_s + answer_s)
+    return min(first.replicas / prompt_s, pool.replicas / answer_s)
+
+
+def throughput_ratios(made: Simulation, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """Bounds over value of the output tokens per second by level, if all times are as far off as the E2E latency.
+
+    A server that is never idle answers in inverse proportion to its times.  Requests that arrive at a rate of their own
+    are answered at it unless slower steps sustain less: then at the capacity for their mean, slower in proportion.
+    """
+    records, fastest, spare = made.records, np.inf, 1.0
+    if made.traffic.is_open and not made.saturated and made.answers:
+        rate = float(np.mean([load["requests_per_s"] for load in made.loads]))
+        most = capacity(MeanRequest.of(records, records.refused == 0, made.fleet), made.fleet)
+        fastest, spare = 1.0, max(most / rate if rate else 1.0, 1.0)
+    return {
+        level: [min(spare / high, fastest), min(spare / low, fastest)]
+        for level, (low, high) in ratios.get("e2e_s", {}).items()
+    }
