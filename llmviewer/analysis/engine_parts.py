@@ -76,7 +76,7 @@ def engine_parts(model: Model, system: System, graph: Graph, constants: EngineMe
         sampler=sampler_bytes(model, constants),
         layer=layer_bytes(model, system, graph, constants),
         vision=constants.vision_gib * 2.0**30 * bool(model.vision_parameters),
-        outside_torch=constants.outside_torch_gib(tensor) * 2.0**30,
+        outside_torch=constants.outside_torch_gib(tensor, system.chip.default_link) * 2.0**30,
         graphs=gib * 2.0**30,
         weights={
             "rotary tables": rotary_bytes(model),
