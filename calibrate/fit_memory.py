@@ -27,7 +27,7 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph
 from llmviewer.timing import engine
-from llmviewer.timing.engine_memory import EngineMemory
+from llmviewer.timing.engine_memory import PCIE, EngineMemory
 
 #: Constants of the sampler, of a layer and of CUDA graphs: each group is fitted by least squares.
 SAMPLER = ("logit_bytes", "token_hidden", "sampler_gib")
@@ -59,6 +59,11 @@ class Observation:
     def tensor(self) -> int:
         """Devices of its tensor group."""
         return self.one.configuration.system.parallelism.tensor
+
+    @property
+    def is_over_pcie(self) -> bool:
+        """Whether its devices are connected by PCIe."""
+        return self.one.configuration.chip.default_link in PCIE
 
     def parts(self, constants: EngineMemory) -> EngineParts:
         """Its parts under other constants, with the limits of its own run."""
@@ -157,12 +162,15 @@ def _slope(row: Observation, zero: EngineMemory, name: str, part: str) -> float:
 
 
 def _outside_torch(constants: EngineMemory, rows: Sequence[Observation]) -> EngineMemory:
-    """The constants with the mean memory outside torch on one device, on two, and per further device."""
+    """The constants with the mean memory outside torch on one device, on two of each link, and per further device."""
     by_size: dict[int, list[float]] = {}
+    over_pcie: list[float] = []
     for row in rows:
         if "non_torch_gib" in row.logged:
-            by_size.setdefault(row.tensor, []).append(row.logged["non_torch_gib"])
+            pair = over_pcie if row.tensor == 2 and row.is_over_pcie else by_size.setdefault(row.tensor, [])
+            pair.append(row.logged["non_torch_gib"])
     means = {tensor: float(np.mean(found)) for tensor, found in by_size.items()}
+    constants = replace(constants, pcie_group_gib=float(np.mean(over_pcie or constants.pcie_group_gib)))
     found = replace(constants, alone_gib=means.get(1, constants.alone_gib), group_gib=means.get(2, constants.group_gib))
     more = [(mean - found.group_gib) / (tensor - 2) for tensor, mean in means.items() if tensor > 2]
     return replace(found, member_gib=max(float(np.mean(more)), 0.0)) if more else found
@@ -218,7 +226,8 @@ def main(path: Path, preset: str = "vllm") -> None:
 
 def changes(before: EngineMemory, after: EngineMemory) -> dict[str, float]:
     """Constants that a fit changed, to four digits."""
-    names = (*SAMPLER, *LAYER, *GRAPHS, "vision_gib", "alone_gib", "group_gib", "member_gib", "graph_estimate")
+    groups = ("group_gib", "pcie_group_gib", "member_gib")
+    names = (*SAMPLER, *LAYER, *GRAPHS, "vision_gib", "alone_gib", *groups, "graph_estimate")
     values = {name: float(f"{getattr(after, name):.4g}") for name in names}
     return {name: value for name, value in values.items() if value != getattr(before, name)}
 

@@ -45,7 +45,7 @@ def memory_parts(
     cache: contents of the KV cache in words.  placed: the placement of tensors was searched for this request.
     """
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
-    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    verdict = "at the edge" if memory["at_edge"] else "fits" if memory["fits"] else "DOES NOT FIT"
     limit = f"{fmt.memory(budget)} ({fmt.percent(budget / capacity)} of {fmt.capacity(capacity)})"
     bar = Bar(
         title=f"Memory {fmt.memory(total)}, budget {limit}: {verdict}",
@@ -72,6 +72,13 @@ def _offloaded(memory: dict[str, Any]) -> tuple[Facts, ...]:
     return (Facts(lines=lines),) if lines else ()
 
 
+def doubt(memory: dict[str, Any]) -> str:
+    """Returns the doubt about the total where it decides, else an empty string."""
+    if not memory["at_edge"]:
+        return ""
+    return f", ± {fmt.memory(memory['uncertainty_bytes'])} as logs of the engine spread"
+
+
 def shortage(memory: dict[str, Any]) -> str:
     """Returns how much memory is missing and how to reduce it, for a workload that does not fit."""
     host, capacity = memory["host_bytes"], memory["host_capacity_bytes"]
@@ -83,7 +90,8 @@ def shortage(memory: dict[str, Any]) -> str:
     largest = max(REMEDIES, key=lambda field: memory[field])
     label = next(label for field, label, _, _ in PARTS if field == largest)
     return (
-        f"does not fit: {fmt.memory(memory['total_bytes'])} needed, budget {fmt.memory(memory['budget_bytes'])}; "
+        f"{'at the edge' if memory['at_edge'] else 'does not fit'}: {fmt.memory(memory['total_bytes'])} needed, "
+        f"budget {fmt.memory(memory['budget_bytes'])}{doubt(memory)}; "
         f"largest part: {label}; {REMEDIES[largest]}"
     )
 
@@ -164,7 +172,8 @@ def _engine_figures(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """Returns what the engine reports at start-up, where its memory is known."""
     tokens, concurrency, longest = (memory[name] for name in ("kv_cache_tokens", "max_concurrency", "max_model_len"))
     if tokens is None:
-        return ()
+        of_engine = memory["uncertainty_bytes"] is not None
+        return (("KV tokens", f"not known: {memory['kv_cache_tokens_unknown']}"),) if of_engine else ()
     served = (
         f"; {fmt.times(concurrency)} its longest context of {fmt.whole(longest)}" if concurrency is not None else ""
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
-from llmviewer.reports.memory_bar import shortage
+from llmviewer.reports.memory_bar import doubt, shortage
 from llmviewer.reports.page import Emphasis, Facts
 from llmviewer.result.verdict import Change, Verdict
 
@@ -15,12 +15,13 @@ from llmviewer.result.verdict import Change, Verdict
 def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:
     """Returns the five lines.  answer: the analysis object of the verdict's result.  name: of its configuration."""
     fits = bool(answer["memory"]["fits"])
-    (label, fit), *others = _without_trials(answer)
-    *others, certainty = others
+    *first, (label, fit), speed, limit, certainty = _without_trials(answer)
     lines = (
         *((("Configuration", name),) if name else ()),
+        *first,
         (label, fit if fits else f"{fit}; {_remedies(found)}"),
-        *others,
+        speed,
+        limit,
         ("Best change", _best(found) if fits else "none tried: the workload has to fit first"),
         certainty,
     )
@@ -40,9 +41,11 @@ def of_trials(found: Verdict, answer: dict[str, Any]) -> Facts:
 
 
 def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The lines on fit, speed, bottleneck and certainty."""
+    """The lines on the start, if the engine refuses it, on fit, speed, bottleneck and certainty."""
+    memory = answer["memory"]
     return (
-        ("Fits" if answer["memory"]["fits"] else "DOES NOT FIT", _fit(answer["memory"])),
+        *((("WILL NOT START", memory["refusal"]),) if memory["refusal"] else ()),
+        ("At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT", _fit(memory)),
         ("Speed", _speed(answer)),
         ("Bottleneck", bottleneck.sentence(answer)),
         ("Certainty", _certainty(answer)),
@@ -50,14 +53,15 @@ def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _emphasis(answer: dict[str, Any]) -> Emphasis:
-    return Emphasis.GROUP if answer["memory"]["fits"] else Emphasis.WARNING
+    memory = answer["memory"]
+    return Emphasis.GROUP if memory["fits"] and not memory["refusal"] else Emphasis.WARNING
 
 
 def _fit(memory: dict[str, Any]) -> str:
-    if not memory["fits"]:
+    if not memory["fits"] and not memory["at_edge"]:
         return shortage(memory).removeprefix("does not fit: ").partition(";")[0]
     used, budget = fmt.memory(memory["total_bytes"]), fmt.memory(memory["budget_bytes"])
-    stored = f"{used} of a budget of {budget} per device"
+    stored = f"{used} of a budget of {budget} per device{doubt(memory)}"
     if memory["max_concurrent_requests"] is None:  # an encoder
         return f"{stored}; nothing is cached"
     concurrent = fmt.whole(memory["max_concurrent_requests"])

@@ -25,11 +25,25 @@ def items(model, **options):
 
 
 def test_the_kv_budget_is_what_the_parts_leave_of_the_reported_capacity():
-    """0.95 x 79.19 GiB, which CUDA reports of 80, - weights - activations - framework."""
+    """0.95 x 79.18 GiB, which CUDA reports of 80, - weights - activations - framework."""
     found = memory("llama-3.1-8b", gpu_memory_utilization=0.95)
-    assert found["capacity_bytes"] == pytest.approx(79.19 * GIB)
+    assert found["capacity_bytes"] == pytest.approx(79.18 * GIB)
     others = sum(found[f"{name}_bytes"] for name in ("weights", "activations", "framework", "cuda_graphs"))
-    assert found["kv_cache_budget_bytes"] == pytest.approx(0.95 * 79.19 * GIB - others)
+    assert found["kv_cache_budget_bytes"] == pytest.approx(0.95 * 79.18 * GIB - others)
+
+
+@pytest.mark.parametrize(("chip", "engine", "gib"), [("a10", "sglang", 22.05), ("m4-max", "llama.cpp", 96.0)])
+def test_every_engine_sees_what_the_driver_reports(chip, engine, gib):
+    assert lv.analyze("llama-3.2-1b", chip, engine=engine).memory["capacity_bytes"] == pytest.approx(gib * GIB)
+    sheet = configuration("llama-3.2-1b", chip).chip.memory_bytes
+    assert lv.analyze("llama-3.2-1b", chip).memory["capacity_bytes"] == sheet
+
+
+def test_an_assumed_share_of_the_memory_is_named():
+    """98 % of 16 GiB, as no log of an RTX 4080 states what CUDA reports."""
+    found = lv.analyze("llama-3.2-1b", "rtx-4080", engine="sglang").to_dict()
+    assert found["memory"]["capacity_bytes"] == pytest.approx(0.98 * 16 * GIB)
+    assert "the driver reports 98% of rtx-4080's memory" in found["provenance"]["assumed"]
 
 
 def test_items_add_up_to_the_parts_that_contain_them():

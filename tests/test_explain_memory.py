@@ -99,7 +99,9 @@ def test_a_budget_of_the_free_memory_is_not_that_of_the_utilization() -> None:
     assert _sizes(explained(lv.analyze("llama-3.1-8b", "h100"), "memory.budget_bytes").root)["share"] == 0.9
 
 
-@pytest.mark.parametrize(("chip", "source"), [("h100", "memory snapshot"), ("l4", "part of the capacity that drivers")])
+@pytest.mark.parametrize(
+    ("chip", "source"), [("h100", "total_memory of torch"), ("rtx-4080", "part of the capacity that drivers")]
+)
 def test_a_capacity_that_an_engine_counts_is_not_that_of_the_data_sheet(chip: str, source: str) -> None:
     ways: tuple[dict[str, Any], ...] = ({}, {"engine": "vllm"})
     plain, served = (explained(lv.analyze("llama-3.2-1b", chip, **more), "memory.capacity_bytes").root for more in ways)

@@ -204,10 +204,29 @@ def test_bandwidth_is_decimal_and_capacity_binary(name: str, gb_per_s: float, gi
     assert chip.memory_bytes == gib * 2**30
 
 
+@pytest.mark.parametrize(
+    ("gib", "names"),
+    [(22.05, "a10 a10g l4"), (44.40, "l40 l40s a40"), (139.81, "h200"), (79.18, "h100-sxm"), (96.0, "m4-max m3-max")],
+)
+def test_cards_report_less_than_their_sheet_says(gib: float, names: str) -> None:
+    """GDDR6 with ECC keeps check bits in the memory; a Mac's GPU takes three quarters of what it shares."""
+    for name in names.split():
+        assert specs.load(name).reported_memory_bytes == gib * 2**30
+
+
+@pytest.mark.parametrize("stem", figures_with("memory_reported_gib"))
+def test_no_driver_reports_more_than_is_fitted(stem: str) -> None:
+    chip = specs.load(stem)
+    least = 0.75 if chip.maker == "Apple" else 0.9
+    assert chip.reported_memory_bytes is not None
+    assert least <= chip.reported_memory_bytes / chip.memory_bytes < 1.0
+
+
 @pytest.mark.parametrize("kind", ["sxm", "pcie"])
 def test_a_v100_of_16_gib_is_that_of_32_gib_with_half_the_memory(kind: str) -> None:
     small, large = (spec("hardware_specs", f"v100-{gib}gb-{kind}") for gib in (16, 32))
-    assert {key for key in large if small[key] != large[key]} == {"name", "memory_capacity_gib"}
+    of_memory = {"memory_capacity_gib", "memory_reported_gib"}
+    assert {key for key in large if small[key] != large[key]} == {"name", *of_memory}
     assert small["memory_capacity_gib"]["value"] * 2 == large["memory_capacity_gib"]["value"] == 32
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.analysis import memory
-from llmviewer.analysis.engine_parts import engine_parts, reported_bytes, vision_bytes
+from llmviewer.analysis.engine_parts import capacity_bytes, engine_parts, vision_bytes
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, largest_passes_of
 from llmviewer.analysis.pipeline import stores_drafts
@@ -43,7 +43,7 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     cache = _resolved_reservation(model, system.kv_cache, graph)
     generation = system.generation
     batch = _BatchCache(graph=graph, request=request, generation=generation)
-    stored = batch.bytes(cache)
+    stored, capacity = batch.bytes(cache), capacity_bytes(system)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph) + vision_bytes(model, system),
         parts={"vision tower": vision_bytes(model, system)},
@@ -51,8 +51,8 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
         kv_cache_used_bytes=stored if cache == cache.unpaged else batch.bytes(cache.unpaged, cache),
         activations_bytes=plan.max_over_passes(memory.peak_activations(graph)),
         framework_bytes=_framework_bytes(system.chip),
-        capacity_bytes=system.chip.memory_bytes,
-        utilization_bytes=system.chip.memory_bytes * system.memory_utilization,
+        capacity_bytes=capacity,
+        utilization_bytes=capacity * system.memory_utilization,
         cache_fraction=system.cache_fraction,
     )
     if system.engine.memory is not None:
@@ -67,7 +67,7 @@ def _as_engine_counts(here: Memory, model: Model, system: System, graph: Graph) 
     """
     constants = system.engine.memory
     assert constants is not None
-    found, capacity = engine_parts(model, system, graph, constants), reported_bytes(system.chip)
+    found = engine_parts(model, system, graph, constants)
     inside = constants.graphs_in_budget * found.graphs * constants.graph_estimate
     return replace(
         here,
@@ -75,8 +75,6 @@ def _as_engine_counts(here: Memory, model: Model, system: System, graph: Graph) 
         activations_bytes=np.where(np.isfinite(found.activations), found.activations, here.activations_bytes),
         framework_bytes=found.outside_torch,
         cuda_graphs_bytes=inside,
-        capacity_bytes=capacity,
-        utilization_bytes=capacity * system.memory_utilization,
         parts={
             "vision tower": vision_bytes(model, system),
             **found.weights,

@@ -17,11 +17,13 @@ from llmviewer.layers.mla import Mla
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import GemmShape, is_routed
+from llmviewer.timing.engine import KERNELS_ONLY
 from llmviewer.timing.engine_memory import EngineMemory
 
-#: Fraction of an NVIDIA GPU's stated memory that CUDA reports where no source says how much: the least of the GPUs
-#: with a source (RTX 5090: 31.37 of 32 GiB), rounded down.
-REPORTED_SHARE = 0.98
+#: Maker -> fraction of a chip's stated memory that its driver reports where no source says how much.  NVIDIA: the least
+#: of the GPUs without ECC in GDDR (RTX 5090: 31.37 of 32 GiB), rounded down.  Apple: the GPU's default limit
+#: (recommendedMaxWorkingSetSize: https://github.com/ggml-org/llama.cpp/issues/3213).
+REPORTED_SHARE = {"NVIDIA": 0.98, "Apple": 0.75}
 #: PyTorch's allocator: segments of large blocks, size from which a block has segments of its own, rest that stays.
 SEGMENT_BYTES, LARGE_BYTES, UNSPLIT_BYTES = 2.0 * 2**20, 10.0 * 2**20, 2.0**20
 #: Weights that engines join -> name of the joined matrix.
@@ -55,7 +57,13 @@ def reported_bytes(chip: Chip) -> Count:
     """Capacity of a chip as its driver reports it to an engine; less than the data sheet's."""
     if chip.reported_memory_bytes is not None:
         return chip.reported_memory_bytes
-    return chip.memory_bytes * (REPORTED_SHARE if chip.maker == "NVIDIA" else 1.0)
+    return chip.memory_bytes * REPORTED_SHARE.get(chip.maker, 1.0)
+
+
+def capacity_bytes(system: System) -> Count:
+    """Memory of a device: what its driver reports to an engine; without one, what the data sheet states."""
+    chip = system.chip
+    return chip.memory_bytes if system.engine.name == KERNELS_ONLY.name else reported_bytes(chip)
 
 
 def engine_parts(model: Model, system: System, graph: Graph, constants: EngineMemory) -> EngineParts:
@@ -68,7 +76,7 @@ def engine_parts(model: Model, system: System, graph: Graph, constants: EngineMe
         sampler=sampler_bytes(model, constants),
         layer=layer_bytes(model, system, graph, constants),
         vision=constants.vision_gib * 2.0**30 * bool(model.vision_parameters),
-        outside_torch=constants.outside_torch_gib(tensor) * 2.0**30,
+        outside_torch=constants.outside_torch_gib(tensor, system.chip.default_link) * 2.0**30,
         graphs=gib * 2.0**30,
         weights={
             "rotary tables": rotary_bytes(model),

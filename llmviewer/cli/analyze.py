@@ -39,7 +39,7 @@ def command(
     configuration = api.configuration(model, hardware, **options)
     result = configuration.answer(request)
     views.show(_views(result, lambda: verdict(configuration, request, result)), kind, output)
-    return 0 if result.fits or no_fit_check else 1
+    return 0 if result.runs or no_fit_check else 1
 
 
 def _views(result: Result, judged: Callable[[], Verdict]) -> views.Views:

@@ -46,7 +46,7 @@ def command(
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
     comparison = Comparison(results=results)
     views.show(_views(comparison), kind, output)
-    return 0 if comparison.fits or no_fit_check else 1
+    return 0 if comparison.runs or no_fit_check else 1
 
 
 def _views(comparison: Comparison) -> views.Views:

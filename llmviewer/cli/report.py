@@ -84,7 +84,7 @@ def command(
         report = _under_load(report, combinations, engine, {**load, "input_len": input_len, "output_len": output_len})
     print_warnings(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)
-    return 0 if report.fits or no_fit_check else 1
+    return 0 if report.runs or no_fit_check else 1
 
 
 SIZES = ("batch_size", "input_len", "output_len")

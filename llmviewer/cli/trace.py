@@ -48,7 +48,7 @@ def command(
     print_warnings((*result.warnings, *([] if result.fits else ["the workload does not fit in memory"])))
     with open_output(path) as stream:
         stream.writelines(f"{line}\n" for line in trace.lines(result, events, chips_drawn))
-    return 0 if result.fits or no_fit_check else 1
+    return 0 if result.runs or no_fit_check else 1
 
 
 def _chips_drawn(chips_per_stage: int, requested: int) -> int:

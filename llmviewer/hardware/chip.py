@@ -107,7 +107,7 @@ class Chip:
     memory_bytes: Count = field(metadata=figure("memory", "byte", "memory_capacity_gib", 2.0**30))
     bandwidth_bytes_per_s: Count = field(metadata=figure("bandwidth", "byte/s", "memory_bandwidth_gb_per_s", 1e9))
     reported_memory_bytes: Count | None = field(
-        default=None, metadata=figure("memory reported by the driver", "byte", "reported_memory_gib", 2.0**30)
+        default=None, metadata=figure("memory reported by the driver", "byte", "memory_reported_gib", 2.0**30)
     )
     l2_bytes: Count | None = field(
         default=None, metadata=figure("last-level cache", "byte", "l2_capacity_mib", 2.0**20)

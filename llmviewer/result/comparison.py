@@ -51,6 +51,11 @@ class Comparison:
         return all(result.fits for result in self.results)
 
     @property
+    def runs(self) -> bool:
+        """Whether every configuration fits, and its engine starts where --max-model-len is stated."""
+        return all(result.runs for result in self.results)
+
+    @property
     def techniques(self) -> list[str]:
         """Names of techniques that some configuration changes from the default, and always the number formats."""
         shown = {name for r in self.results for name, text in r.techniques.items() if shown_when_shared(name, text)}

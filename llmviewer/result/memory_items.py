@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.system import System
 from llmviewer.models.model import Model
-from llmviewer.timing.engine_memory import EngineMemory
+from llmviewer.timing.engine_memory import PCIE, EngineMemory
 
 #: Parts of the weights beside the language model, as `Memory.parts` names them -> why they are there.
 WEIGHT_PARTS = {
@@ -53,7 +53,8 @@ def _of_engine(system: System, memory: Memory, constants: EngineMemory) -> Itera
     if np.isfinite(parts["sampler"]):
         basis = constants.basis("vision_gib")
         yield "vision encoder", "activations_bytes", parts["vision"], basis, "what its profiling run adds"
-    names = ("alone_gib",) if system.parallelism.tensor == 1 else ("group_gib", "member_gib")
+    pair = "pcie_group_gib" if system.chip.default_link in PCIE else "group_gib"
+    names = ("alone_gib",) if system.parallelism.tensor == 1 else (pair, "member_gib")
     note = "CUDA context and libraries" + ("" if len(names) == 1 else ", buffers of the tensor group")
     yield "outside PyTorch", "framework_bytes", memory.framework_bytes, constants.basis(*names), note
     where = "in the budget" if constants.graphs_in_budget else "beside the budget, not in the total"

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmviewer.analysis import capacity
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.engine_parts import REPORTED_SHARE, reported_bytes
+from llmviewer.analysis.engine_parts import REPORTED_SHARE, capacity_bytes
 from llmviewer.core.ir import Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
@@ -75,14 +75,16 @@ def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
 def _memory(analysis: Analysis, chip: Chip) -> list[str]:
     """Assumptions about memory that no tensor takes."""
     constants, engine = analysis.system.engine.memory, analysis.system.engine
-    if constants is None:
-        return [FRAMEWORK_NOTE] if np.any(analysis.memory.framework_bytes) else []
     version = engine.version or (engine.memory_versions.newest if engine.memory_versions else "")
     found = []
-    if constants.assumed:
+    if constants is None and np.any(analysis.memory.framework_bytes):
+        found.append(FRAMEWORK_NOTE)
+    if constants is not None and constants.assumed:
         found.append(f"memory of {engine.name} {version}: no log of this version states {', '.join(constants.assumed)}")
-    if chip.reported_memory_bytes is None and np.any(reported_bytes(chip) != chip.memory_bytes):
-        found.append(f"CUDA reports {REPORTED_SHARE:.0%} of {chip.name}'s memory")
+    if chip.reported_memory_bytes is None and np.any(
+        capacity_bytes(analysis.system) != analysis.system.chip.memory_bytes
+    ):
+        found.append(f"the driver reports {REPORTED_SHARE[chip.maker]:.0%} of {chip.name}'s memory")
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.engine_limits import engine_limits
+from llmviewer.analysis.engine_limits import at_start
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.result import provenance, stages
@@ -54,6 +54,12 @@ class Result:
     def fits(self) -> bool:
         """Whether every point fits in memory."""
         return bool(np.all(self.analysis.memory.fits))
+
+    @property
+    def runs(self) -> bool:
+        """Whether every point fits, and the engine starts where --max-model-len is stated."""
+        stated = self.analysis.system.engine.max_model_len is not None
+        return self.fits and not (stated and any(self.memory_at(at)["refusal"] for at in range(len(self))))
 
     @property
     def ttft_s(self) -> float | Array:
@@ -261,7 +267,7 @@ class Result:
             "fits": bool(value_at(memory.fits, point)),
             **{name: number(size) for name, size in largest.items()},
             "cuda_graphs_bytes": number(value_at(memory.cuda_graphs_bytes, point)),
-            **{name: number(size) for name, size in engine_limits(model, system, here).items()},
+            **{k: number(v) if isinstance(v, float) else v for k, v in at_start(model, system, here).items()},
             "items": memory_items(model, system, here),
             **limits.assumptions(model, system, self.token_budget),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,19 @@ LAUNCH_RANGE = (0.7, 1.36)
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 
 
+class AtStart(Enum):
+    """What an engine does at start-up where its KV cache does not hold one sequence of the longest context.
+
+    REFUSES: it does not start.  SHORTENS: it starts, and serves shorter requests.  ALLOCATES: it allocates the cache of
+    that context whatever its budget, and runs out of memory.
+    """
+
+    REFUSES = "refuses"
+    SHORTENS = "shortens"
+    ALLOCATES = "allocates"
+    UNKNOWN = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """An engine preset: its kernels, limits, and the time that it adds to kernels.
@@ -71,6 +85,7 @@ class Engine:
     versions: first version -> its own fields, which hold until the next first version.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
+    start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
     kernels run, if the engine is that of a draft.
     """
@@ -108,6 +123,8 @@ class Engine:
     memory_versions: MemoryVersions | None = None
     memory: EngineMemory | None = None
     max_model_len: float | None = None
+    start: AtStart = AtStart.UNKNOWN
+    start_source: str = ""
     round_versions: Mapping[str, engine_rounds.RoundCosts] = field(default_factory=dict)
     draft_us: float = 0.0
 
@@ -261,4 +278,7 @@ def load(text: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    return Engine(name=name, **engine_fields.of_file(name, content, CONSTANTS))
+    fields = engine_fields.of_file(name, content, CONSTANTS)
+    if (start := fields.get("start", "")) not in (known := [way.value for way in AtStart]):
+        raise unknown("start", start, known, where=f"engine {name}")
+    return Engine(name=name, **{**fields, "start": AtStart(start)})

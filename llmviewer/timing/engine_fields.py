@@ -14,6 +14,7 @@ from llmviewer.timing.engine_work import FACTORS
 
 TEXT_KEYS = (
     *("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "accumulation", "source"),
+    *("start", "start_source"),
 )
 NUMBER_KEYS = (
     *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),

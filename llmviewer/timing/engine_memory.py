@@ -10,12 +10,14 @@ import numpy as np
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable, quoted
-from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.chip import HOST_PATH, Chip
 
 #: Keys of `memory` in a preset file; `error` holds the errors of the fit.
 KEYS = ("newest", "source", "versions", "large_gib", "small", "small_generations", "error")
 #: Separator of an engine's name and version on the command line.
 PINNED = "=="
+#: Links over which a tensor group has neither NVLink's multicast buffers nor those of the engine's own all-reduce.
+PCIE = ("pcie", HOST_PATH)
 #: Preset -> (first version of the preset, preset of the versions before it).
 EARLIER = {"vllm": ("0.8", "vllm-v0")}
 
@@ -32,10 +34,15 @@ class EngineMemory:
     exchange_hidden: the same, in addition, where a mixture of experts is split over devices.
     vision_gib: what the run of a vision tower adds.
     alone_gib: memory outside torch on a single device.  group_gib: on each of two devices of a tensor group;
-    member_gib: in addition for each further device of the group.
+    pcie_group_gib: the same where the group's devices are connected by PCIe.  member_gib: in addition for each further
+    device of the group.
     graph_gib, graph_layer_gib, graph_expert_gib: CUDA graphs: constant, per layer, and extra with experts.
     graphs_in_budget: 1 if the budget contains the graphs.
     graph_estimate: the engine's estimate of them, which its budget contains, over what they take.
+    tokens_of_requests: 1 if the KV tokens it logs are requests of the longest context x that context, 0 if every group
+    of layers counts as storing all tokens.
+    activations_spread, framework_spread, graphs_spread: largest |logged / predicted - 1| of these terms; of
+    activations that no log of the version states, the change between two versions that were logged.
     expert_multiple: elements to which the rows and columns (intermediate, hidden) of MXFP4 experts are padded.
     tokens, sequences: max_num_batched_tokens and max_num_seqs of the profiling run.
     assumed: names of constants without a measured row of these versions.
@@ -52,19 +59,27 @@ class EngineMemory:
     vision_gib: float = 0.0
     alone_gib: float = 0.0
     group_gib: float = 0.0
+    pcie_group_gib: float = 0.0
     member_gib: float = 0.0
     graph_gib: float = 0.0
     graph_layer_gib: float = 0.0
     graph_expert_gib: float = 0.0
     graph_estimate: float = 1.0
     graphs_in_budget: float = 0.0
+    tokens_of_requests: float = 0.0
+    activations_spread: float = 0.0
+    framework_spread: float = 0.0
+    graphs_spread: float = 0.0
     expert_multiple: tuple[float, float] = (1.0, 1.0)
     assumed: tuple[str, ...] = ()
     source: str = ""
 
-    def outside_torch_gib(self, tensor: int) -> float:
-        """Memory outside torch on each device of a tensor group of this size [GiB]."""
-        return self.alone_gib if tensor == 1 else self.group_gib + self.member_gib * (tensor - 2)
+    def outside_torch_gib(self, tensor: int, link: str) -> float:
+        """Memory outside torch on each device of a tensor group of this size, over this link [GiB]."""
+        if tensor == 1:
+            return self.alone_gib
+        pair = self.pcie_group_gib if link in PCIE else self.group_gib
+        return pair + self.member_gib * (tensor - 2)
 
     def changed(self, numbers: Mapping[str, float]) -> EngineMemory:
         """These constants with other numbers, by name."""
