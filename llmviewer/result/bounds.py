@@ -32,7 +32,7 @@ Rows = Iterable[tuple[TimedOperator, Mapping[str, Any]]]
 
 
 def kernel_limit(operator: Operator, kernel: Mapping[str, float], roof: Mapping[str, float]) -> str:
-    """What limits a kernel before the roofline does; empty where it spends its time on the roofline's resource.
+    """The limit of a kernel before that of the roofline; empty where it spends its time on the roofline's resource.
 
     kernel, roof: as of roofline.bound.
     """
