@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.stage_table import sum_over_layers
+from llmviewer.reports.stage_table import kernel_limits, sum_over_layers
 
 #: Source of the method and the advice: section 2.2 of this survey.
 SURVEY = "LLM Inference Unveiled, arXiv 2402.16363"
@@ -57,8 +57,15 @@ def sentence(answer: dict[str, Any]) -> str:
     return (
         f"{name.capitalize()} takes {fmt.percent(part / metrics['e2e_s'])} of the request's time and is {bound}-bound: "
         f"{fmt.percent(bound_share)} of it is limited by {_resource(answer, stage, bound)}, "
-        f"{fmt.percent(share)} in {names}."
+        f"{fmt.percent(share)} in {names}.{_kernel_limits(stage)}"
     )
+
+
+def _kernel_limits(stage: dict[str, Any]) -> str:
+    """Returns a second sentence where kernels have limits of their own."""
+    limits = kernel_limits(stage)
+    reached = fmt.percent(stage["ideal_time_s"] / stage["time_s"])
+    return f" {limits[:1].upper()}{limits[1:]}; {reached} of the roofline is reached." if limits else ""
 
 
 def _heaviest(stage: dict[str, Any], bound: str) -> tuple[str, float]:
@@ -82,20 +89,11 @@ def _to_host(stage: dict[str, Any]) -> bool:
     return exchanged < float(sum(row["time_s"] * row["layers"] for row in rows if row["kind"] != "collective"))
 
 
-def _kernels_limit(answer: dict[str, Any], stage: dict[str, Any]) -> bool:
-    """Whether a roofline is memory-bound where kernels are not: few rows leave most of a tile empty."""
-    ridge = answer["roofline"]["ridge_flops_per_byte"]
-    return float(stage["matmul_flops"]) < float(ridge * stage["traffic_bytes"])
-
-
 def _resource(answer: dict[str, Any], stage: dict[str, Any], bound: str) -> str:
     roof = answer["roofline"]
     peak = f"{fmt.flops_per_s(roof['peak_flops_per_s'])} {roof['compute_dtype']}"
-    used = fmt.flops_per_s(stage["matmul_flops"] / stage["time_s"])
     words = {
-        "compute": f"kernels that reach {used} of {peak}"
-        if _kernels_limit(answer, stage)
-        else f"the matrix units ({peak})",
+        "compute": f"the matrix units ({peak})",
         "memory": f"device memory ({fmt.bandwidth(roof['bandwidth_bytes_per_s'])})",
         "vector": "the vector units",
         "special": "the special-function units",
@@ -113,19 +111,21 @@ def advice(answer: dict[str, Any]) -> str:
     stage = answer["stages"][limiting_stage(answer)]
     bound = stage["bound"]
     if bound == "memory":
-        return f"Memory-bound: quantize, fuse, enlarge the batch. {_memory_advice(answer, stage)}"
-    if bound == "compute" and _kernels_limit(answer, stage):
-        intensity = stage["matmul_flops"] / stage["traffic_bytes"]
         return (
-            f"Compute-bound by its kernels, not by the chip: {intensity:.3g} FLOP per byte are below the ridge of "
-            f"{answer['roofline']['ridge_flops_per_byte']:.3g}. A larger batch adds little time, because its rows fill "
-            "the same tiles."
+            f"Memory-bound: quantize, fuse, enlarge the batch. {_memory_advice(answer, stage)}{_rows_are_free(stage)}"
         )
     if bound == "compute":
         return f"Compute-bound: use lower-precision arithmetic. {_compute_advice(answer)}"
     if bound == "link" and _to_host(stage):
         return f"Link-bound: {BOUND_ADVICE['host']}, amortize each copy over more sequences, or compute on the host."
     return f"{bound.capitalize()}-bound: {BOUND_ADVICE[bound]}."
+
+
+def _rows_are_free(stage: dict[str, Any]) -> str:
+    """Returns what a larger batch costs where kernels unpack weights for much of the time: next to nothing."""
+    seconds = sum(spent for limit, spent in stage["time_by_kernel_limit_s"].items() if limit.startswith("unpacking of"))
+    unpacks = seconds > stage["time_s"] / 4.0
+    return " Its kernels unpack each weight once for all rows, so a larger batch adds little time." if unpacks else ""
 
 
 def _memory_advice(answer: dict[str, Any], stage: dict[str, Any]) -> str:

@@ -24,6 +24,9 @@ BOUND_STYLES = {
 BAR_WIDTH = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
+#: Least share of a stage's time that kernels spend on a limit of their own for it to be named.
+LEAST_LIMIT = 0.05
+
 #: Explains why operators of a layer add up to more than its time.
 OVERLAP_NOTE = "; copies overlap kernels, so a layer takes the longer of both"
 #: Title of the column of roofline time over predicted time.
@@ -88,7 +91,7 @@ def _engine_row(term: str, seconds: float, stage: dict[str, Any]) -> Row:
     share = seconds / stage["time_s"]
     known = {
         "Operator": f"{term} (engine)",
-        "Bound": "overhead",
+        "Bound": stage["served_bounds"][term],
         "Time": fmt.duration(seconds),
         "All layers": fmt.duration(seconds),
         "Share": fmt.share(share),
@@ -100,7 +103,17 @@ def _bounds(stage: dict[str, Any]) -> str:
     """Returns shares of the time by bound: `98.2 % memory-bound, 1.8 % compute-bound`."""
     shares = {bound: seconds / stage["time_s"] for bound, seconds in stage["time_by_bound_s"].items() if seconds}
     ordered = sorted(shares.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{fmt.percent(share)} {bound}-bound" for bound, share in ordered)
+    limits = kernel_limits(stage)
+    return ", ".join(f"{fmt.percent(share)} {bound}-bound" for bound, share in ordered) + (
+        f"; {limits}" if limits else ""
+    )
+
+
+def kernel_limits(stage: dict[str, Any]) -> str:
+    """Returns what limits kernels before the roofline does: `kernel-limited: unpacking of 4-bit weights (55 %)`."""
+    shares = {name: seconds / stage["time_s"] for name, seconds in stage["time_by_kernel_limit_s"].items()}
+    listed = [f"{name} ({fmt.percent(share)})" for name, share in shares.items() if share >= LEAST_LIMIT]
+    return f"kernel-limited: {', '.join(listed)}" if listed else ""
 
 
 def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> Row:

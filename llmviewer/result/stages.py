@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +14,17 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Role
 from llmviewer.core.workload import Request, kept_tokens
 from llmviewer.hardware.chip import Chip
+from llmviewer.result import bounds
 from llmviewer.result.describe import number
 from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.serving.schedule import Schedule
-from llmviewer.timing.roofline import BOUNDS
-
-if TYPE_CHECKING:
-    from llmviewer.timing.overlap import LayerWithCopies
+from llmviewer.timing.roofline import bound
 
 #: A count of all passes -> its value for the selected passes of one point.
 ValueOf = Callable[[Count], float]
+#: Fields of a stage that are empty where none of it runs.
+DICTIONARIES = ("time_by_bound_s", "time_by_kernel_limit_s", "served_s", "served_bounds", "overlap_s")
 #: Level -> [low, high]; None for ideal times.
 Interval = dict[str, list[int | float | None]] | None
 
@@ -61,10 +61,9 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         operator_object(row, chip, at, largest) | {"time_interval_s": found}
         for row, found in zip(rows, _operator_intervals(analysis, rows, at), strict=True)
     ]
-    resources = _time_by_bound(zip(rows, operators, strict=True), at, totals.copying)
     engine = {term: at(seconds) for term, seconds in totals.served}
-    if engine:
-        _add_engine_time(resources, sum(engine.values()) - _engine_time_behind_copies(totals.copying, at))
+    shown = tuple(zip(rows, operators, strict=True))
+    resources = bounds.time_by_bound(shown, at, totals.copying, engine)
     new, cached = _sizes_of_stage(analysis, name, point)
     return {
         "time_s": number(at(totals.time_s)),
@@ -73,9 +72,13 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "flops": number(at(totals.flops)),
         "matmul_flops": number(at(totals.matmul_flops)),
         "traffic_bytes": number(at(totals.traffic_bytes)),
-        "bound": max(resources, key=lambda bound: resources[bound]),
+        "bound": max(resources, key=lambda name: resources[name]),
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
+        "time_by_kernel_limit_s": {
+            limit: number(seconds) for limit, seconds in bounds.time_by_kernel_limit(operators, engine).items()
+        },
         "served_s": {term: number(seconds) for term, seconds in engine.items()},
+        "served_bounds": bounds.engine_bounds(shown, engine),
         "overlap_s": {layer.block.name: number(at(layer.hidden_s)) for layer in totals.copying},
         "new_tokens": number(new),
         "cached_tokens": number(kept_tokens(cached, analysis.system.kv_cache.kept)),
@@ -101,23 +104,8 @@ def _sizes_of_stage(analysis: Analysis, name: str, point: int) -> tuple[float, f
 def _no_stage() -> dict[str, Any]:
     """The decode STAGE of an encoder, which never runs: no operators, nothing moved or computed."""
     counts = ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes", "new_tokens", "cached_tokens")
-    empty: dict[str, Any] = {name: {} for name in ("time_by_bound_s", "served_s", "overlap_s")}
+    empty: dict[str, Any] = {name: {} for name in DICTIONARIES}
     return {**dict.fromkeys(counts, 0), "time_interval_s": None, "bound": "", **empty, "operators": []}
-
-
-def _engine_time_behind_copies(copying: tuple[LayerWithCopies, ...], at: ValueOf) -> float:
-    """Engine time in layers whose copies take longer than their kernels, so that it adds nothing [s]."""
-    return sum(at(layer.engine_s) * layer.block.repeats for layer in copying if layer.slowest_copy(at)[2])
-
-
-def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
-    """Add engine time to `overhead`; if negative (kernels faster than the profile's), scale down all resources."""
-    if seconds >= 0.0:
-        resources["overhead"] = resources.get("overhead", 0.0) + seconds
-        return
-    taken = sum(resources.values())
-    for bound in resources:
-        resources[bound] *= 1.0 + seconds / taken
 
 
 def values_of_stage(plan: Schedule, stage: str, point: int) -> tuple[ValueOf, ValueOf]:
@@ -144,6 +132,7 @@ def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueO
 
     flops, ideal_s, traffic = at(operator.flops), at(row.ideal.time_s), at(row.traffic_bytes)
     resources = {name: at(seconds) for name, seconds in row.timing.resources}
+    roof = {name: at(seconds) for name, seconds in row.ideal.resources}
     matrix = bool(np.count_nonzero(operator.matmul_flops))
     # softmax of a fused kernel runs on other units; its FLOPs must not raise the matrix roof
     peak = chip.matrix_rate(operator.compute) if matrix else np.inf
@@ -162,7 +151,8 @@ def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueO
         "kv_write_bytes": total(operator.write_bytes(Role.CACHE)),
         "arithmetic_intensity": number(flops / traffic) if traffic else None,
         "attainable_flops_per_s": number(min(flops / ideal_s, peak)) if ideal_s else None,
-        "bound": max(resources, key=lambda name: (resources[name], -BOUNDS.index(name))),
+        "bound": bound(resources, roof),
+        "kernel_limit": bounds.kernel_limit(operator, resources, roof),
         "time_s": total(row.timing.time_s),
         "time_interval_s": None,
         "ideal_time_s": number(ideal_s),
@@ -201,28 +191,3 @@ def does_run(row: TimedOperator, at: ValueOf) -> bool:
     if not isinstance(row.operator.where, float) and not at(row.operator.where) > 0.0:
         return False
     return at(row.timing.time_s) > 0.0
-
-
-def _time_by_bound(
-    rows: Iterable[tuple[TimedOperator, dict[str, Any]]], at: ValueOf, copying: tuple[LayerWithCopies, ...]
-) -> dict[str, float]:
-    """Time of all operators, summed by bound [s]; the largest sum is the bound of the stage.
-
-    rows: operators with their objects.  copying: layers that overlap copies with kernels; the slowest resource is
-    their bound.
-    """
-    summed: dict[str, float] = {}
-    copy_bound: set[str] = set()
-    for layer in copying:
-        bound, seconds, copies_longest = layer.slowest_copy(at)
-        if seconds:
-            summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.repeats
-        copy_bound |= {layer.block.name} if copies_longest else set()
-    layers = {layer.block.name: layer for layer in copying}
-    for row, shown in rows:
-        own_layer = layers.get(row.block.name)
-        if own_layer is not None and (own_layer.block.name in copy_bound or own_layer.is_copy(row.operator)):
-            continue
-        bound = shown["bound"]
-        summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.repeats
-    return summed

@@ -30,6 +30,15 @@ TERMS_PER_STEP = ("step", "group", "sequence")
 TERMS_OUTSIDE_LAYERS = (*TERMS_PER_STEP, "sampling", "drafting")
 
 
+def changed_kernels(term: str) -> Callable[[Operator], bool] | None:
+    """Which device kernels take the time of an engine term, such as `own gemm kernels`; None for time between them."""
+    if term == "unpacking weights":
+        return lambda operator: any(unpacks_weights(operator, access) for access in operator.reads)
+    own = term.removeprefix("own ").removesuffix(" kernels")
+    kinds = (Kind.GEMM,) if own == "matrix-vector" else FACTORS.get(own, ())
+    return (lambda operator: operator.kind in kinds and operator.is_kernel) if kinds else None
+
+
 def time_within_layers(terms: Sequence[tuple[str, Count]]) -> Count:
     """Sum of the engine terms that are paid within layers [s]."""
     return total(seconds for name, seconds in terms if name not in TERMS_OUTSIDE_LAYERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: Resources; the first one wins a tie.
 BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
+OVERHEAD = BOUNDS[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,15 +35,18 @@ class Timing:
         resources = tuple((name, seconds * number) for name, seconds in self.resources)
         return Timing(time_s=self.time_s * number, resources=resources)
 
-    @property
-    def bound(self) -> Count:
-        """Index into BOUNDS of the slowest resource, per point."""
-        winner: Count = np.zeros(1)
-        most: Count = np.full(1, -1.0)
-        for name, seconds in self.resources:
-            winner = np.where(seconds > most, float(BOUNDS.index(name)), winner)
-            most = np.maximum(seconds, most)
-        return winner
+
+def slowest(seconds: Mapping[str, float]) -> str:
+    """The resource of BOUNDS that takes longest."""
+    return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
+
+
+def bound(kernel: Mapping[str, float], roof: Mapping[str, float]) -> str:
+    """The resource that bounds an operator: overhead if that takes longest in its kernel, else the roofline's slowest.
+
+    kernel, roof: time of each resource as the kernel runs, and at the rates of the data sheet [s].
+    """
+    return OVERHEAD if slowest(kernel) == OVERHEAD else slowest(roof)
 
 
 def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
@@ -160,7 +164,7 @@ def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffi
     if present(rates.fixed_s):
         launched: Any = seconds > 0.0  # operators without work are not launched
         overhead = rates.fixed_s * operator.where * launched
-        resources += (("overhead", overhead),)
+        resources += ((OVERHEAD, overhead),)
         seconds = seconds + overhead
     return Timing(time_s=seconds, resources=resources)
 

@@ -63,7 +63,7 @@ HEADS = (
     ColumnHead(title="Layer", note="kind of layer × number of such layers", chosen=True),
     ColumnHead(title="Operator"),
     ColumnHead(title="Kind", chosen=True),
-    ColumnHead(title="Bound", note="the resource that limits the time", chosen=True),
+    ColumnHead(title="Bound", note="the resource that takes longest on the roofline, or overhead", chosen=True),
     ColumnHead(title="Time", note="of one layer", number=True),
     ColumnHead(title="All layers", note="time × layers", number=True),
     ColumnHead(title="Share", note="share of the stage's time, all layers", number=True),
@@ -78,6 +78,7 @@ HEADS = (
     ColumnHead(title="Dtype", note="of the compute units used"),
     ColumnHead(title="80 % interval", note="80 % interval of the time of one layer", extra=True),
     ColumnHead(title="Output", note="output shape", extra=True),
+    ColumnHead(title="Kernel limit", note="what limits the kernel before the roofline does", extra=True),
 )
 
 
@@ -130,6 +131,7 @@ def _cells(configuration: str, stage: str, operator: dict[str, Any], share: floa
     yield Cell(text=operator["compute_dtype"] if computes else "")
     yield Cell(text="" if interval is None else fmt.durations(*interval["80"]))
     yield Cell(text=" × ".join(fmt.whole(size) for size in operator["output_shape"]))
+    yield Cell(text=operator["kernel_limit"])
 
 
 def _nonzero(size: float) -> str:

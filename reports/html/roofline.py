@@ -169,6 +169,7 @@ def hover(line: Line) -> str:
         f"{fmt.count(operator['flops'])}FLOP, {fmt.traffic(operator['traffic_bytes'])}, "
         f"{fmt.intensity(operator['arithmetic_intensity'])} FLOP/B",
         f"{fmt.duration(operator['time_s'])} per layer, {operator['bound']}-bound, {fmt.share(line.share)} of stage",
+        *((f"kernel-limited: {operator['kernel_limit']}",) if operator["kernel_limit"] else ()),
         *(f"<i>{escape(name)}</i> {escape(text)}" for name, text in line.formulas if name != "Bytes ="),
     )
     return "<br>".join(lines)

@@ -117,9 +117,10 @@ def _place(view: View, line: Line) -> str:
     if not operator["flops"] or not operator["arithmetic_intensity"]:
         return "moves data without computing"
     side = "left of" if operator["arithmetic_intensity"] < ridge else "right of"
-    attained = operator["ideal_time_s"] / operator["time_s"]
+    attained = fmt.percent(operator["ideal_time_s"] / operator["time_s"])
     intensity = fmt.intensity(operator["arithmetic_intensity"])
-    return f"{intensity} FLOP/B, {side} the ridge at {fmt.intensity(ridge)}; {fmt.percent(attained)} of the bound"
+    limit = f"; kernel-limited: {operator['kernel_limit']}" if operator["kernel_limit"] else ""
+    return f"{intensity} FLOP/B, {side} the ridge at {fmt.intensity(ridge)}; {attained} of the bound{limit}"
 
 
 def _explained(view: View, lines: Mapping[str, Line]) -> str:

@@ -13,8 +13,7 @@ from llmviewer.result.explanation.formulas import Formulas
 from llmviewer.result.explanation.kernels import timing_of_terms
 from llmviewer.result.explanation.node import Node
 from llmviewer.result.explanation.work import Pass
-
-OVERHEAD = "overhead"
+from llmviewer.timing.roofline import OVERHEAD
 
 
 def operator_time(row: TimedOperator, one: Pass, name: str = "") -> Node:

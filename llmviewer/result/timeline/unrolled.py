@@ -13,7 +13,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.transfer import Direction, copy_direction
 from llmviewer.result.stages import Interval, ValueOf, does_run, operator_object
-from llmviewer.timing.engine_work import FACTORS, unpacks_weights
+from llmviewer.timing.engine_work import changed_kernels
 
 #: Engine term spent before kernels -> which kernels; other terms are spent before the pass, `sampling` after it.
 BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {
@@ -22,11 +22,6 @@ BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {
     "collective": lambda operator: operator.kind is Kind.COLLECTIVE,
 }
 AFTER_PASS = ("sampling",)
-#: Engine term that changes the time of kernels -> which kernels.
-INSIDE_KERNEL: dict[str, Callable[[Operator], bool]] = {
-    "own matrix-vector kernels": lambda operator: operator.kind is Kind.GEMM,
-    "unpacking weights": lambda operator: any(unpacks_weights(operator, access) for access in operator.reads),
-}
 #: An operator -> the interval of its time.
 IntervalOf: TypeAlias = Callable[[TimedOperator], Interval]
 #: Engine time as (name, seconds) pairs.
@@ -176,8 +171,9 @@ class _EngineTimes:
         if seconds == 0.0:
             return
         which = BEFORE_KERNEL.get(name)
-        if seconds < 0.0 or name in INSIDE_KERNEL or name.startswith("own "):
-            self._change(seconds, INSIDE_KERNEL.get(name) or _own(name))
+        changed = changed_kernels(name)
+        if seconds < 0.0 or changed is not None:
+            self._change(seconds, changed or (lambda operator: operator.runs_on is Place.DEVICE))
         elif which is not None:
             self._gaps(name, seconds, [row for row in self.chain if which(row.operator)])
         elif name == "layer":
@@ -204,12 +200,6 @@ class _EngineTimes:
     def kernel_s(self, row: TimedOperator) -> float:
         """Time of one run of an operator, with the engine's change [s]."""
         return self.at(row.timing.time_s) + self.within.get(id(row), 0.0)
-
-
-def _own(name: str) -> Callable[[Operator], bool]:
-    """Predicate of the device kernels that an engine replaces by its own, from a term such as `own gemm kernels`."""
-    kinds = FACTORS.get(name.removeprefix("own ").removesuffix(" kernels"), tuple(Kind))
-    return lambda operator: operator.kind in kinds and operator.runs_on is Place.DEVICE
 
 
 def _kernel(row: TimedOperator, counts: Mapping[str, object], at: ValueOf, engine: _EngineTimes) -> KernelRun:
