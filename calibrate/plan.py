@@ -75,18 +75,27 @@ class KernelCase:
 def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
     """All cases, table by table; within a table, any prefix of the list is spread over all shapes.
 
-    Each kind of kernel gets the rows that a fit needs before the next kind: a run that ends early has whole kinds.
+    Each kind of kernel gets the shapes that a fit needs before the next kind: a run that ends early has whole kinds.
+    Attention kernels of one shape follow each other: a fit takes the fastest.
     """
     found = [case for case in _all(size, gpus) if case.flops <= size.max_flops]
     order = {table: i for i, table in enumerate(SHARES)}
     kinds = list(dict.fromkeys(map(_kind, found)))
-    rows: Counter[Hashable] = Counter()
+    first: dict[Hashable, int] = {}
+    starts = [first.setdefault(_shape(case, i), i) for i, case in enumerate(found)]
+    shapes_of: Counter[Hashable] = Counter()
     places: dict[int, tuple[int, int, int]] = {}
-    for i in sorted(range(len(found)), key=lambda i: (i * GOLDEN) % 1.0):
+    for i in sorted(range(len(found)), key=lambda i: ((starts[i] * GOLDEN) % 1.0, i)):
         kind = _kind(found[i])
-        places[i] = (order[found[i].table], rows[kind] // MIN_ROWS, kinds.index(kind))
-        rows[kind] += 1
+        shapes_of[kind] += starts[i] == i
+        places[i] = (order[found[i].table], (shapes_of[kind] - 1) // MIN_ROWS, kinds.index(kind))
     return [found[i] for i in sorted(places, key=places.__getitem__)]
+
+
+def _shape(case: KernelCase, at: int) -> Hashable:
+    """What is measured together: attention of one shape with every kernel; any other case alone."""
+    columns = (value for name, value in case.columns.items() if name != "kernel")
+    return (case.table, *columns) if case.table.startswith("attention") else at
 
 
 def _kind(case: KernelCase) -> Hashable:

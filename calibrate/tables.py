@@ -42,9 +42,12 @@ TABLES: dict[str, Table] = {
     "elementwise": elementwise.ELEMENTWISE,
     "moe": experts.MOE,
 }
-#: Prefix of the kernels of scaled_dot_product_attention, and the reason to leave out the slower ones.
+#: Prefix of the kernels of scaled_dot_product_attention, and the reasons to leave out rows that are not of the fastest.
 SDPA_PREFIX = "sdpa_"
 SLOWER_KERNEL = "another attention kernel of torch is faster at the same shape; profiles contain only the fastest"
+UNMEASURED_KERNEL = "an attention kernel of torch that is faster at most other shapes was not measured at this one"
+#: Columns of attention that say which kernels can run it at all.
+HEAD_WIDTHS = ("device", "engine", "dtype", "kv_dtype", "head_dim", "v_head_dim", "window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,10 +109,9 @@ class SkippedRows:
 def row_groups(frame: pd.DataFrame, hardware: str | Chip = "") -> Iterator[RowGroup | SkippedRows]:
     """Yield the rows of a kernel table by group.  hardware: the chip, overriding the column `device`."""
     table = table_of(frame.columns)
-    slower = _slower_rows(frame, table)
-    if len(slower):
-        yield SkippedRows(reason=SLOWER_KERNEL, index=slower)
-        frame = frame.drop(index=slower)
+    for reason, index in _not_fastest(frame, table):
+        yield SkippedRows(reason=reason, index=index)
+        frame = frame.drop(index=index)
     keys = [name for name in ("device", "source", "engine", *TABLES[table].formula) if name in frame.columns]
     for _, group in frame.groupby(keys, dropna=False, sort=True):
         try:
@@ -118,14 +120,43 @@ def row_groups(frame: pd.DataFrame, hardware: str | Chip = "") -> Iterator[RowGr
             yield SkippedRows(reason=str(error), index=group.index)
 
 
-def _slower_rows(frame: pd.DataFrame, table: str) -> Any:
-    """Index of torch attention rows for which another torch kernel was faster at the same shape."""
+def _not_fastest(frame: pd.DataFrame, table: str) -> Iterator[tuple[str, Any]]:
+    """Reason and index of torch attention rows that are not of torch's fastest kernel at their shape, or may not be.
+
+    A run that ended early has shapes with some of the kernels: the fastest of these says nothing about torch if one
+    that is faster at most shapes of the same heads, measured with both, is missing.
+    """
     backends = frame[frame["kernel"].astype(str).str.contains(SDPA_PREFIX)] if "kernel" in frame.columns else frame[:0]
     if not table.startswith("attention") or backends.empty:
-        return frame.index[:0]
-    names = ("device", "engine", "dtype", "kv_dtype", "v_head_dim", *TABLES[table].shape)
-    same = backends.groupby([name for name in names if name in frame.columns], dropna=False)["latency_us"]
-    return backends.index[backends["latency_us"] > same.transform("min")]
+        return
+    widths = [name for name in HEAD_WIDTHS if name in frame.columns]
+    keys = [*widths, *(name for name in TABLES[table].shape if name not in widths)]
+    times = backends.groupby([*keys, "kernel"], dropna=False)["latency_us"].min().unstack("kernel")
+    fastest = times.min(axis="columns")
+    of_shape = backends[keys].merge(fastest.rename("us").reset_index(), how="left", on=keys)["us"].to_numpy()
+    slower = backends["latency_us"].to_numpy() > of_shape
+    if slower.any():
+        yield SLOWER_KERNEL, backends.index[slower]
+    doubted = _doubted(times, widths)
+    lacking = ~slower & backends[keys].merge(doubted.rename("no").reset_index(), how="left", on=keys)["no"].to_numpy()
+    if lacking.any():
+        yield UNMEASURED_KERNEL, backends.index[lacking]
+
+
+def _doubted(times: pd.DataFrame, widths: list[str]) -> pd.Series[bool]:
+    """Whether a shape lacks a kernel that beats its fastest one at most shapes of these widths that have both.
+
+    times: shape x kernel, NaN where not measured.
+    """
+    fastest = times.min(axis="columns")
+    doubted = fastest.isna()
+    for winner in times.columns:
+        for rival in times.columns:
+            both = times[[winner, rival]].notna().all(axis="columns")
+            faster = (times[rival] < times[winner]).astype(float).where(both)
+            is_usual = faster.groupby(level=widths, dropna=False).transform("mean") > 0.5
+            doubted |= (times[winner] == fastest) & times[rival].isna() & is_usual
+    return doubted
 
 
 def _row_group(table: str, group: pd.DataFrame, hardware: str | Chip) -> RowGroup:

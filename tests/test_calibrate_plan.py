@@ -89,6 +89,17 @@ def test_every_kind_gets_the_rows_of_a_fit_before_the_next_one(size: sizes.RunSi
     assert first == [dtype for dtype in size.dtypes for _ in range(8)]
 
 
+@pytest.mark.parametrize("size", ALL)
+def test_attention_kernels_of_a_shape_are_measured_one_after_another(size: sizes.RunSize) -> None:
+    """Wherever a run ends, the fastest kernel is known at all shapes but the last of each table."""
+    cases = [case for case in plan.cases(size) if case.table.startswith("attention")]
+    shapes_in_order = [(case.table, *sorted({**case.columns, "kernel": ""}.items())) for case in cases]
+    pairs = zip(shapes_in_order, [None, *shapes_in_order], strict=False)
+    starts = [shape for shape, before in pairs if shape != before]
+    assert len(starts) == len(set(starts))
+    assert len(starts) < len(cases) or len(size.backends) == 1
+
+
 def test_half_of_a_plan_contains_half_of_the_rows_of_each_length() -> None:
     """The time limit is spread over all shapes, not spent on the small ones first."""
     cases = [c for c in plan.cases(sizes.size_named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]
