@@ -97,13 +97,13 @@ def test_a_part_of_a_trace_is_read_by_number_and_by_time(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (AZURE.replace("396", "abc"), "line 3: contexttokens is 'abc'; allowed: a whole number from 1"),
+        (AZURE.replace("396", "abc"), "line 3: contexttokens is a text; allowed: a whole number from 1"),
         (AZURE.replace("18:15:50", "18:xx:50"), "line 3: timestamp is"),
         (AZURE.replace("18:15:50", "18:15:40"), "line 3: it arrives 5.68542 s before the row above"),
         (AZURE + "1,2\n", "line 5: it has 2 columns; the header has 3"),
         (AZURE.replace(",44", ",0"), "line 2: generatedtokens is '0'"),
-        ("a,b\n1,2\n", "line 1: unknown columns 'a,b'"),
-        ("", "line 1: unknown columns ''"),
+        ("a,b\n1,2\n", "line 1: it has no columns of a trace"),
+        ("", "line 1: it has no columns of a trace"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no request"),
         (lines_of(MOONCAKE) + "\n{", "line 3: it is no JSON object"),
         (lines_of([*MOONCAKE, {"timestamp": 1}]), "line 3: it has no lengths"),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmviewer.core.errors import quoted
+from llmviewer.core.errors import told
 
 #: Characters of a token where a dataset has texts and no numbers of tokens.
 CHARACTERS_PER_TOKEN = 4
@@ -90,7 +90,7 @@ def rows_of(stream: TextIOWrapper, columns: Columns) -> Iterator[Row]:
     layout = next((one for one in LAYOUTS if {one.input_len, one.output_len} <= set(names)), None)
     if layout is None:
         known = "; ".join(f"{one.time}, {one.input_len}, {one.output_len}" for one in LAYOUTS)
-        raise RowError(f"unknown columns {quoted(head.strip())}; allowed: {known}; or JSON lines")
+        raise RowError(f"it has no columns of a trace; allowed: {known}; or JSON lines")
     yield from layout.rows(names, stream, columns)
 
 
@@ -121,7 +121,7 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
             return number
     except (ValueError, TypeError, OverflowError):
         pass
-    raise RowError(f"{name} is {quoted(value)}; allowed: a whole number from {least} to {MOST_TOKENS:,}")
+    raise RowError(f"{name} is {told(value)}; allowed: a whole number from {least} to {MOST_TOKENS:,}")
 
 
 def _seconds(name: str, value: Any, unit_s: float = 1.0) -> float:
@@ -131,7 +131,7 @@ def _seconds(name: str, value: Any, unit_s: float = 1.0) -> float:
     except (ValueError, TypeError, OverflowError):
         seconds = np.nan
     if not np.isfinite(seconds) or isinstance(value, bool):
-        raise RowError(f"{name} is {quoted(value)}; allowed: a number")
+        raise RowError(f"{name} is {told(value)}; allowed: a number")
     return seconds
 
 
@@ -149,7 +149,7 @@ def _date(name: str, text: str) -> float:
             raise ValueError(text)
         return _DAYS[day] + hour * 3600.0 + minute * 60.0 + second
     except ValueError:
-        raise RowError(f"{name} is {quoted(text)}; allowed: a time such as 2023-11-16 18:15:46.68") from None
+        raise RowError(f"{name} is {told(text)}; allowed: a time such as 2023-11-16 18:15:46.68") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ ANSWERS = ("output_length", "output_len", "output_tokens", "max_tokens")
 def _of_fields(entry: Any, columns: Columns) -> Row:
     """The request of a JSON object: lengths, or texts of which the tokens are estimated."""
     if not isinstance(entry, dict):
-        raise RowError(f"it is {quoted(entry)}; expected an object")
+        raise RowError(f"it is {told(entry)}; expected an object")
     prompt = next((name for name in PROMPTS if name in entry), None)
     answer = next((name for name in ANSWERS if name in entry), None)
     turns = entry.get("conversations")
@@ -228,5 +228,5 @@ def _of_fields(entry: Any, columns: Columns) -> Row:
 def _of_text(text: Any) -> int:
     """Estimated tokens of a text, at least one."""
     if not isinstance(text, str):
-        raise RowError(f"a turn of the conversation is {quoted(text)}; expected a text")
+        raise RowError(f"a turn of the conversation is {told(text)}; expected a text")
     return max(-(-len(text) // CHARACTERS_PER_TOKEN), 1)
