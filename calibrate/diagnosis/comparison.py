@@ -76,7 +76,7 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
 
 
 def _usual(passes: Sequence[MatchedPass]) -> tuple[list[MatchedPass], int]:
-    """Passes whose kernels take at most OUTLIER times the median of those of the same work, and the number of others."""
+    """Passes whose kernels take at most OUTLIER times the median of those of the same work, and how many others."""
     works = [str(one.step) for one in passes]
     times: dict[str, list[float]] = {}
     for one, work in zip(passes, works, strict=True):
