@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate.environment import identity_differences
 from llmviewer.core import files, parsing
-from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable, quoted, unknown
+from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable, told, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,7 +217,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{where} cannot be read as JSON: {printable(error, 160)}") from error
     if not isinstance(parsed, dict):
-        raise UserError(f"{where} contains {quoted(parsed)}; expected a mapping of fields")
+        raise UserError(f"{where} contains {told(parsed)}; expected a mapping of fields")
     return parsed
 
 
@@ -225,10 +225,10 @@ def _environment(header: Row, where: str) -> dict[str, Any]:
     if "schema" not in header:
         raise UserError(f"{where} is not a samples file: its first line names no schema")
     if header["schema"] != SCHEMA:
-        raise UserError(f"{where} has schema {quoted(header['schema'])}; expected '{SCHEMA}'")
+        raise UserError(f"{where} has schema {told(header['schema'])}; expected '{SCHEMA}'")
     environment = header.get("environment")
     if not isinstance(environment, dict):
-        raise UserError(f"{where}: environment is {quoted(environment)}; expected a mapping")
+        raise UserError(f"{where}: environment is {told(environment)}; expected a mapping")
     return environment
 
 
@@ -246,10 +246,10 @@ def _check(row: Row, where: str) -> None:
     ):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value <= 0.0:
-            raise UserError(f"{where}: {name} is {quoted(value)}; expected a positive number of microseconds")
+            raise UserError(f"{where}: {name} is {told(value)}; expected a positive number of microseconds")
 
 
 def _sample_list(samples: object, where: str) -> list[Any]:
     if not isinstance(samples, list):
-        raise UserError(f"{where}: samples_us is {quoted(samples)}; expected a list")
+        raise UserError(f"{where}: samples_us is {told(samples)}; expected a list")
     return samples

@@ -77,7 +77,7 @@ def table_of(columns: Any) -> str:
     needed = [column for column in TABLES[nearest].shape if column in TABLES[nearest].mandatory]
     lacking = ", ".join(name for name in (*needed, "device", "latency_us") if name not in names)
     if not names & {*needed}:
-        raise UserError(f"columns {', '.join(map(str, columns))} match no measured table; see docs/calibration.md")
+        raise UserError(f"{len(columns)} columns match no measured table; see docs/calibration.md")
     raise UserError(f"columns match no measured table; nearest: {nearest}, missing {lacking} (docs/calibration.md)")
 
 

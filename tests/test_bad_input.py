@@ -218,7 +218,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "truncated.json": (json.dumps(LLAMA)[:100], "cannot be read as JSON: Expecting property name"),
     "list.json": ("[1, 2]", "holds a list; expected a mapping of fields"),
     "null.json": ("null", "holds null; expected a mapping"),
-    "text.yaml": ("hello", "holds 'hello'; expected a mapping"),
+    "text.yaml": ("hello", "holds a text; expected a mapping"),
     "deep.json": ("[" * 100_000, "nested deeper than 100 levels"),
     "deep-object.json": ('{"a":' * 100_000, "nested deeper than 100 levels"),
     "deep.yaml": ("[" * 100_000, "nested deeper than 100 levels"),

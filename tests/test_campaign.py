@@ -22,10 +22,10 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.planning import campaign as campaigns
 from llmviewer.planning import cluster
-from llmviewer.planning.campaign import Campaign
+from llmviewer.planning.campaign import Campaign, compute
 from llmviewer.planning.campaign_inputs import file_hash
 from llmviewer.planning.campaign_kinds import simulation_campaign, sweep_campaign
-from llmviewer.planning.data_set import data_set
+from llmviewer.planning.data_set import DataSet, data_set
 from llmviewer.simulation.options import LOAD
 from tests.answers import refusal
 
@@ -158,7 +158,7 @@ def test_a_worker_without_the_folder_sends_its_rows(tmp_path: Path) -> None:
     assert sent.content is not None and not files(made.folder)
     made.store(sent.path, sent.content)
     written = campaigns.compute("sweep", 3, asked.chunks[3].words, asked.inputs, made)
-    assert written.content is None and made.finished([chunk.rows for chunk in asked.chunks]) == {3}
+    assert written.content is None and made.finished([chunk.rows for chunk in asked.chunks]) == ({3}, ())
     assert asked.chunks[3].rows == POINTS - 3 * 10
 
 
@@ -301,6 +301,51 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path: Path) -> None:
     assert told.splitlines()[-1] == "interrupted; 'set/' keeps what is finished, and the same command resumes"
     assert "Traceback" not in told
     assert not list((tmp_path / "set").glob("**/.part-*"))
+
+
+def whole_set(folder: Path) -> tuple[DataSet, list[int]]:
+    """A folder with the 16 parts of the campaign, computed here."""
+    asked = campaign()
+    made = data_set(str(folder), asked.manifest())
+    made.begin(asked.manifest())
+    for index, chunk in enumerate(asked.chunks):
+        compute(asked.kind, index, chunk.words, asked.inputs, made)
+    return made, [chunk.rows for chunk in asked.chunks]
+
+
+def test_a_part_whose_pages_have_changed_is_not_taken(tmp_path: Path) -> None:
+    """One bit of a page: the rows are as many as before."""
+    made, rows = whole_set(tmp_path / "set")
+    assert made.finished(rows) == (set(range(16)), ())
+    damaged = sorted((tmp_path / "set").rglob("*.parquet"))[5]
+    content = bytearray(damaged.read_bytes())
+    content[200] ^= 1
+    damaged.write_bytes(content)
+    found, foreign = made.finished(rows)
+    assert len(found) == 15 and foreign == (damaged.relative_to(tmp_path / "set").as_posix(),)
+
+
+def test_parquet_files_of_something_else_are_named_and_not_counted(tmp_path: Path) -> None:
+    made, rows = whole_set(tmp_path / "set")
+    part = sorted((tmp_path / "set").rglob("*.parquet"))[0]
+    for name in ("notes.parquet", "model=x/hardware=y/other.parquet", f"model=x/hardware=y/{part.name}"):
+        path = tmp_path / "set" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(part.read_bytes())
+    part.unlink()
+    found, foreign = made.finished(rows)
+    assert len(found) == 15 and len(foreign) == 3
+
+
+def test_a_second_run_keeps_the_unfinished_files_of_the_first(tmp_path: Path) -> None:
+    first, rows = whole_set(tmp_path / "set")
+    second = data_set(str(tmp_path / "set"), campaign().manifest())
+    unfinished = tmp_path / "set" / f".part-{first.run}-1"
+    unfinished.touch()
+    second.clear()
+    assert unfinished.exists()
+    first.clear()
+    assert not unfinished.exists() and len(second.finished(rows)[0]) == 16
 
 
 def test_a_row_of_a_sizing_is_what_size_says(tmp_path: Path) -> None:

@@ -514,6 +514,21 @@ def test_a_configuration_that_does_not_fit_is_written_with_status_1(tmp_path: Pa
     assert main([*words, "--no-fit-check"]) == 0
 
 
+def test_a_report_with_status_1_says_why_and_keeps_the_file_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """138 GB of weights in 16 bit, on a card of 48 GiB of which 90 % are used."""
+    path = tmp_path / "r.html"
+    path.write_text("before", encoding="utf-8")
+    words = ["report", "llama-2-70b", "--hardware", "a6000", "--efficiency", "ideal", "-o", str(path)]
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert "llama-2-70b on a6000 does not fit: 1" in told and "stays as it was: --no-fit-check" in told
+    assert path.read_text(encoding="utf-8") == "before"
+    assert main([*words, "--no-fit-check"]) == 0
+    assert path.read_text(encoding="utf-8") != "before" and not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

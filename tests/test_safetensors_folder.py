@@ -220,6 +220,8 @@ def test_an_index_without_any_of_its_files_says_nothing(tmp_path: Path) -> None:
         ((3).to_bytes(8, "little") + b"{x}", "cannot be read as JSON"),
         (header({"x": ("F32", (-1,))}), "tensor 'x' has no shape"),
         (header({"x": ("F32", (10**30,))}), "tensor 'x' has no shape"),
+        (header({"x": ("F32", (2**47,) * 30)}), "headers or their index are broken"),
+        (header({f"layers.{'9' * 5000}.w": ("F32", (1,))}), "headers or their index are broken"),
     ],
 )
 def test_a_damaged_header_is_a_warning_and_the_config_is_used(content: bytes, reason: str, tmp_path: Path) -> None:

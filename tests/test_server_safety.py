@@ -8,11 +8,13 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -514,6 +516,69 @@ def test_a_server_answers_replaces_its_workers_and_ends_on_an_interrupt(
     os.killpg(started.pid, signal.SIGINT)
     assert started.wait(PATIENCE_S) == 0
     assert started.stderr is not None and "Traceback" not in started.stderr.read()
+
+
+def test_requests_that_never_become_whole_do_not_stop_a_server(served: tuple[subprocess.Popen[str], str]) -> None:
+    """Two workers of three threads, and eight clients that send half a head or half a body and keep the line open."""
+    _, address = served
+    place = urllib.parse.urlsplit(address)
+    halves = [b"POST /api/v1/analyze HTTP/1.1\r\nHost: localhost\r\nContent-Le"] * 4
+    halves += [
+        b"POST /api/v1/analyze HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    ] * 4
+    held = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) for _ in halves]
+    for one, half in zip(held, halves, strict=True):
+        one.sendall(half)
+    assert asked(address, RUN)[0] == 200
+    for one, half in zip(held, halves, strict=True):
+        answer = one.recv(100)  # the server hangs up; half a body is answered before
+        assert answer == b"" if half.endswith(b"Le") else answer.startswith(b"HTTP/1.1 400")
+        one.close()
+
+
+def test_what_is_no_request_is_answered_with_a_problem(served: tuple[subprocess.Popen[str], str]) -> None:
+    place = urllib.parse.urlsplit(served[1])
+    for sent in (
+        b"nonsense\r\n\r\n",
+        b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA B: c\r\n\r\n",
+    ):
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as one:
+            one.sendall(sent)
+            head, _, body = one.recv(4096).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400") and b"application/problem+json" in head
+        assert json.loads(body)["status"] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"{}", b"null", b'{"output": 3}', b'{"output": "late.text"}',
+        b'{"output": "late.text", "inputs": [null]}', b'{"output": "late.text", "inputs": {"id": "settled"}}',
+        b'{"output": "late.text", "inputs": [{"id": "settled", "property": "data", "value": 3}]}',
+        b'{"output": "late.text", "inputs": [{"id": "settled", "property": "data", "value": [3]}]}',
+    ],
+)  # fmt: skip
+def test_a_malformed_callback_is_wrong_input(body: bytes) -> None:
+    pytest.importorskip("dash")
+    sent = create_app().test_client().post("/_dash-update-component", data=body, content_type="application/json")
+    assert sent.status_code == 400 and sent.mimetype == problems.MEDIA_TYPE
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [({}, 200), ({"Sec-Fetch-Site": "same-origin"}, 200), ({"Sec-Fetch-Site": "cross-site"}, 403),
+     ({"Origin": "https://example.org"}, 403)],
+)  # fmt: skip
+def test_downloads_are_computed_for_own_pages_only(sent: dict[str, str], status: int) -> None:
+    pytest.importorskip("dash")
+    from llmviewer.reports.web.downloads import FILES
+
+    visitor = create_app().test_client()
+    answer = visitor.get(f"/download/{next(iter(FILES))}?model=llama-3.2-1b", headers=sent)
+    assert answer.status_code == status
+    assert visitor.get("/", headers=sent).status_code == 200  # a link to the page is no harm
 
 
 def test_a_port_in_use_is_one_line(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from llmviewer.core.errors import UserError
+from llmviewer.simulation import trace_rows
 from llmviewer.simulation.traces import read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -97,13 +98,13 @@ def test_a_part_of_a_trace_is_read_by_number_and_by_time(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (AZURE.replace("396", "abc"), "line 3: contexttokens is 'abc'; allowed: a whole number from 1"),
+        (AZURE.replace("396", "abc"), "line 3: contexttokens is a text; allowed: a whole number from 1"),
         (AZURE.replace("18:15:50", "18:xx:50"), "line 3: timestamp is"),
         (AZURE.replace("18:15:50", "18:15:40"), "line 3: it arrives 5.68542 s before the row above"),
         (AZURE + "1,2\n", "line 5: it has 2 columns; the header has 3"),
         (AZURE.replace(",44", ",0"), "line 2: generatedtokens is '0'"),
-        ("a,b\n1,2\n", "line 1: unknown columns 'a,b'"),
-        ("", "line 1: unknown columns ''"),
+        ("a,b\n1,2\n", "line 1: it has no columns of a trace"),
+        ("", "line 1: it has no columns of a trace"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no request"),
         (lines_of(MOONCAKE) + "\n{", "line 3: it is no JSON object"),
         (lines_of([*MOONCAKE, {"timestamp": 1}]), "line 3: it has no lengths"),
@@ -144,3 +145,62 @@ def test_a_hundred_thousand_rows_are_read_as_numbers(tmp_path: Path) -> None:
     assert found.arrival_s is not None
     assert (len(found), found.arrival_s[-1]) == (100_000, 99_999.0)
     assert found.input_len.dtype == np.int64
+
+
+def bailian(count: int) -> list[dict[str, object]]:
+    """Prompts of 320 tokens each, whose 20 blocks have 16 tokens; 1.5 s apart."""
+    return [
+        {"chat_id": at, "timestamp": 1.5 * at, "input_length": 320, "output_length": 64, "hash_ids": [*range(20)]}
+        for at in range(count)
+    ]
+
+
+def test_timestamps_and_blocks_of_bailian_are_seconds_and_16_tokens(tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path, lines_of(bailian(3))))
+    assert found.arrival_s is not None and found.arrival_s.tolist() == [0.0, 1.5, 3.0]
+    assert found.prefix_tokens == 16
+
+
+@pytest.mark.parametrize("size", [16, 32, 64, 128, 256, 512, 1024])
+def test_blocks_have_the_tokens_that_give_every_prompt_its_number_of_ids(size: int, tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": at, "input_length": length, "output_length": 1, "hash_ids": [*range(-(-length // size))]}
+        for at, length in enumerate((5000, 12_345, 40_000))
+    ]
+    assert read_trace(written(tmp_path, lines_of(rows))).prefix_tokens == size
+
+
+def test_requests_of_vidur_are_read(tmp_path: Path) -> None:
+    text = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,500,50\n0.5,510,51\n"
+    found = read_trace(written(tmp_path, text))
+    assert found.arrival_s is not None and found.arrival_s.tolist() == [0.0, 0.5]
+    assert (found.input_len.tolist(), found.output_len.tolist()) == ([500, 510], [50, 51])
+
+
+def test_spans_of_agents_are_read(tmp_path: Path) -> None:
+    spans = [
+        {
+            "start_time_unix_nano": 1_760_000_000_000_000_000 + at * 10**9,
+            "attributes": {"gen_ai.usage.input_tokens": 500 + at, "gen_ai.usage.output_tokens": 50},
+        }
+        for at in range(2)
+    ]
+    found = read_trace(written(tmp_path, lines_of(spans)))
+    assert found.arrival_s is not None and found.arrival_s.tolist() == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert (found.input_len.tolist(), found.output_len.tolist()) == ([500, 501], [50, 50])
+
+
+def test_a_turn_that_waits_for_the_one_before_it_is_named(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 0, "input_length": 4, "output_length": 5},
+        {"delay": 9, "input_length": 3, "output_length": 6},
+    ]
+    with pytest.raises(UserError, match="line 2: it starts a delay after the turn before it ends"):
+        read_trace(written(tmp_path, lines_of(rows)))
+
+
+@pytest.mark.parametrize("begin", ["", "arrival_s,input_len,output_len\n", '{"input_len": 1, "output_len": 1}\n'])
+def test_a_line_without_an_end_is_refused(begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_rows, "MAX_LINE", 100)
+    with pytest.raises(UserError, match="a line of more than 100 characters"):
+        read_trace(written(tmp_path, begin + "1" * 101))

@@ -551,6 +551,37 @@ def test_an_answer_stays_readable_while_the_next_is_late(browser: Any, address: 
     web.close()
 
 
+@pytest.mark.parametrize("how", ["network", "server"])
+def test_a_failure_is_told_and_asked_again(how: str, browser: Any, address: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
+    web = WebPage(browser, address, bypass_csp=True)
+    away = json.dumps({"title": "Over time", "status": 503, "detail": "over <time>"})
+
+    def lost(request: Any) -> None:
+        if how == "network":
+            request.abort()
+        else:
+            request.fulfill(status=503, body=away, content_type="application/problem+json")
+
+    web.page.route(re.compile("_dash-update-component"), lost)
+    web.choose("Chip", "a100-80gb-sxm")
+    alert = web.page.get_by_role("alert").filter(has_text="no answer")
+    expect(alert).to_contain_text("the server cannot be reached" if how == "network" else "over <time>")
+    expect(alert).to_contain_text("the figures shown are those of the question before")
+    expect(web.page.locator("#content")).to_have_attribute("data-stale", "")
+    expect(web.page.locator("#content")).not_to_have_attribute("aria-busy", "true")
+    shows(web, cards())
+    assert axe.Axe().run(web.page).response["violations"] == []
+    web.page.unroute_all()
+    web.page.evaluate("window.dispatchEvent(new Event('online'))")
+    shows(web, cards(hardware="a100-80gb-sxm"))
+    expect(web.page.locator("#content")).not_to_have_attribute("data-stale", "")
+    expect(alert).to_have_count(0)
+    web.rest()
+    web.faults.clear()  # the browser logs requests that fail
+    web.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "screen"), [("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)])
 def test_other_themes_and_screens_are_audited(browser: Any, address: str, scheme: str, screen: Any) -> None:

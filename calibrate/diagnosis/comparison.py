@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nan
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ LINEAR = ("aten::mm", "aten::addmm", "aten::linear", "aten::_scaled_mm")
 #: A pass was recorded in part if fewer of its heavy operators have a kernel, as a share of the most in a pass; the page
 #: says so if all passes have fewer than this share of them.
 COMPLETE = 0.9
+#: Times of the median of at least so many passes of the same work beyond which the times of a pass are no sample of it.
+OUTLIER, LEAST_ALIKE = 3.0, 3
 #: Kinds of kernels that belong to no operator of a model; without an operator they are not a failure to match.
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize", *COMMUNICATION)
 
@@ -58,10 +61,10 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
         raise UserError("the recording has no whole forward pass: record several, after a warm-up")
     matched = [one for group in _matched(configuration, whole, stated) for one in group]
     best = max(one.covered for one in matched)
-    complete = [one for one in matched if one.covered >= COMPLETE * best]
+    complete, outliers = _usual([one for one in matched if one.covered >= COMPLETE * best])
     followed = sum(one.recorded.next_s is not None for one in complete)
     found = Comparison(passes=len(complete), phases=Counter(one.phase for one in complete), followed=followed)
-    found.notes, found.seen = _notes(matched, complete), seen_in(complete)
+    found.notes, found.seen = (*_notes(matched, complete, outliers), *_said(outliers)), seen_in(complete)
     for number in sorted({len(one.step.groups) for one in complete}):
         _add(found, configuration, [one for one in complete if len(one.step.groups) == number])
     join_gate_and_up(found)
@@ -72,8 +75,27 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
     return found
 
 
-def _notes(matched: Sequence[MatchedPass], complete: Sequence[MatchedPass]) -> tuple[str, ...]:
-    left, best = len(matched) - len(complete), max(one.covered for one in complete)
+def _usual(passes: Sequence[MatchedPass]) -> tuple[list[MatchedPass], int]:
+    """Passes whose kernels take at most OUTLIER times the median of those of the same work, and how many others."""
+    works = [str(one.step) for one in passes]
+    times: dict[str, list[float]] = {}
+    for one, work in zip(passes, works, strict=True):
+        times.setdefault(work, []).append(sum(kernel.seconds for kernel in one.recorded.kernels))
+    medians = {work: median(own) if len(own) >= LEAST_ALIKE else inf for work, own in times.items()}
+    taken = {work: iter(own) for work, own in times.items()}
+    usual = [one for one, work in zip(passes, works, strict=True) if next(taken[work]) <= OUTLIER * medians[work]]
+    return usual, len(passes) - len(usual)
+
+
+def _said(outliers: int) -> tuple[str, ...]:
+    few, verb = ("1 pass", "is") if outliers == 1 else (f"{outliers} passes", "are")
+    return (
+        f"{few} whose kernels take over {OUTLIER:g} times the median of passes of the same work {verb} left out",
+    ) * bool(outliers)
+
+
+def _notes(matched: Sequence[MatchedPass], complete: Sequence[MatchedPass], outliers: int) -> tuple[str, ...]:
+    left, best = len(matched) - len(complete) - outliers, max(one.covered for one in complete)
     if best < COMPLETE:
         reason = "the recording is cut off in a pass, or model and options are not those of the run"
         return (f"only {best:.0%} of the matrix products and attention of a pass have a kernel: {reason}",)

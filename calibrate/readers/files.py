@@ -87,8 +87,7 @@ def _run(record: Record, where: str) -> BenchmarkRun:
             raise UserError(f"{where} ({program}): {error}") from error
         if run is not None:
             return run
-    fields = printable(", ".join(record), 80)
-    raise UserError(f"{where} has fields {fields} of no benchmark that is read: {', '.join(READERS)}")
+    raise UserError(f"{where} has the fields of no benchmark that is read: {', '.join(READERS)}")
 
 
 def _records(path: Path) -> Iterator[Record]:

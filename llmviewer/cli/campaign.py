@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmviewer.cli import options as opt
+from llmviewer.cli.output import print_warnings
 from llmviewer.cli.progress import progress
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, printable
@@ -30,6 +31,8 @@ Scheduler = Annotated[
 ]
 
 
+#: Files of something else that a warning names.
+MOST_NAMED = 5
 #: Kind of an option of a load -> separator of its lists, and parser of their values.
 LISTS: Mapping[LoadKind, tuple[str, Callable[[str], Any]]] = {
     LoadKind.NUMBER: (",", arguments.parse_number),
@@ -74,6 +77,10 @@ def run(campaign: Campaign, folder: str, scheduler: str) -> int:
         told = f"interrupted; '{printable(folder)}' keeps what is finished, and the same command resumes"
         print(told, file=sys.stderr)  # noqa: T201
         return 130
+    if done.foreign:
+        named = ", ".join(done.foreign[:MOST_NAMED]) + (", …" if len(done.foreign) > MOST_NAMED else "")
+        told = "has files that are no part of this campaign, and readers of the folder read them"
+        print_warnings([f"'{printable(folder)}' {told}: {named}"])
     print(  # noqa: T201
         f"{printable(folder)}: {len(campaign):,} rows in {total:,} files; {done.computed:,} computed now, "
         f"{done.found:,} were there",

@@ -19,7 +19,7 @@ from llmviewer.cli import views
 from llmviewer.cli.load_options import loaded, with_load_options
 from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.progress import progress
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.result.columns import flat
 from llmviewer.result.sweep import Grid, Sweep, parse_values
 from llmviewer.techniques.options import OPTIONS
@@ -62,7 +62,7 @@ def command(
 
     The first of each list of sizes is shown operator by operator, all of them as curves; without a list, batch sizes
     from 1 to 512.  With a load (--request-rate, --concurrency, --trace ...) it simulates each configuration under it.
-    Exits 1 if a configuration does not fit in memory.
+    Exits 1 if a configuration does not fit in memory, says which, and then writes over no file.
     """
     from llmviewer.reports.tables import TABLES
 
@@ -83,8 +83,25 @@ def command(
     if load:
         report = _under_load(report, combinations, engine, {**load, "input_len": input_len, "output_len": output_len})
     print_warnings(text for result in report.results.values() for text in result.warnings)
-    FORMATS[kind](report, path, table)
-    return 0 if report.runs or no_fit_check else 1
+    refused = [] if no_fit_check else [*_misfits(report)]
+    kept = bool(refused) and path is not None and Path(path).is_file()
+    if not kept:
+        FORMATS[kind](report, path, table)
+    if kept:
+        refused.append(f"'{printable(path)}' stays as it was: --no-fit-check, or another -o, writes the report")
+    print_warnings(refused)
+    return 1 if refused else 0
+
+
+def _misfits(report: Report) -> Iterator[str]:
+    """Why the command exits 1: each configuration that does not fit or start, with what it needs and what there is."""
+    for title, result in report.results.items():
+        memory = result.to_dict()["memory"]
+        if not result.fits:
+            needed, budget = (memory[name] / 2**30 for name in ("total_bytes", "budget_bytes"))
+            yield f"{title} does not fit: {needed:,.1f} GiB of {budget:,.1f} GiB for each device (exit status 1)"
+        elif not result.runs:
+            yield f"{title}: the engine refuses to start at this --max-model-len (exit status 1)"
 
 
 SIZES = ("batch_size", "input_len", "output_len")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmviewer.core import file_cache, files, parsing
-from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.core.errors import UserError, printable, told, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
 ALIASES = "aliases.yaml"
@@ -157,7 +157,7 @@ def mapping(text: str, path: Path | str, language: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"'{printable(path)}' cannot be read as {language}: {printable(error, 160)}") from error
     if not isinstance(content, dict):
-        raise UserError(f"'{printable(path)}' holds {quoted(content)}; expected a mapping of fields")
+        raise UserError(f"'{printable(path)}' holds {told(content)}; expected a mapping of fields")
     return content
 
 

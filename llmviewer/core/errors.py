@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from numbers import Number
 
@@ -13,6 +14,9 @@ LEAST_SIMILARITY, LEAST_WITH_ANOTHER_LETTER = 0.6, 0.75
 MAX_COMPARED_CHARACTERS = 100
 #: Longest line of an error or a warning: names in it come from files of others.
 MAX_LINE_CHARACTERS = 560
+#: Credentials by their beginnings (Hugging Face, OpenAI, GitHub, NVIDIA, AWS, Slack, JSON Web Tokens): no line repeats
+#: one, wherever it is from, since lines leave the machine.
+CREDENTIALS = r"(hf_|sk-|gh[a-z]_|github_pat_|nvapi-|AKIA|xox[a-z]-|eyJ)[\w-]{16,}[\w.-]*"
 
 
 class UserError(Exception):
@@ -42,7 +46,7 @@ def printable(value: object, limit: int = 60) -> str:
         text = str(value)
     except ValueError:  # Python refuses to print integers of more than 4300 digits
         return "a number of thousands of digits"
-    text = "".join(c if c.isprintable() else "?" for c in text[: 4 * limit])
+    text = "".join(c if c.isprintable() else "?" for c in re.sub(CREDENTIALS, r"\1…", text[: 4 * limit + 1000]))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -57,6 +61,20 @@ def quoted(value: object) -> str:
     kinds = {"dict": "mapping", "ndarray": "array"}
     kind = kinds.get(type(value).__name__, printable(type(value).__name__))
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def told(value: object) -> str:
+    """`value` of a user's file for an error message: a number as it is, of a text only that it is one.
+
+    A file given by mistake may hold anything, and an error must not repeat it.
+    """
+    if not isinstance(value, str):
+        return quoted(value)
+    try:
+        float(value)
+    except ValueError:
+        return "a text" if value.strip() else "empty"
+    return f"'{printable(value)}'"
 
 
 def unknown(

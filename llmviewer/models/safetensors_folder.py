@@ -47,6 +47,8 @@ def confirmed(model: Model, config: Mapping[str, Any], folder: Path) -> Model:
         counted = sum(_parameters(name, entry, model, _packed_bits(config)) for name, entry in shapes.items())
     except UserError as error:
         return _noted(model, f"the parameter count is not confirmed: {error}")
+    except (ValueError, OverflowError, OSError):  # numbers of thousands of digits, names that no disk takes
+        return _noted(model, "the parameter count is not confirmed: the safetensors headers or their index are broken")
     if counted == model.parameters:
         return model
     stated = f"config.json describes {model.parameters:,.0f}"

@@ -47,11 +47,15 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The outcome of a run.  found: chunks that were there.  computed: chunks of this run."""
+    """The outcome of a run.  found: chunks that were there.  computed: chunks of this run.
+
+    foreign: Parquet files in the folder that are no part of the campaign, which readers of the data set would read.
+    """
 
     folder: str
     found: int
     computed: int
+    foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,8 @@ def run(
     cluster.local_workers(scheduler)
     manifest = campaign.manifest()
     made = data_set(folder, manifest)
-    found = made.finished([chunk.rows for chunk in campaign.chunks])
+    rows = [chunk.rows for chunk in campaign.chunks]
+    found, others = made.finished(rows)
     missing = [index for index in range(len(campaign.chunks)) if index not in found]
     advance(sum(campaign.chunks[index].rows for index in found))
     if missing:
@@ -81,7 +86,8 @@ def run(
             made.begin(manifest)
             _compute(campaign, made, missing, client, advance)
         made.clear()
-    return Finished(folder=folder, found=len(found), computed=len(missing))
+    foreign = tuple(name for name in others if made.index_of(made.folder / name, rows) is None)
+    return Finished(folder=folder, found=len(found), computed=len(missing), foreign=foreign)
 
 
 def _compute(
@@ -113,7 +119,8 @@ def compute(kind: str, index: int, words: Mapping[str, Any], inputs: Inputs, mad
     """Compute a chunk on a worker, which writes its file if it sees the folder.  Raises UserError."""
     with _ONE_AT_A_TIME, inputs.here():
         columns = KINDS[kind](words)
-        path, content = made.path(index, columns), part(columns)
+        path = made.path(index, columns)
+        content = part(columns, path)
     if not made.is_seen():
         return Part(index=index, path=path, content=content)
     made.store(path, content)

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +19,8 @@ from llmviewer.result.columns import arrow_table, constant
 #: Readers of data sets skip names that begin with an underscore or a dot.
 MANIFEST, UNFINISHED = "_campaign.json", ".part-"
 SCHEMA = "llmviewer.campaign/1"
+#: Key in the metadata of a part.
+PLACE = b"llmviewer.part"
 #: Columns that are names of folders, not columns of the files.
 PARTITIONS = ("model", "hardware")
 PART = re.compile(r"part-(\d{8})-([0-9a-f]{16})\.parquet")
@@ -29,12 +31,13 @@ class DataSet:
     """A folder with files `model=M/hardware=H/part-INDEX-KEY.parquet`; sorted by name, each partition is in order.
 
     key: of the campaign, in every name.  token: random text in the manifest, by which a worker on another machine knows
-    whether it sees the folder itself.
+    whether it sees the folder itself.  run: random text in names of unfinished files, which are those of one run.
     """
 
     folder: Path
     key: str
     token: str
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def path(self, index: int, columns: Mapping[str, Any]) -> Path:
         """The path of a chunk's file below the folder."""
@@ -53,27 +56,54 @@ class DataSet:
             self.folder.mkdir(exist_ok=True)
             if not (self.folder / MANIFEST).exists():
                 text = json.dumps({**manifest, "token": self.token}, indent=1)
-                _replace(self.folder / MANIFEST, text.encode())
+                self._replace(self.folder / MANIFEST, text.encode())
 
     def store(self, path: Path, content: bytes) -> None:
         """Write the file of a chunk; a chunk that is computed twice replaces its own file."""
         with _told(self.folder):
             whole = self.folder / path
             whole.parent.mkdir(parents=True, exist_ok=True)
-            _replace(whole, content)
+            self._replace(whole, content)
 
-    def finished(self, rows: Sequence[int]) -> set[int]:
-        """Positions of the chunks whose files are there.  rows: of each chunk; a damaged file does not count."""
+    def finished(self, rows: Sequence[int]) -> tuple[set[int], tuple[str, ...]]:
+        """Positions of the chunks whose files are there and whole, and paths of Parquet files of something else.
+
+        rows: of each chunk.  A part that is damaged, or stands where it was not written, is of something else until its
+        chunk is computed anew.
+        """
+        found: set[int] = set()
+        foreign: list[str] = []
         with _told(self.folder):
-            parts = [(PART.fullmatch(path.name), path) for path in self.folder.glob("model=*/hardware=*/*.parquet")]
-        known = [(int(found[1]), path) for found, path in parts if found and found[2] == self.key[:16]]
-        return {index for index, path in known if index < len(rows) and _rows(path) == rows[index]}
+            paths = sorted(path for path in self.folder.rglob("*.parquet") if path.is_file())
+        for path in paths:
+            index = self.index_of(path, rows)
+            if index is None:
+                foreign.append(path.relative_to(self.folder).as_posix())
+            else:
+                found.add(index)
+        return found, tuple(foreign)
+
+    def index_of(self, path: Path, rows: Sequence[int]) -> int | None:
+        """The position of the chunk of a file; None if it is no part that is whole."""
+        name = PART.fullmatch(path.name)
+        index = int(name[1]) if name and name[2] == self.key[:16] else len(rows)
+        whole = index < len(rows) and _is_whole(path, path.relative_to(self.folder), rows[index])
+        return index if whole else None
 
     def clear(self) -> None:
-        """Remove files that killed workers have left unfinished."""
-        for path in self.folder.glob(f"**/{UNFINISHED}*"):
+        """Remove files that killed workers of this run have left unfinished; another run may be writing its own."""
+        for path in self.folder.glob(f"**/{UNFINISHED}{self.run}-*"):
             with suppress(OSError):
                 path.unlink()
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        """Write a file under another name first, so that it appears whole."""
+        unfinished = path.with_name(f"{UNFINISHED}{self.run}-{secrets.token_hex(8)}")
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def data_set(name: str, manifest: Mapping[str, Any]) -> DataSet:
@@ -116,36 +146,33 @@ def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return f"'{changed[0]}' has changed" if changed else "of another version or other data of llmviewer"
 
 
-def part(columns: Mapping[str, Any]) -> bytes:
-    """The content of a chunk's file."""
+def part(columns: Mapping[str, Any], path: Path) -> bytes:
+    """The content of a chunk's file: pages with checksums, and in its metadata the path below the folder."""
     import pyarrow as pa
     from pyarrow import parquet
 
     sink = pa.BufferOutputStream()
     table = arrow_table({name: values for name, values in columns.items() if name not in PARTITIONS})
-    parquet.write_table(table, sink, compression="zstd")
+    marked = table.replace_schema_metadata({**(table.schema.metadata or {}), PLACE: path.as_posix().encode()})
+    parquet.write_table(marked, sink, compression="zstd", write_page_checksum=True)
     return bytes(sink.getvalue())
 
 
-def _rows(path: Path) -> int:
-    """Rows of a Parquet file; -1 for one that is damaged."""
+def _is_whole(path: Path, place: Path, rows: int) -> bool:
+    """Whether a file is the part that was written there, with all of its rows, by the checksums of its pages."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return int(parquet.read_metadata(path).num_rows)
+        with parquet.ParquetFile(path, page_checksum_verification=True) as opened:
+            about = opened.metadata
+            if about.num_rows != rows or (about.metadata or {}).get(PLACE) != place.as_posix().encode():
+                return False
+            for group in range(about.num_row_groups):
+                opened.read_row_group(group)
     except (OSError, pa.ArrowException):
-        return -1
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file under another name first, so that it appears whole."""
-    unfinished = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        return False
+    return True
 
 
 @contextmanager

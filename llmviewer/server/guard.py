@@ -19,6 +19,8 @@ Environ: TypeAlias = "dict[str, Any]"
 StartResponse: TypeAlias = Callable[..., Any]
 #: Methods that a page of another origin may use without harm.
 READING = ("GET", "HEAD", "OPTIONS")
+#: Beginnings of paths that compute an answer whatever the method.
+COMPUTING = ("/download/",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ class Guard:
         host = str(environ.get("HTTP_HOST", ""))
         if self.hosts and headers.host_name(host) not in self.hosts:
             return 421, "", {}
-        if environ.get("REQUEST_METHOD") not in READING and not _is_own(environ, host):
+        computes = environ.get("REQUEST_METHOD") not in READING or str(environ.get("PATH_INFO")).startswith(COMPUTING)
+        if computes and not _is_own(environ, host):
             return 403, "", {}
         wait = 0 if self.budget is None else self.budget.wait_s(client_of(environ))
         return (429, "", {"Retry-After": str(wait)}) if wait else None

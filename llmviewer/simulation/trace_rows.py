@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmviewer.core.errors import quoted
+from llmviewer.core.errors import told
 
 #: Characters of a token where a dataset has texts and no numbers of tokens.
 CHARACTERS_PER_TOKEN = 4
 #: Characters of a JSON list that is read, and turns of a conversation with an answer.
 MAX_LIST, MIN_TURNS = 2**30, 2
+#: Characters of a line.
+MAX_LINE = 2**24
 #: Longest prompt or answer of a row [token].
 MOST_TOKENS = 2**24
 
@@ -75,7 +77,7 @@ class Columns:
 
 def rows_of(stream: TextIOWrapper, columns: Columns) -> Iterator[Row]:
     """Requests in the order of the file; its first character tells JSON from CSV."""
-    head = stream.readline().lstrip("\ufeff")
+    head = _line(stream).lstrip("\ufeff")
     if head.lstrip().startswith("["):
         rest = stream.read(MAX_LIST)
         if len(rest) == MAX_LIST:
@@ -83,15 +85,24 @@ def rows_of(stream: TextIOWrapper, columns: Columns) -> Iterator[Row]:
         yield from _answered(enumerate(_parsed(head + rest), 1), columns)
         return
     if head.lstrip().startswith("{"):
-        lines = ((number, line) for number, line in enumerate(chain((head,), stream), 1) if line.strip())
+        rest = iter(lambda: _line(stream), "")
+        lines = ((number, line) for number, line in enumerate(chain((head,), rest), 1) if line.strip())
         yield from _answered(lines, columns)
         return
     names = [name.strip().lower() for name in head.split(",")]
     layout = next((one for one in LAYOUTS if {one.input_len, one.output_len} <= set(names)), None)
     if layout is None:
         known = "; ".join(f"{one.time}, {one.input_len}, {one.output_len}" for one in LAYOUTS)
-        raise RowError(f"unknown columns {quoted(head.strip())}; allowed: {known}; or JSON lines")
+        raise RowError(f"it has no columns of a trace; allowed: {known}; or JSON lines")
     yield from layout.rows(names, stream, columns)
+
+
+def _line(stream: TextIOWrapper) -> str:
+    """The next line; empty at the end.  Raises RowError for one that has no end in reach."""
+    line = stream.readline(MAX_LINE + 1)
+    if len(line) > MAX_LINE:
+        raise RowError(f"a line of more than {MAX_LINE:,} characters; expected a request in each line")
+    return line
 
 
 def _answered(entries: Iterable[tuple[int, Any]], columns: Columns) -> Iterator[Row]:
@@ -121,7 +132,7 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
             return number
     except (ValueError, TypeError, OverflowError):
         pass
-    raise RowError(f"{name} is {quoted(value)}; allowed: a whole number from {least} to {MOST_TOKENS:,}")
+    raise RowError(f"{name} is {told(value)}; allowed: a whole number from {least} to {MOST_TOKENS:,}")
 
 
 def _seconds(name: str, value: Any, unit_s: float = 1.0) -> float:
@@ -131,7 +142,7 @@ def _seconds(name: str, value: Any, unit_s: float = 1.0) -> float:
     except (ValueError, TypeError, OverflowError):
         seconds = np.nan
     if not np.isfinite(seconds) or isinstance(value, bool):
-        raise RowError(f"{name} is {quoted(value)}; allowed: a number")
+        raise RowError(f"{name} is {told(value)}; allowed: a number")
     return seconds
 
 
@@ -149,7 +160,7 @@ def _date(name: str, text: str) -> float:
             raise ValueError(text)
         return _DAYS[day] + hour * 3600.0 + minute * 60.0 + second
     except ValueError:
-        raise RowError(f"{name} is {quoted(text)}; allowed: a time such as 2023-11-16 18:15:46.68") from None
+        raise RowError(f"{name} is {told(text)}; allowed: a time such as 2023-11-16 18:15:46.68") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +178,7 @@ class Layout:
         """Requests of the lines below the header."""
         prompt, answer = names.index(self.input_len), names.index(self.output_len)
         time = names.index(self.time) if self.time in names else None
-        for columns.line, line in enumerate(stream, 2):
+        for columns.line, line in enumerate(iter(lambda: _line(stream), ""), 2):
             cells = line.strip().split(",")
             if cells == [""]:
                 continue
@@ -184,22 +195,32 @@ class Layout:
 
 
 #: Known columns of CSV files, in lower case: Azure (https://github.com/Azure/AzurePublicDataset), BurstGPT
-#: (https://github.com/HPMLL/BurstGPT), and the columns of our own CSV of requests.
+#: (https://github.com/HPMLL/BurstGPT), the columns of our own CSV of requests, and Vidur's
+#: (https://github.com/microsoft/vidur).
 LAYOUTS = (
     Layout(time="timestamp", input_len="contexttokens", output_len="generatedtokens", seconds=_date),
     Layout(time="timestamp", input_len="request tokens", output_len="response tokens", failed=True),
     Layout(time="arrival_s", input_len="input_len", output_len="output_len"),
+    Layout(time="arrived_at", input_len="num_prefill_tokens", output_len="num_decode_tokens"),
 )
 #: Fields of JSON objects: time -> its unit [s]; numbers of tokens of prompt and answer, in order of preference.
-TIMES = {"timestamp": 1e-3, "arrival_s": 1.0}
-PROMPTS = ("input_length", "input_len", "prompt_len", "prompt_tokens")
-ANSWERS = ("output_length", "output_len", "output_tokens", "max_tokens")
+TIMES = {"timestamp": 1e-3, "arrival_s": 1.0, "start_time_unix_nano": 1e-9}
+PROMPTS = ("input_length", "input_len", "prompt_len", "prompt_tokens", "gen_ai.usage.input_tokens")
+ANSWERS = ("output_length", "output_len", "output_tokens", "max_tokens", "gen_ai.usage.output_tokens")
+#: Field by which traces of Alibaba's Bailian are known, whose timestamps are seconds
+#: (https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon).
+IN_SECONDS = "chat_id"
+#: Time of a turn from the end of the one before it on, which a trace of arrivals cannot tell.
+DELAY = "delay"
 
 
 def _of_fields(entry: Any, columns: Columns) -> Row:
     """The request of a JSON object: lengths, or texts of which the tokens are estimated."""
     if not isinstance(entry, dict):
-        raise RowError(f"it is {quoted(entry)}; expected an object")
+        raise RowError(f"it is {told(entry)}; expected an object")
+    attributes = entry.get("attributes")
+    if isinstance(attributes, dict):  # a span of OpenTelemetry: https://opentelemetry.io/docs/specs/semconv/gen-ai/
+        entry = {**attributes, **entry}
     prompt = next((name for name in PROMPTS if name in entry), None)
     answer = next((name for name in ANSWERS if name in entry), None)
     turns = entry.get("conversations")
@@ -214,11 +235,13 @@ def _of_fields(entry: Any, columns: Columns) -> Row:
     else:
         prompted, answered = _whole(prompt, entry[prompt]), _whole(answer, entry[answer])
     time = next((name for name in TIMES if name in entry), None)
+    if time is None and DELAY in entry:
+        raise RowError("it starts a delay after the turn before it ends, which is not simulated; give it a timestamp")
     ids = entry.get("hash_ids")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(one, int) for one in ids)):
         raise RowError("hash_ids is no list of whole numbers")
     return Row(
-        arrival_s=np.nan if time is None else _seconds(time, entry[time], TIMES[time]),
+        arrival_s=np.nan if time is None else _seconds(time, entry[time], 1.0 if IN_SECONDS in entry else TIMES[time]),
         input_len=prompted,
         output_len=answered,
         prefixes=None if ids is None else tuple(ids),
@@ -228,5 +251,5 @@ def _of_fields(entry: Any, columns: Columns) -> Row:
 def _of_text(text: Any) -> int:
     """Estimated tokens of a text, at least one."""
     if not isinstance(text, str):
-        raise RowError(f"a turn of the conversation is {quoted(text)}; expected a text")
+        raise RowError(f"a turn of the conversation is {told(text)}; expected a text")
     return max(-(-len(text) // CHARACTERS_PER_TOKEN), 1)

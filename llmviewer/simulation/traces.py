@@ -18,6 +18,8 @@ from llmviewer.simulation.trace_rows import CHARACTERS_PER_TOKEN, Columns, RowEr
 MAX_BYTES, MAX_ROWS = 2**36, 10**7
 #: Tokens of a block that an id of `hash_ids` stands for: https://github.com/kvcache-ai/Mooncake (FAST25 traces).
 MOONCAKE_BLOCK = 512
+#: Sizes of blocks of other traces, the likeliest first: Bailian's have 16.
+BLOCKS = (512, 16, 32, 64, 128, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +35,7 @@ class Trace:
     output_len: Whole
     prefixes: tuple[tuple[int, ...], ...] | None
     notes: tuple[str, ...]
+    block_tokens: int = MOONCAKE_BLOCK
 
     def __len__(self) -> int:
         return len(self.input_len)
@@ -40,7 +43,7 @@ class Trace:
     @property
     def prefix_tokens(self) -> int:
         """Tokens of the blocks that `prefixes` name; 0 without them."""
-        return MOONCAKE_BLOCK if self.prefixes else 0
+        return self.block_tokens if self.prefixes else 0
 
 
 def read_trace(path: str | Path, most: int | None = None, duration_s: float = np.inf) -> Trace:
@@ -86,4 +89,15 @@ def _trace(columns: Columns) -> Trace:
         output_len=np.frombuffer(columns.output_len, dtype=np.int64),
         prefixes=tuple(columns.prefixes) or None,
         notes=tuple(told),
+        block_tokens=_block_tokens(columns),
     )
+
+
+def _block_tokens(columns: Columns) -> int:
+    """Tokens of a block: the number for which every prompt has as many ids as blocks; Mooncake's where none fits."""
+    lengths = np.frombuffer(columns.input_len, dtype=np.int64)
+    counts = np.array([len(ids) for ids in columns.prefixes], dtype=np.int64)
+    if len(counts) != len(lengths):
+        return MOONCAKE_BLOCK
+    fitting = [size for size in BLOCKS if np.array_equal(-(-lengths // size), counts)]
+    return fitting[0] if fitting else MOONCAKE_BLOCK

@@ -9,7 +9,7 @@ from typing import Any
 import dash_ag_grid  # noqa: F401 - Dash registers component libraries before the first call
 import dash_cytoscape  # noqa: F401
 from dash import ClientsideFunction, Dash, Input, Output, State, no_update
-from flask import Flask, Response
+from flask import Flask, Response, request
 
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports.html.page import library
@@ -34,6 +34,8 @@ PAGE = """<!DOCTYPE html>
 <body>{%app_entry%}<div>{%config%}{%scripts%}{%renderer%}</div></body>
 </html>
 """
+#: Where the page's own script asks for answers.
+CALLBACKS = "/_dash-update-component"
 #: Published figures: source, address, number of figures, mean error.
 Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
 
@@ -59,6 +61,7 @@ def mount(server: Flask, ledger: Ledger) -> Dash:
     server.add_url_rule("/plotly.min.js", "plotly", _plotly)
     server.register_blueprint(downloads)
     _callbacks(app)
+    server.before_request(_check_callback(app))
     with server.test_request_context("/"):
         app.index()  # type: ignore[no-untyped-call]  # registers scripts of libraries, which other workers are asked for
     return app
@@ -70,6 +73,43 @@ def _theme() -> Response:
 
 def _plotly() -> Response:
     return Response(library(), mimetype="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+
+def _check_callback(app: Dash) -> Callable[[], None]:
+    """The check of a request of the page's own script.  It raises UserError for what that script does not send."""
+
+    def check() -> None:
+        if request.path != CALLBACKS or request.method != "POST":
+            return
+        body = request.get_json(silent=True)
+        known = app.callback_map.get(str(body.get("output"))) if isinstance(body, dict) else None
+        if known is None:
+            raise UserError("the request names no callback of the page")
+        for part in ("inputs", "state"):
+            sent = body.get(part) or []
+            named = [(one.get("id"), one.get("property")) if isinstance(one, dict) else None for one in _list(sent)]
+            if named != [(one["id"], one["property"]) for one in known[part]]:
+                raise UserError(f"the {part} of a callback are not those of the page")
+            for one in sent:
+                kind = list if one["id"] == "settled" else (str, type(None))
+                if not isinstance(one.get("value"), kind):
+                    raise UserError(f"the value of '{one['id']}' is of another type than the page sends")
+        if not _is_of(body.get("outputs"), known["output"]):
+            raise UserError("the outputs of a callback are not those of the page")
+
+    return check
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_of(sent: object, known: Any) -> bool:
+    """Whether the outputs that a request names are those of a callback: one, or several in its order."""
+    several = isinstance(known, (list, tuple))
+    ours = [(one.component_id, one.component_property) for one in (known if several else [known])]
+    theirs = _list(sent) if several else [sent]
+    return ours == [(one.get("id"), one.get("property")) if isinstance(one, dict) else None for one in theirs]
 
 
 def _callbacks(app: Dash) -> None:
@@ -127,7 +167,7 @@ def _late(settled: tuple[str, float]) -> str:
     settled: the address, and the time at which it was reached.
     """
     try:
-        state = parsed(settled[0])
+        state = parsed(settled[0] if settled and isinstance(settled[0], str) else "")
         return changes(View(state=state)) if state.tab == "verdict" else ""
     except UserError:  # the answer says so
         return ""

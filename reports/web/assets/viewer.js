@@ -33,8 +33,53 @@
     settle(search);
   }
 
+  // An answer that cannot be had is told; the figures before it stay, marked as those of another question.  Where the
+  // server or the network is away, it is asked again when either returns.
+  const CALLBACK = "_dash-update-component", AWAY = [429, 502, 503, 504]; // statuses that pass by themselves
+  const AGAIN = 2000, LONGEST = 60000; // milliseconds until it is asked again, which double
+  const send = window.fetch.bind(window);
+  let waiting = 0, pause = AGAIN, failed = false;
+
+  window.fetch = async (address, given) => {
+    if (!String(address?.url ?? address).includes(CALLBACK)) return send(address, given);
+    try {
+      const answer = await send(address, given);
+      if (!answer.ok) fail(given, await reason(answer.clone()), AWAY.includes(answer.status));
+      return answer;
+    } catch (error) {
+      fail(given, "the server cannot be reached", true);
+      throw error;
+    }
+  };
+
+  const reason = (answer) => answer.json().then((problem) => problem.detail, () => `the server answers ${answer.status}`);
+
+  function fail(given, text, away) {
+    const asked = JSON.parse(given?.body ?? "{}").inputs?.find((one) => one.id === "address");
+    if (asked && asked.value !== window.location.search) return; // the question has changed since
+    const content = $("#content");
+    content?.removeAttribute("aria-busy");
+    if (asked) content?.setAttribute("data-stale", "");
+    const stale = asked && content?.textContent.trim() ? "; the figures shown are those of the question before" : "";
+    tell(`no answer: ${text}${stale}${away ? "; it is asked again" : ""}`);
+    failed = true;
+    window.clearTimeout(waiting);
+    if (away) waiting = window.setTimeout(again, pause);
+    pause = Math.min(2 * pause, LONGEST);
+  }
+
+  function again() {
+    window.clearTimeout(waiting);
+    if (failed) ask();
+  }
+
+  window.addEventListener("online", again);
+
   function arrived() {
     $("#content")?.removeAttribute("aria-busy");
+    $("#content")?.removeAttribute("data-stale");
+    window.clearTimeout(waiting);
+    [failed, pause] = [false, AGAIN];
     // on a narrow screen the row of tabs scrolls
     const row = $(".parts"), part = row?.querySelector("[aria-current]");
     if (part) row.scrollLeft = Math.max(0, part.offsetLeft - row.offsetLeft - (row.clientWidth - part.clientWidth) / 2);
@@ -132,7 +177,10 @@
 
   // A line of this script, in the place that the next answer fills.
   function tell(text) {
-    window.dash_clientside.set_props("alert", { text: `<p class="alert" role="alert">${text}</p>` });
+    const line = document.createElement("p");
+    Object.assign(line, { className: "alert", textContent: text });
+    line.setAttribute("role", "alert");
+    window.dash_clientside.set_props("alert", { text: line.outerHTML });
   }
 
   const acts = {
