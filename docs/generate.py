@@ -32,20 +32,28 @@ MODEL is looked up in this order:
 
 1. **A folder** with a `config.json`: your fine-tuned model. The headers of its safetensors files are counted (the data
    are not read); if they hold another number of parameters than the config describes, a warning gives both. Without a
-   `config.json`, its only GGUF file.
+   `config.json`, its only GGUF file. Formats that `hf_quant_config.json` (ModelOpt) or `quant_model_description.json`
+   (ModelSlim) state beside a config without any are read.
 2. **A path** of a `config.json`, a YAML file or a GGUF file.
 3. **A name** of the table below, or one of its aliases (`llmviewer models show` lists them), in upper or lower case.
+   A Hub id has the fields in which its own `config.json` differs (its longest context, its stored formats) where that
+   file was read; `models show` names the page. An id that was never compared says so there, and in an analysis whose
+   longest context matters. `python -m tests.alias_configs FOLDER` compares all with the files at hand.
 4. **A Hub id in the local Hugging Face cache** (`HF_HUB_CACHE`, `HF_HOME`, else `~/.cache/huggingface/hub`): the
    snapshot that `refs/main` names.
 5. **A Hub id with suffixes**, of any organisation: `-Instruct`, `-it`, `-Chat`, `-Base`, `-hf` ... name the same
    architecture; `-AWQ`, `-GPTQ-Int4`, `-GPTQ-Int8`, `-FP8`, `-FP8-dynamic`, `-FP8-block`, `-FP8-KV`, `-FP8-FFN`,
    `-quantized.w4a16`, `-w8a16`, `-w8a8`, `-NVFP4`, `-NVFP4A16`, `-FP4`, `-MXFP4`, `-bnb-4bit`, `-bnb-8bit`, `-BF16`,
-   `-FP16` name a stored format. What is left must be a name or an alias; nothing is guessed. A note says how the id was
-   read. The format is that of all linear layers except `lm_head`, as its makers publish it; a checkpoint that keeps
-   more layers in 16 bit says so only in its own `config.json`. Formats without published bits (`-exl2`, `-mlx` ...) are
-   an error that names them.
+   `-FP16`, `-int4-AutoRound`, `-MLX-3bit`, `-MLX-4bit`, `-MLX-6bit`, `-MLX-8bit` name a stored format. What is left
+   must be a name or an alias; nothing is guessed. A note says how the id was read. The format is that of all linear
+   layers except `lm_head`, as its makers publish it; NVIDIA's `-FP8` and `-NVFP4` state an fp8 cache (`-NVFP4-KV`),
+   MLX also stores the embedding and `lm_head` in few bits. A checkpoint that keeps more layers in 16 bit says so only
+   in its own `config.json` (those of some are known, such as nvidia/Gemma-4-31B-IT-NVFP4): where a fit depends on
+   attention in 16 bit, the verdict is marked unsure. Formats without published bits (`-exl2` ...) are an error that
+   names them.
 
-`llmviewer models fetch ID` downloads the `config.json` of a Hub id to the cache, or to a new folder with `-o FOLDER`
+`llmviewer models fetch ID` downloads the `config.json` of a Hub id (and ModelOpt's
+`hf_quant_config.json`, if there is one) to the cache, or to a new folder with `-o FOLDER`
 (extra `hub`: `pip install '.[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
 a note says so.
 
@@ -56,10 +64,14 @@ FLOPs that differs from the class's, and layers without exactly one call of the 
 (recurrences, latent attention); a checkpoint's own code is never run. A note names the classes. Vector work is read
 from the class's form: activations by the config's name, scaled residuals and soft caps by the operations seen.
 
-**GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures gemma, gemma2, gemma3,
-llama (Mixtral included), mistral3, phi3, qwen2, qwen2moe, qwen3 and qwen3moe. Every tensor has the bytes of its own
-type, layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them
-on NVIDIA GPUs; keys and values are 16 bit. Files that were split are read together.
+**GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
+cohere2, command-r, deepseek2, dots1, ernie4_5, ernie4_5-moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4, glm4,
+glm4moe, gpt-oss, granite, granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llama (Mixtral included),
+llama4, minimax-m2, mistral3, nemotron, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3, phimoe, qwen2,
+qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3, stablelm,
+starcoder2 and xverse. Every tensor has the bytes of its own type, layer by layer, so weights are exact; inputs of
+quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on NVIDIA GPUs; keys and values are 16 bit. Files
+that were split are read together.
 
 ## Configs as they are found
 
@@ -69,7 +81,7 @@ A size that a config leaves out is that of its class in transformers, and a note
 
 - **Multimodal**: the language model in `text_config`, `llm_config`, `language_config` or a thinker, of any wrapper
   whose text has a known `model_type`. The vision tower counts as memory, exactly for Qwen2-VL to Qwen3.5, LLaVA,
-  InternVL, PaliGemma, Gemma 3 and Mistral 3.
+  InternVL, PaliGemma, Gemma 3 and 4 (26B and 31B) and Mistral 3.
 - **Embedders and classifiers** (`MistralModel`, `...ForSequenceClassification`): no `lm_head`, or a head of their
   labels. Encoders (BERT, RoBERTa, DistilBERT) are one pass; encoder-decoders (T5, Switch Transformers, BART, Marian,
   NLLB, Whisper) an encoder pass and a decoder with cross attention; a denoising step of a diffusion transformer (DiT)

@@ -51,11 +51,6 @@ class Report:
         """Whether every configuration fits in memory."""
         return all(result.fits for result in self.results.values())
 
-    @property
-    def runs(self) -> bool:
-        """Whether every configuration fits, and its engine starts where --max-model-len is stated."""
-        return all(result.runs for result in self.results.values())
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the full analysis of every configuration, and a row per point."""
         whole = {"schema": SCHEMA, "title": self.title, "configurations": self.configurations, "points": self.rows()}

@@ -45,7 +45,10 @@ def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     memory = answer["memory"]
     return (
         *((("WILL NOT START", memory["refusal"]),) if memory["refusal"] else ()),
-        ("At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT", _fit(memory)),
+        (
+            "At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT",
+            _fit(memory) + _doubt(answer),
+        ),
         ("Speed", _speed(answer)),
         ("Bottleneck", bottleneck.sentence(answer)),
         ("Certainty", _certainty(answer)),
@@ -66,6 +69,12 @@ def _fit(memory: dict[str, Any]) -> str:
         return f"{stored}; nothing is cached"
     concurrent = fmt.whole(memory["max_concurrent_requests"])
     return f"{stored}; room for {concurrent} requests of this length at once"
+
+
+def _doubt(answer: dict[str, Any]) -> str:
+    """The mark of a fit that depends on layers of which the checkpoint's name states no format."""
+    unsure = any(warning.startswith("unsure whether it fits") for warning in answer["warnings"])
+    return "; unsure, as a warning says" if unsure else ""
 
 
 def _remedies(found: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Hub ids of model_configs/aliases.yaml have the fields of their own config.json, or say that they were never compared."""
+"""Hub ids of aliases.yaml have the fields of their own config.json, or say that they were never compared."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from llmviewer.core.workload import decode
 from llmviewer.models import hub, suffixes
 from llmviewer.models.gguf_config import ARCHITECTURES
 from llmviewer.models.model import Model
+from llmviewer.result.describe import cache_growth
 
 REVISION = "89abcdef0123456789abcdef0123456789abcdef"
 
@@ -41,6 +43,7 @@ def bits(model: Model, operator: str) -> tuple[float, float]:
         ("Qwen/Qwen3-8B-FP8", "qwen3-8b", 8 + 32 / 128**2, 8 + 32 / 128),  # an fp32 scale per block of 128 x 128
         ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b", 8, 8),
         ("nvidia/Llama-3.3-70B-Instruct-NVFP4", "llama-3.3-70b", 4.5, 4.5),
+        ("Intel/Qwen3-8B-int4-AutoRound", "qwen3-8b", 4 + 20 / 128, 16),
         ("unsloth/Llama-3.2-1B-Instruct-bnb-4bit", "llama-3.2-1b", 4 + (8 + 32 / 256) / 64, 16),  # double quantization
         ("unsloth/Llama-3.2-1B-Instruct", "llama-3.2-1b", 16, 16),
         ("my-lab/qwen3-8b-it", "qwen3-8b", 16, 16),
@@ -54,6 +57,45 @@ def test_suffixes_lead_to_a_model_and_its_stored_bits(name: str, stem: str, weig
     assert loaded.notes[-1].startswith(f"'{name}' is read as {stem}")
     assert bits(loaded, "o_proj") == (weights, inputs)
     assert bits(loaded, "lm_head") == (16, 16)
+
+
+def test_a_makers_habits() -> None:
+    """NVIDIA's checkpoints state an fp8 cache, half of 2 x 80 layers x 8 heads x 128 x 2 bytes; others do not."""
+    names = [f"{maker}/Llama-3.3-70B-Instruct-{word}" for maker in ("nvidia", "my-lab") for word in ("NVFP4", "FP8")]
+    cache = [cache_growth(models.load(name).graph(decode(1.0, 0.0)))["kv_cache_bytes_per_token"] for name in names]
+    assert cache == [163840, 163840, 327680, 327680]
+
+
+@pytest.mark.parametrize(("name", "stored"), [("mlx-community/Qwen3-8B-4bit", 4.5), ("my-lab/Qwen3-8B-MLX-6bit", 6.5)])
+def test_mlx_stores_the_embedding_in_few_bits_too(name: str, stored: float) -> None:
+    """Qwen3-8B: all but the norms, 36 x (2 x 4096 + 2 x 128) + 4096, at 4 or 6 bits and 32 per 64 weights."""
+    loaded, norms = models.load(name), 36 * (2 * 4096 + 2 * 128) + 4096
+    weights = sum(t.elements * t.dtype.bytes * n for t, n in loaded.graph(decode(1.0, 0.0)).stored_weights())
+    assert weights == (loaded.parameters - norms) * stored / 8 + norms * 2
+
+
+def test_nvidias_gemma_keeps_attention_in_16_bit_and_does_not_fit() -> None:
+    """60 layers of 3 x 5376 x 21504 weights at 4.5 bits, all else in 16: 30.4 GiB with the vision tower."""
+    own, plain = models.load("nvidia/Gemma-4-31B-IT-NVFP4"), models.load("gemma-4-31b")
+    sizes = [
+        sum(t.elements * t.dtype.bytes * n for t, n in m.graph(decode(1.0, 0.0)).stored_weights()) for m in (plain, own)
+    ]
+    assert sizes[0] - sizes[1] == 60 * 3 * 5376 * 21504 * (16 - 4.5) / 8
+    answer = lv.analyze("nvidia/Gemma-4-31B-IT-NVFP4", "rtx-5090", engine="vllm")
+    assert not answer.fits and 30.3 < float(answer.analysis.memory.weights_bytes) / 2**30 < 30.7
+    assert not any("unsure" in warning for warning in answer.warnings)
+
+
+def test_a_fit_within_the_doubt_of_a_name_is_unsure() -> None:
+    """Attention in 16 bit would take 11.3 GiB more where 6.7 are free; a larger card has room for it."""
+
+    def unsure(name: str, chip: str, **options: Any) -> bool:
+        return any("unsure whether it fits" in warning for warning in lv.analyze(name, chip, **options).warnings)
+
+    assert unsure("my-lab/gemma-4-31B-it-NVFP4", "rtx-5090")
+    assert not unsure("my-lab/gemma-4-31B-it-NVFP4", "h100")
+    assert not unsure("my-lab/gemma-4-31B-it-NVFP4", "rtx-5090", quantization="w4a16")
+    assert not unsure("gemma-4-31b", "rtx-5090")
 
 
 def test_llama_405b_in_fp8_keeps_attention_and_two_layers_in_16_bit() -> None:

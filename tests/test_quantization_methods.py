@@ -128,7 +128,20 @@ def test_mlx_states_no_method(name: str) -> None:
     assert bits(model, "up_proj") == 4.5
     assert bits(model, "lm_head", block=-1) == 4.5
     assert sorted(block.repeats for block in model.graph(STEP).blocks[1:-1]) == [1, 31]
-    assert any("MLX also stores the embedding in few bits" in note for note in model.notes)
+    assert bits(model, "embedding", block=0) == 4.5
+    assert model.notes == ()
+
+
+def test_mlx_stores_tables_in_few_bits_where_it_does() -> None:
+    """Llama-2-7B: all but the norms at 4.5 bits; a table with bits of its own, and a table left in 16."""
+    norms = 65 * 4096
+    whole, own, left = (
+        stored(quantization={"bits": 4, "group_size": 64, **module})
+        for module in ({}, {"model.embed_tokens": {"bits": 8}}, {"model.embed_tokens": False})
+    )
+    sizes = [sum(t.elements * t.dtype.bytes * n for t, n in m.graph(STEP).stored_weights()) for m in (whole, own, left)]
+    assert sizes[0] == (whole.parameters - norms) * 4.5 / 8 + norms * 2
+    assert [size - sizes[0] for size in sizes[1:]] == [32000 * 4096 * (8.5 - 4.5) / 8, 32000 * 4096 * (16 - 4.5) / 8]
 
 
 def test_exl2_has_other_bits_in_the_head() -> None:

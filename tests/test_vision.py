@@ -7,7 +7,15 @@ from llmviewer import models
 from llmviewer.models.vision import vision_parameters
 
 
-@pytest.mark.parametrize(("name", "whole"), [("gemma-3-12b", 12187325040), ("mistral-small-3.1-24b", 24011361280)])
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("gemma-3-12b", 12187325040),
+        ("mistral-small-3.1-24b", 24011361280),
+        ("gemma-4-31b", 31273088876 - 60),  # a scalar per layer is no parameter
+        ("gemma-4-26b-a4b", 25805936206 - 30),
+    ],
+)
 def test_language_model_and_vision_tower_are_the_whole_checkpoint(name: str, whole: int) -> None:
     """The number of parameters that the card of the checkpoint states."""
     model = models.load(name)

@@ -89,7 +89,7 @@ def _noted(model: Model, options: Options) -> Model:
     if not model.named_format or quantization == "none":
         return model
     note = f"--quantization {quantization} takes precedence over {model.named_format}"
-    return replace(model, notes=(*model.notes, note))
+    return replace(model, notes=(*model.notes, note), doubt_bytes=0.0)
 
 
 def chip_of(given: object) -> Chip:

@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
+from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build
@@ -103,9 +104,10 @@ class Configuration:
     def answer(self, workload: Request) -> Result:
         """The Result of a request with its warnings."""
         budget = self.token_budget
+        answered = analysis.analyze(self.model, self._best(workload), workload, budget)
         return Result(
-            analysis=analysis.analyze(self.model, self._best(workload), workload, budget),
-            warnings=self.warnings(workload),
+            analysis=answered,
+            warnings=(*self.warnings(workload), *_unsure(answered.memory, self.model, self.system)),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
@@ -210,3 +212,15 @@ def _slow_link(system: System) -> tuple[str, ...]:
     bridged = [f"; {link.name} would join {link.devices}" for link in chip.links.values() if link.needs_bridge]
     rate = float(np.max(chip.link_rate)) / 1e9
     return (f"{devices} devices exchange data over {chip.default_link}, {rate:g} GB/s each way{''.join(bridged)}",)
+
+
+def _unsure(memory: Memory, model: Model, system: System) -> tuple[str, ...]:
+    """A note if the memory suffices only as long as the checkpoint keeps no attention in 16 bit."""
+    more = model.doubt_bytes / (system.parallelism.tensor * system.parallelism.pipeline)
+    if not more or not np.any((memory.room_bytes >= 0.0) & (memory.room_bytes < more)):
+        return ()
+    sizes = (
+        f"the weights take {more / 2**30:.1f} GiB more, and {float(np.min(memory.room_bytes)) / 2**30:.1f} GiB are free"
+    )
+    stated = f"{model.named_format} does not say which layers are in 16 bit"
+    return (f"unsure whether it fits: {stated}; with attention in 16 bit {sizes}",)

@@ -203,13 +203,13 @@ def _by_suffixes(name: str) -> Card | None:
             card, compared=compared, finish=lambda model: _noted(_uncompared(card.finish, hub_id, model), note)
         )
     note += f" with linear layers stored as {found.format}; its own config.json may differ (`llmviewer models fetch`)"
-    return replace(
-        card,
-        name=f"{found.known}-{found.format}",
-        config={**card.config, **found.fields},
-        aliases=(),
-        finish=lambda model: replace(_noted(model, note), named_format=f"{found.format} of the model's name"),
-    )
+
+    def finish(model: Model) -> Model:
+        stated = f"{found.format} of the model's name"
+        return replace(_noted(model, note), named_format=stated, doubt_bytes=suffixes.doubt_bytes(model))
+
+    config = {**card.config, **found.fields}
+    return replace(card, name=f"{found.known}-{found.format}", config=config, aliases=(), finish=finish)
 
 
 def _noted(model: Model, note: str) -> Model:

@@ -219,10 +219,20 @@ zaya 2048 40 8 2 - 262272 131072
 """
 
 
+#: Further sizes of classes whose configs may leave out experts and latents.
+_LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_MORE: dict[str, dict[str, int]] = {
+    "gpt_oss": {"num_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64},
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+}
+
+
 def class_defaults(model_type: str) -> dict[str, int]:
     """Sizes that the class of this model_type has by default; empty for an unknown type."""
     for line in _TABLE.split("\n"):
         name, *values = line.split(" ")
         if name == model_type and values:
-            return {field: int(value) for field, value in zip(_FIELDS, values, strict=True) if value != "-"}
+            sizes = {field: int(value) for field, value in zip(_FIELDS, values, strict=True) if value != "-"}
+            return sizes | _MORE.get(name, {})
     return {}

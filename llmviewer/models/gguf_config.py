@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.models.gguf_families import EXPERT, FAMILIES, LATENT, PER_LAYER, WINDOW
+from llmviewer.models.gguf_fields import Source
 
 if TYPE_CHECKING:
-    from llmviewer.models.gguf_header import Header, StoredTensor
+    from llmviewer.models.gguf_header import Header
 
 #: Field of config.json -> field of the header below its architecture, for all architectures.
 COMMON = {
@@ -21,38 +23,6 @@ COMMON = {
     "intermediate_size": "feed_forward_length",
     "max_position_embeddings": "context_length",
 }
-_EXPERTS = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
-_WINDOW = {"sliding_window": "attention.sliding_window"}
-
-
-class Source:
-    """The header of one file, and access to the fields of its architecture.  where: the file in error messages."""
-
-    def __init__(self, header: Header, where: str) -> None:
-        self.where = where
-        self.tensors: Mapping[str, StoredTensor] = header.tensors
-        self.fields = header.fields
-        self.architecture = str(header.fields.get("general.architecture", ""))
-
-    def get(self, name: str) -> Any:
-        """The value of a field of the architecture; a list of equal values is that value; None if missing."""
-        value = self.fields.get(f"{self.architecture}.{name}")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise UserError(f"{self.where}: field '{name}' differs between layers, which is not supported")
-            return value[0]
-        return value
-
-    def renamed(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Fields of config.json that the header states.  names: field of config.json -> field of the header."""
-        return {ours: value for ours, theirs in names.items() if (value := self.get(theirs)) is not None}
-
-    def size(self, tensor: str, dimension: int) -> int:
-        """A dimension of a tensor.  Raises UserError if the file does not have it."""
-        found = self.tensors.get(tensor)
-        if found is None or dimension >= len(found.shape):
-            raise UserError(f"{self.where}: tensor '{printable(tensor)}' is missing")
-        return found.shape[dimension]
 
 
 def _llama(source: Source) -> dict[str, Any]:
@@ -81,15 +51,15 @@ def _qwen2_moe(source: Source) -> dict[str, Any]:
 
 
 def _qwen3_moe(source: Source) -> dict[str, Any]:
-    return {"model_type": "qwen3_moe", "num_experts": source.get("expert_count"), **source.renamed(_EXPERTS)}
+    return {"model_type": "qwen3_moe", "num_experts": source.get("expert_count"), **source.renamed(EXPERT)}
 
 
 def _gemma2(source: Source) -> dict[str, Any]:
-    return {"model_type": "gemma2", **source.renamed(_WINDOW)}
+    return {"model_type": "gemma2", **source.renamed(WINDOW)}
 
 
 def _gemma3(source: Source) -> dict[str, Any]:
-    return {"model_type": "gemma3_text", **source.renamed(_WINDOW)}
+    return {"model_type": "gemma3_text", **source.renamed(WINDOW)}
 
 
 def _phi3(source: Source) -> dict[str, Any]:
@@ -112,6 +82,7 @@ ARCHITECTURES: dict[str, Callable[[Source], dict[str, Any]]] = {
     "qwen2moe": _qwen2_moe,
     "qwen3": lambda _: {"model_type": "qwen3"},
     "qwen3moe": _qwen3_moe,
+    **FAMILIES,
 }
 
 
@@ -120,9 +91,10 @@ def fields(header: Header, path: Path) -> dict[str, Any]:
     source = Source(header, f"'{printable(path)}'")
     if source.architecture not in ARCHITECTURES:
         raise unknown("GGUF architecture", source.architecture, ARCHITECTURES, where=source.where)
-    stated = source.renamed(COMMON)
+    by_layer = [name for name in COMMON if source.architecture in PER_LAYER and source.differs(COMMON[name])]
+    stated = source.renamed({name: field for name, field in COMMON.items() if name not in by_layer})
     key, value = stated.get("head_dim"), source.get("attention.value_length")
-    if value not in (None, key):
+    if value not in (None, key) and source.architecture not in LATENT:
         raise UserError(
             f"{source.where}: keys of {quoted(key)} and values of {quoted(value)} elements; supported: equal"
         )

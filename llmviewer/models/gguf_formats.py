@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmviewer.core.dtypes import DTYPES, Dtype
-from llmviewer.core.ir import Block
+from llmviewer.core.ir import BUFFER, Block, Tensor
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
 from llmviewer.formats.linear import Format, is_linear, weight_access
@@ -42,9 +42,36 @@ LAYER_NAMES = {
     "shared_gate_proj": "ffn_gate_shexp",
     "shared_up_proj": "ffn_up_shexp",
     "shared_down_proj": "ffn_down_shexp",
+    "router_correction": "exp_probs_b",
+    "sinks": "attn_sinks",
+    "q_a_proj": "attn_q_a",
+    "q_a_norm": "attn_q_a_norm",
+    "q_b_proj": "attn_q_b",
+    "kv_a_proj": "attn_kv_a_mqa",
+    "kv_a_norm": "attn_kv_a_norm",
+    "kv_b_proj": "attn_kv_b",
+    "dense_post_norm": "post_ffw_norm_1",
+    "expert_norm": "pre_ffw_norm_2",
+    "expert_post_norm": "post_ffw_norm_2",
+    "expert_gate_up_proj": "ffn_gate_up_exps",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "in_proj_qkv": "attn_qkv",
+    "in_proj_z": "attn_gate",
+    "in_proj_a": "ssm_alpha",
+    "in_proj_b": "ssm_beta",
+    "in_proj_qkvz": "ssm_in",
+    "in_proj_ba": "ssm_ba",
+    "out_proj": "ssm_out",
 }
 #: Operator -> name of its tensors outside the layers.
-MODEL_NAMES = {"embedding": "token_embd", "lm_head": "output", "final_norm": "output_norm"}
+MODEL_NAMES = {
+    "embedding": "token_embd",
+    "lm_head": "output",
+    "final_norm": "output_norm",
+    "per_layer_embedding": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+}
 #: Start of the names of tensors that are no parameters: factors of rope.
 UNCOUNTED = "rope_"
 #: Formats of GGUF that are plain numbers; they are multiplied without quantized inputs.
@@ -99,10 +126,18 @@ def _format(stored: Dtype | None) -> Format:
 
 def _stored_name(weight: str, layer: int | None) -> str:
     """The name in the file of a weight of the graph (`q_proj.weight`)."""
-    operator, _, part = weight.rpartition(".")
+    operator, _, part = weight.replace(BUFFER, ".bias").rpartition(".")
     if layer is None:
         return f"{MODEL_NAMES.get(operator, operator)}.{part}"
     return f"blk.{layer}.{LAYER_NAMES.get(operator, operator)}.{part}"
+
+
+def _one(_: Tensor) -> float:
+    return 1.0
+
+
+def _bytes(tensor: Tensor) -> float:
+    return tensor.dtype.bytes
 
 
 def _disagreement(model: Model, tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
@@ -110,7 +145,7 @@ def _disagreement(model: Model, tensors: Mapping[str, StoredTensor]) -> tuple[st
     counted = [tensor for name, tensor in tensors.items() if not name.startswith(UNCOUNTED)]
     held = sum(tensor.elements for tensor in counted), sum(tensor.elements * tensor.bits / 8.0 for tensor in counted)
     weights = tuple(model.graph(decode(1.0, 0.0)).stored_weights())
-    described = model.parameters, sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in weights)
+    described = tuple(sum(t.elements * size(t) * times for t, times in weights) for size in (_one, _bytes))
     if held == described:
         return ()
     return (

@@ -144,6 +144,7 @@ class Model:
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
+    doubt_bytes: by which the weights may be larger, where only the name of the checkpoint states their format.
     uncompared: the Hub id that was asked for, if its own config.json was never compared with this model's.
     is_encoder: one bidirectional pass without a cache; nothing is decoded (encoders, diffusion transformers).
     encoder: the encoder beside which `layers` are a decoder with cross attention; None without one.
@@ -163,6 +164,7 @@ class Model:
     checkpoint: Pass = as_built
     named_format: str = ""
     uncompared: str = ""
+    doubt_bytes: float = 0.0
     vision_parameters: float = 0.0
     is_encoder: bool = False
     encoder: Encoder | None = None

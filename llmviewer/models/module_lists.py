@@ -78,7 +78,8 @@ class ModuleList:
 
     def has_head(self) -> bool:
         """Whether the list has lm_head."""
-        return "lm_head" in self.any_layer or any(pattern.match("lm_head") for pattern in self.patterns)
+        named = any(name.rpartition(".")[2] == "lm_head" for name in self.any_layer)
+        return named or any(pattern.match("lm_head") for pattern in self.patterns)
 
 
 def module_list(entries: Iterable[str], where: str, deadline: float | None = None) -> ModuleList:

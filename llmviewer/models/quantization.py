@@ -67,6 +67,10 @@ METHODS: dict[str, Callable[[Config], QuantizedFormats]] = {
 }
 
 
+#: Tensors that hold a row per token.
+TABLES = ("embedding.weight", "per_layer_embedding.weight")
+
+
 def section_with_formats(config: Config) -> Config | None:
     """The section that states the number formats of a checkpoint; None if there is none.
 
@@ -100,6 +104,9 @@ def with_checkpoint_formats(model: Model, config: Config) -> Model:
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
     if formats.head and not model.head.tied:
         variants["head"] = (Variant(repeats=1, formats={"lm_head": formats.head_format or rules.head()}),)
+    if formats.embedding is not None:
+        tables = Variant(repeats=1, formats={}, weights=dict.fromkeys(TABLES, formats.embedding))
+        variants |= {"embedding": (tables,)} | ({"head": (tables,)} if model.head.tied else {})
     linear = {kind: [*_names(blocks[kind]).values()] for kind in layers}
     names = {number: linear[kind] for kind, numbers in layers.items() for number in numbers}
     entries = (*formats.unquantized, *(entry for rule in formats.rules for entry in rule.targets))
@@ -195,7 +202,7 @@ def _names(block: Block) -> dict[str, tuple[str, ...]]:
         found = names_of(operator)
         if not beside or not operator.startswith("expert_"):
             return found
-        return tuple(name for name in found if not name.startswith("mlp."))
+        return tuple(name for name in found if name.startswith("experts."))
 
     return {operator: modules(operator) for operator in operators}
 

@@ -32,7 +32,8 @@ class QuantizedFormats:
     """The formats of a quantized checkpoint: the first matching rule applies, except to `unquantized` modules.
 
     head: rules also apply to lm_head if it is not tied; head_format: its own format.  cache: format of the KV cache,
-    None: the model's dtype.  note: what is not counted.
+    None: the model's dtype.  note: what is not counted.  embedding: format of the token tables, None: the model's
+    dtype.
     """
 
     rules: tuple[LayerFormat, ...]
@@ -41,6 +42,7 @@ class QuantizedFormats:
     cache: Dtype | None = None
     head_format: Format | None = None
     note: str = ""
+    embedding: Dtype | None = None
 
 
 def gptq(config: Config) -> QuantizedFormats:

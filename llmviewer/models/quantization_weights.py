@@ -14,6 +14,8 @@ from llmviewer.models.quantization_methods import MXFP8, LayerFormat, QuantizedF
 
 #: Weights per scale of Quanto's integers (https://github.com/huggingface/optimum-quanto, optimum/quanto/nn/qmodule.py).
 QUANTO_GROUP = 128
+#: Module of the token table in MLX.
+_TABLE = "embed_tokens"
 
 
 def weights_only(dtype: Dtype, unquantized: tuple[str, ...] = (), note: str = "") -> QuantizedFormats:
@@ -249,7 +251,7 @@ def bitnet(config: Config) -> QuantizedFormats:
 def mlx(config: Config) -> QuantizedFormats:
     """Integers with a 16-bit scale and bias per group, or MXFP4, MXFP8 and NVFP4 (MLX, Metal kernels).
 
-    Modules may have formats of their own; false leaves one in 16 bit.
+    The embedding and lm_head are quantized too.  Modules may have formats of their own; false leaves one in 16 bit.
     Source: https://ml-explore.github.io/mlx/build/html/python/_autosummary/mlx.core.quantize.html
     """
     config.ignore("quant_method", "linear_class", "quantization_mode")
@@ -265,9 +267,10 @@ def mlx(config: Config) -> QuantizedFormats:
     ]
     plain = tuple(name for name, value in modules.items() if value is False)
     default = LayerFormat(format=Format(weights=_mlx_format(config, config)))
-    note = "MLX also stores the embedding in few bits; it is counted in the model's dtype"
     unquantized = (*plain, *module_entries(config, "modules_to_not_convert"))
-    return QuantizedFormats(rules=(*own, default), unquantized=unquantized, head=True, note=note)
+    tables = [rule.format.weights for rule in own if rule.targets[0].endswith(_TABLE)] or [default.format.weights]
+    embedding = None if any(name.endswith(_TABLE) for name in plain) else tables[0]
+    return QuantizedFormats(rules=(*own, default), unquantized=unquantized, head=True, embedding=embedding)
 
 
 def _mlx_format(fields: Config, default: Config) -> Dtype:

@@ -12,8 +12,12 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.workload import decode
+from llmviewer.formats.linear import is_linear, weight_access
 from llmviewer.models import aliases
 from llmviewer.models.config import QUANTIZATION_FIELD
+from llmviewer.models.model import Model
+from llmviewer.models.module_names import names_of
 
 #: Suffixes of checkpoints with the architecture of the model they are trained from.
 VARIANTS = tuple("instruct it chat base pt hf sft dpo".split())
@@ -42,7 +46,9 @@ _MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
 #: Format -> the fields that its checkpoints add to config.json, as their makers publish them: AWQ and GPTQ
 #: https://huggingface.co/Qwen/Qwen2.5-7B-Instruct-AWQ (groups of 128), w#a# and FP8-dynamic https://huggingface.co/RedHatAI,
 #: fp8-ffn arXiv 2407.21783 (section 6.2: no attention, neither the first nor the last of 126 layers),
-#: blocks https://huggingface.co/Qwen/Qwen3-8B-FP8, NVFP4 https://huggingface.co/nvidia, 4 bit https://huggingface.co/unsloth.
+#: blocks https://huggingface.co/Qwen/Qwen3-8B-FP8, NVFP4 https://huggingface.co/nvidia, bnb https://huggingface.co/unsloth.
+#: NVIDIA's FP8 and NVFP4 state an fp8 cache (https://github.com/ai-dynamo/aiconfigurator, model_configs),
+#: AutoRound has groups of 128 (https://github.com/intel/auto-round), MLX of 64 (https://github.com/ml-explore/mlx-lm).
 FORMATS: dict[str, dict[str, Any]] = {
     "bf16": _plain("bfloat16"),
     "fp16": _plain("float16"),
@@ -52,6 +58,9 @@ FORMATS: dict[str, dict[str, Any]] = {
     "fp8": _stored("fp8"),
     "fp8-block": _stored("fp8", weight_block_size=[128, 128]),
     "fp8-ffn": _stored("fbgemm_fp8", modules_to_not_convert=["self_attn", "layers.0", "layers.125"]),
+    "int4-autoround": _stored("auto-round", bits=4, group_size=128, sym=True),
+    **{f"mlx-{bits}bit": _stored("mlx", bits=bits, group_size=64) for bits in (3, 4, 6, 8)},
+    "nvfp4-kv": _stored("modelopt", quant_algo="NVFP4", kv_cache_quant_algo="FP8", ignore=["lm_head"]),
     "fp8-kv": _stored("fp8", kv_cache_scheme={"num_bits": 8, "type": "float"}),
     "w4a16": _groups(_INT4),
     "w8a16": _groups(_INT8),
@@ -74,6 +83,10 @@ SPELLINGS: dict[str, str] = {
     "quantized.w8a16": "w8a16",
     **dict.fromkeys(("quantized.w8a8", "w8a8-int8"), "w8a8"),
     "fp4": "nvfp4",
+    **dict.fromkeys(("nvidia/nvfp4", "nvidia/fp4"), "nvfp4-kv"),
+    "nvidia/fp8": "fp8-kv",
+    **{f"mlx-community/{bits}bit": f"mlx-{bits}bit" for bits in (3, 4, 6, 8)},
+    **dict.fromkeys(("autoround-int4", "int4-auto-round"), "int4-autoround"),
 }
 #: Suffix, or organisation/suffix, of a format without known stored bits -> the reason.
 UNKNOWN_BITS: dict[str, str] = {
@@ -131,6 +144,20 @@ def resolve(name: str) -> Resolved | None:
 
 
 HELP = " (`llmviewer models fetch ID` downloads its config.json; or give a base model and --quantization)"
+
+
+def doubt_bytes(model: Model) -> float:
+    """Bytes by which the weights are larger if attention stays in 16 bit, as in some checkpoints of these formats."""
+    graph = model.graph(decode(1.0, 0.0))
+    linears = ((block, weight_access(op).tensor) for block, op in graph if is_linear(op) and _is_attention(op.name))
+    return sum(
+        float(weight.elements) * max(model.dtype.bytes - weight.dtype.bytes, 0.0) * block.repeats
+        for block, weight in linears
+    )
+
+
+def _is_attention(operator: str) -> bool:
+    return names_of(operator)[0].startswith(("self_attn.", "linear_attn."))
 
 
 def _keyed(organisation: str, stem: str, suffix: str) -> str:

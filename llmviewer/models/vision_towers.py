@@ -88,6 +88,18 @@ def _paligemma(tower: Fields, fields: Fields, hidden: float) -> float:
     return siglip(tower) + _linear(_size(tower, "hidden_size"), hidden)
 
 
+def _gemma4(tower: Fields, fields: Fields, hidden: float) -> float:
+    """Gated layers with norms before and after both halves and over heads, a table of both coordinates, one matrix.
+
+    `standardize` adds a scale and a shift of the output.
+    """
+    width, inner, head = (_size(tower, name) for name in ("hidden_size", "intermediate_size", "head_dim"))
+    layer = 4.0 * width**2 + 3.0 * width * inner + 4.0 * width + 2.0 * head
+    positions = 2.0 * _size(tower, "position_embedding_size") * width
+    standard = 2.0 * width if tower.get("standardize") is True else 0.0
+    return _size(tower, "num_hidden_layers") * layer + _patches(tower, width) + positions + standard + width * hidden
+
+
 def _internvl(tower: Fields, fields: Fields, hidden: float) -> float:
     """InternViT: two scales per layer; a norm and two matrices over four merged patches."""
     width, inner = _size(tower, "hidden_size"), _size(tower, "intermediate_size")
@@ -138,6 +150,7 @@ def _qwen3_vl(tower: Fields, fields: Fields, hidden: float) -> float:
 ENCODERS: dict[str, Callable[[Fields], float]] = {"clip_vision_model": clip, "siglip_vision_model": siglip}
 #: model_type of a wrapper -> parameters of its tower and projector, from its vision section and all fields.
 TOWERS: dict[str, Callable[[Fields, Fields, float], float]] = {
+    "gemma4": _gemma4,
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "llava": _llava,

@@ -1,0 +1,210 @@
+"""GGUF headers of published models: their fields, as llama.cpp writes them, lead to the model of their config.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.ir import BUFFER
+from llmviewer.core.workload import decode
+from llmviewer.models.gguf_families import FAMILIES
+from llmviewer.models.gguf_formats import LAYER_NAMES, MODEL_NAMES
+from llmviewer.models.model import Model
+from llmviewer.result.describe import cache_growth
+from tests.gguf_files import written
+
+pytest.importorskip("gguf")
+STEP = decode(1.0, 0.0)
+Config = Mapping[str, Any]
+Extra = Callable[[Config], dict[str, Any]]
+
+
+def renamed(**names: str) -> Extra:
+    """Fields of the header by fields of the config: `expert_count="num_experts"`; __ in a name is a point."""
+    return lambda config: {name.replace("__", "."): config[field] for name, field in names.items()}
+
+
+ROUTED = {"expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok"}
+WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+DENSE = {"expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace"}
+LOCAL = {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}
+OWN_WIDTH = {"expert_feed_forward_length": "intermediate_size"}
+LLAMA4 = {"feed_forward_length": "intermediate_size_mlp", "interleave_moe_layer_step": "interleave_moe_layer_step"}
+WINDOW = {"attention__sliding_window": "sliding_window"}
+LINEAR = {
+    "ssm__conv_kernel": "linear_conv_kernel_dim",
+    "ssm__state_size": "linear_key_head_dim",
+    "ssm__group_count": "linear_num_key_heads",
+    "ssm__time_step_rank": "linear_num_value_heads",
+}
+QWEN = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", **WIDTH}
+SHARED = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+
+
+def delta(**names: str) -> Extra:
+    def fields(config: Config) -> dict[str, Any]:
+        inner = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+        interval = config.get("full_attention_interval", 4)
+        return {**renamed(**LINEAR, **names)(config), "ssm.inner_size": inner, "full_attention_interval": interval}
+
+    return fields
+
+
+def latent(config: Config) -> dict[str, Any]:
+    """The absorbed form: one KV head of the latent, and the widths of the heads beside it."""
+    rope, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
+    q_rank = {"attention.q_lora_rank": config["q_lora_rank"]} if config["q_lora_rank"] else {}
+    return {
+        **renamed(**ROUTED, **WIDTH, **DENSE)(config),
+        **q_rank,
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": rank + rope,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + rope,
+        "attention.value_length_mla": config["v_head_dim"],
+        "rope.dimension_count": rope,
+    }
+
+
+def gemma4(config: Config) -> dict[str, Any]:
+    sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
+    of_full = config["num_global_key_value_heads"] or config["num_key_value_heads"]
+    experts = {**LOCAL, **WIDTH, "expert_count": "num_experts", "expert_used_count": "top_k_experts"}
+    return {
+        **(renamed(**experts)(config) if config["enable_moe_block"] else {}),
+        "attention.key_length": config["global_head_dim"],
+        "attention.value_length": config["global_head_dim"],
+        "attention.key_length_swa": config["head_dim"],
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": sliding,
+        "attention.head_count_kv": [config["num_key_value_heads"] if one else of_full for one in sliding],
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+    }
+
+
+#: architecture -> (model, fields beside those of all architectures)
+PUBLISHED: dict[str, tuple[str, Extra]] = {
+    "apertus": ("apertus-8b", renamed()),
+    "cohere2": ("command-r7b", renamed(**WINDOW)),
+    "command-r": ("aya-23-8b", renamed()),
+    "deepseek2": ("deepseek-v2-lite", latent),
+    "dots1": ("dots.llm1", renamed(**ROUTED, **WIDTH, **DENSE)),
+    "ernie4_5": ("ernie-4.5-0.3b", renamed()),
+    "ernie4_5-moe": (
+        "ernie-4.5-21b-a3b",
+        renamed(
+            expert_count="moe_num_experts",
+            expert_used_count="moe_k",
+            expert_shared_count="moe_num_shared_experts",
+            leading_dense_block_count="moe_layer_start_index",
+            interleave_moe_layer_step="moe_layer_interval",
+            **WIDTH,
+        ),
+    ),
+    "exaone4": ("exaone-4.0-32b", renamed(**WINDOW)),
+    "gemma4": ("gemma-4-31b", gemma4),
+    "glm4": ("glm-4-32b-0414", renamed()),
+    "glm4moe": ("glm-4.5-air", renamed(**ROUTED, **WIDTH, **DENSE)),
+    "gpt-oss": ("gpt-oss-20b", renamed(**LOCAL, **OWN_WIDTH, **WINDOW)),
+    "granite": ("granite-3.1-8b", renamed()),
+    "hunyuan-dense": ("hunyuan-7b", renamed()),
+    "internlm2": ("internlm2-7b", renamed()),
+    "llama4": (
+        "llama-4-scout",
+        renamed(
+            **LOCAL,
+            **OWN_WIDTH,
+            feed_forward_length="intermediate_size_mlp",
+            interleave_moe_layer_step="interleave_moe_layer_step",
+        ),
+    ),
+    "minimax-m2": ("minimax-m2", renamed(**LOCAL, **OWN_WIDTH)),
+    "nemotron": ("minitron-4b", renamed()),
+    "olmo2": ("olmo-2-7b", renamed()),
+    "olmoe": ("olmoe-1b-7b", renamed(expert_count="num_experts", expert_used_count="num_experts_per_tok")),
+    "phi2": ("phi-2", renamed()),
+    "phimoe": ("phi-3.5-moe", renamed(**LOCAL, **WINDOW)),
+    "qwen2vl": ("qwen2.5-vl-7b", renamed()),
+    "qwen35": ("qwen3.5-27b", delta()),
+    "qwen35moe": ("qwen3.5-35b-a3b", delta(**QWEN, **SHARED)),
+    "qwen3next": ("qwen3-next-80b-a3b", delta(**QWEN, **SHARED)),
+    "qwen3vl": ("qwen3-vl-4b", renamed()),
+    "qwen3vlmoe": ("qwen3-vl-30b-a3b", renamed(**QWEN)),
+    "seed_oss": ("seed-oss-36b", renamed()),
+    "smollm3": ("smollm3-3b", renamed()),
+    "stablelm": ("stablelm-3b", renamed()),
+    "starcoder2": ("starcoder2-15b", renamed()),
+}
+COMMON = {
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+}
+
+
+def config_of(stem: str) -> dict[str, Any]:
+    config = data.read_yaml(data.folder("model_configs") / f"{stem}.yaml")["config"]
+    return {**config, **config.get("text_config", {})}
+
+
+def shapes_of(model: Model) -> dict[str, tuple[int, ...]]:
+    """Tensors of the file: their names in llama.cpp and as many elements as the weights of the model."""
+    found: dict[str, tuple[int, ...]] = {}
+    for block in model.graph(STEP).blocks:
+        for name, tensor in block.weights().items():
+            operator, _, part = name.replace(BUFFER, ".bias").rpartition(".")
+            size = int(np.max(tensor.elements))
+            if operator == "embedding":
+                found["token_embd.weight"] = (model.hidden, size // model.hidden)
+            for layer in block.numbers or range(block.repeats) if block.is_layer else ():
+                found[f"blk.{layer}.{LAYER_NAMES.get(operator, operator)}.{part}"] = (size,)
+            if not block.is_layer and operator != "embedding":
+                found[f"{MODEL_NAMES.get(operator, operator)}.{part}"] = (size,)
+    return found
+
+
+@pytest.mark.parametrize("architecture", PUBLISHED)
+def test_a_published_model_is_read_from_its_header(architecture: str, tmp_path: Path) -> None:
+    stem, extra = PUBLISHED[architecture]
+    config, plain = config_of(stem), models.load(stem)
+    config = {k: v for k, v in config.items() if k != "quantization_config"}
+    common = {theirs: config[ours] for theirs, ours in COMMON.items() if config.get(ours)}
+    path = written(tmp_path / "x.gguf", shapes_of(plain), lambda _: "F16", {**common, **extra(config)}, architecture)
+    loaded = models.load(str(path))
+    assert loaded.parameters == plain.parameters and loaded.active_parameters == plain.active_parameters
+    assert loaded.notes == ()
+    growth = [cache_growth(model.graph(STEP)) for model in (loaded, plain)]
+    if architecture == "starcoder2":  # its header states no window, and llama.cpp uses none
+        growth = [{**one, "kv_cache_bytes_per_token_beyond_windows": 0} for one in growth]
+    assert growth[0] == growth[1]
+
+
+#: Architectures without a model in model_configs/ or with one whose config names other widths.
+UNPUBLISHED = {"arcee", "baichuan", "falcon", "granitemoe", "hunyuan-moe", "lfm2", "lfm2moe", "olmo", "orion", "xverse"}
+
+
+def test_every_architecture_is_walked_or_listed() -> None:
+    assert set(PUBLISHED) | UNPUBLISHED == set(FAMILIES) and not set(PUBLISHED) & UNPUBLISHED
+
+
+@pytest.mark.parametrize("architecture", ["gpt-oss", "deepseek2", "gemma4"])
+def test_a_header_that_leaves_fields_out_has_those_of_the_class_and_says_so(architecture: str, tmp_path: Path) -> None:
+    fields = {"embedding_length": 256, "block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2}
+    fields |= {"context_length": 4096, "feed_forward_length": 512}
+    shapes = {"token_embd.weight": (256, 1000), "output_norm.weight": (256,)}
+    loaded = models.load(str(written(tmp_path / "x.gguf", shapes, lambda _: "F16", fields, architecture)))
+    assert loaded.parameters > math.prod(shapes["token_embd.weight"])
+    assert any("the file holds 256,256 parameters" in note for note in loaded.notes)
