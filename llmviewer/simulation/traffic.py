@@ -15,6 +15,8 @@ from llmviewer.simulation.traces import Trace
 
 #: Default length of a run: so much time or so many requests, whichever is more; in a closed loop, so many per user.
 LEAST_S, LEAST_REQUESTS, REQUESTS_PER_USER = 600.0, 2000, 10
+#: Fewest requests of the runs of a search.
+LEAST_SEARCHED = 500
 #: Most requests of a run.
 MOST_REQUESTS = 10**7
 
@@ -83,6 +85,17 @@ class Traffic:
         mean = self.mean_rate
         assert mean is not None
         return replace(self, speed_up=self.speed_up * rate / mean)
+
+    def searched(self, rate: float) -> Traffic:
+        """This traffic at a rate of a search [1/s].
+
+        Where a duration alone ends the run, few requests or none arrive at a low rate: it lasts for LEAST_SEARCHED.
+        """
+        made = self.at_rate(rate)
+        timed = made.rate is not None and made.duration_s is not None and not made.count
+        if not timed or rate * (made.duration_s or 0.0) >= LEAST_SEARCHED:
+            return made
+        return replace(made, duration_s=None, count=LEAST_SEARCHED)
 
     def requests(self, replication: int = 0) -> Requests:
         """The requests of a run; each replication has random numbers of its own, and a trace is always the same."""
