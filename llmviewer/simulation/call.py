@@ -171,7 +171,7 @@ def _room_notes(fleet: Fleet) -> tuple[str, ...]:
 
 
 def _prefix_notes(fleet: Fleet, sample: Requests) -> tuple[str, ...]:
-    """What becomes of --prefix-cache.  Raises UserError beside a trace that says which prefixes are found."""
+    """The notes on --prefix-cache.  Raises UserError beside a trace that says itself which prefixes are found."""
     if not any(pool.kv_cache.hit_rate for pool in fleet.pools):
         return ()
     if sample.prefixes is not None:

@@ -92,7 +92,7 @@ def throughput_ratios(made: Simulation, ratios: Mapping[str, Mapping[str, Sequen
 
 
 def search_notes(made: Simulation, rate: float) -> tuple[str, ...]:
-    """What to know of the highest rate that a search found in a load [1/s]."""
+    """Notes on the highest rate that a search has found in a load [1/s]."""
     if not rate:
         return ()
     notes, sample = [], made.traffic.searched(rate).requests()

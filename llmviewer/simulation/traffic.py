@@ -134,7 +134,8 @@ class Traffic:
         if self.curve is not None:
             edges, expected = self.curve.expected((self.duration_s or DAY_S) * self.speed_up)
             arrived = self._unit_times(min(expected[-1], self.count or np.inf), random, self.count or 0)
-            return np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
+            times: Array = np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
+            return times
         assert self.rate is not None
         least = self.count or (LEAST_REQUESTS if self.duration_s is None else 0)
         length = self.duration_s if self.duration_s is not None else 0.0 if self.count else LEAST_S
