@@ -41,6 +41,8 @@ LIMITS: Mapping[str, tuple[Any, ...]] = {
     "prefix_cache": (None, "0.5", "0.9,shared", "1"),
     "batching": (None, "chunked"),
     "efficiency": (None, None, "ideal"),
+    "speculative": (None, None, "ngram,tokens=3,acceptance=0.6"),
+    "pools": (None, None, None, "prefill=1,decode=2,link=50"),
     "replicas": (1, 1, 3),
     "router": ("round-robin", "least-loaded", "prefix-aware"),
 }
@@ -174,13 +176,13 @@ UNHURRIED = settings(
 USERS = st.sampled_from(({}, {"concurrency": 3}, {"speed_up": 50.0}))
 
 
-@settings(UNHURRIED, max_examples=25)
+@settings(UNHURRIED, max_examples=40)
 @given(server=servers(), words=st.lists(loads(), min_size=4, max_size=4))
 def test_every_load_is_answered_or_refused(server: dict[str, Any], words: list[dict[str, Any]]) -> None:
     fuzz_loads(server, words)
 
 
-@settings(UNHURRIED, max_examples=10)
+@settings(UNHURRIED, max_examples=15)
 @given(server=servers(), rows=traces(), words=USERS)
 def test_every_trace_is_answered_or_refused(
     server: dict[str, Any], rows: list[dict[str, Any]], words: dict[str, Any]

@@ -23,7 +23,7 @@ def with_hits(served: Fleet, rate: float, *, shared: bool = False) -> Fleet:
 
 
 def started_at_once(cache: KvCache) -> int:
-    """Of eight prompts of 160 tokens, 10 blocks each, those that start at once in a cache of 20 blocks."""
+    """The number of prompts of 160 tokens, 10 blocks each, that start at once in a cache of 20 blocks; eight wait."""
     served = fleet(room=Cache(blocks=20))
     served = replace(served, prefill=replace(served.prefill, kv_cache=cache))
     records = simulate_requests(requests([0.0] * 8, 160, 1), served).records

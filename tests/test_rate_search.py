@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+import llmviewer as lv
+from llmviewer.core.errors import UserError
 from llmviewer.simulation.parallel import on_all_cores
 from llmviewer.simulation.rate_search import TOLERANCE, highest_rate
 
@@ -52,3 +55,52 @@ def test_errors_of_other_processes_are_raised() -> None:
 
     with pytest.raises(ValueError, match="three"):
         on_all_cores(fail, list(range(4)))
+
+
+LARGE = ("llama-3.1-405b", "h100-sxm")
+SERVER = {"tensor_parallel_size": 8, "quantization": "fp8", "input_len": 16000, "output_len": 500}
+
+
+def test_a_search_finds_rates_far_below_one_request_per_second() -> None:
+    found = lv.simulate(*LARGE, **SERVER, find_rate=True, ttft="p99:4s", requests=300)
+    assert 0.0 < found.max_request_rate < 0.1
+    assert found.holds and found.traffic.mean_rate == found.max_request_rate
+    above = lv.simulate(*LARGE, **SERVER, request_rate=1.2 * found.max_request_rate, ttft="p99:4s", requests=300)
+    assert not above.holds
+
+
+def test_a_search_does_not_depend_on_a_duration_in_which_few_requests_arrive() -> None:
+    rates = []
+    for duration in ("1m", "20m"):
+        found = lv.simulate(*LARGE, **SERVER, find_rate=True, ttft="p99:4s", duration=duration)
+        assert found.holds and any("the run is longer" in note for note in found.notes)
+        rates.append(found.max_request_rate)
+    assert rates[0] == pytest.approx(rates[1], rel=0.05)
+
+
+def test_a_search_in_vain_shows_the_server_almost_alone() -> None:
+    found = lv.simulate(*LARGE, **SERVER, find_rate=True, ttft="p99:1s", requests=100)
+    assert found.max_request_rate == 0.0 and not found.saturated and not found.holds
+    assert found.latencies()["queue_s"]["p50"] < 0.1  # nearly alone, and yet
+    assert found.latencies()["ttft_s"]["p50"] > 1.0
+
+
+def test_a_search_of_too_few_requests_says_so() -> None:
+    notes = {
+        count: lv.simulate("llama-3.1-8b", "h100-sxm", find_rate=True, requests=count).notes for count in (50, 2000)
+    }
+    assert any("50 requests are too few to find a highest rate" in note for note in notes[50])
+    assert not any("too few" in note for note in notes[2000])
+
+
+@pytest.mark.parametrize("words", [{"request_rate": 0.001, "duration": "1m"}, {"rate_curve": "0h:0,12h:0.000001"}])
+def test_a_time_in_which_no_request_arrives_is_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="no request arrives in this time"):
+        lv.simulate("llama-3.1-8b", "h100-sxm", **words)
+
+
+def test_a_rate_curve_draws_no_more_requests_than_are_asked_for() -> None:
+    # a day at 100 times the rate would have 185 million requests
+    found = lv.simulate("llama-3.1-8b", "h100-sxm", rate_curve="0h:3,12h:40", speed_up=100, requests=20)
+    assert len(found.records) == 20
+    assert found.records.arrival_s[-1] < 1.0  # about 20 at 300 a second

@@ -1,5 +1,7 @@
 """Blocks of a replica's KV cache: a pool with reference counts of shared prefixes, evicted least recently used first.
 
+Prefixes are those of a trace's hashes; `Hits` are the share of each prompt that --prefix-cache says is found.
+
 As vLLM's block pool: blocks whose last reader has ended keep their content at the tail of the queue of free blocks, and
 allocation takes them from its head (https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/block_pool.py).
 """
@@ -8,6 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.serving.kv_cache import KvCache
+from llmviewer.simulation.requests import Whole
 
 #: Name of free blocks in the queue whose content no later request can use.
 NAMELESS = -1
@@ -95,3 +103,27 @@ class BlockPool:
                 self.free += self.width
                 self._stamp[name] += 1
                 queue.append((name, self._stamp[name]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hits:
+    """Hits of requests, shape (requests,).
+
+    tokens: of each prompt that need no prefill.  blocks: of each that all requests share, so that a request occupies
+    them in no cache of its own; whole blocks alone are shared.
+    """
+
+    tokens: Whole
+    blocks: Whole
+
+    @property
+    def common(self) -> int:
+        """Blocks that hold the shared prefix, once: those of the longest one."""
+        return int(np.max(self.blocks, initial=0))
+
+
+def hits_of(cache: KvCache, block_tokens: int, prompts: Whole) -> Hits:
+    """Hits of prompts of these lengths, by the rule of `analyze` (`KvCache.prefix_hit`)."""
+    none = np.zeros_like(prompts)
+    tokens = none + np.asarray(cache.prefix_hit(prompts.astype(np.float64)), dtype=np.int64)
+    return Hits(tokens=tokens, blocks=tokens // block_tokens if cache.shared else none)

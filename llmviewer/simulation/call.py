@@ -17,9 +17,9 @@ from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
-from llmviewer.simulation.pace import staggered, throughput_ratios
+from llmviewer.simulation.pace import search_notes, staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
-from llmviewer.simulation.rate_search import highest_rate
+from llmviewer.simulation.rate_search import TOLERANCE, highest_rate
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests
@@ -43,9 +43,12 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     ready = prepared(model, hardware, **options)
     if not ready.finds_rate:
         return ready.run()
-    found = highest_rate_of(ready.made)
-    traffic = ready.made.traffic
-    return ready.run(replace(ready.made, traffic=traffic.at_rate(found) if found else traffic, searched_rate=found))
+    made, guess = ready.made, burst_rate(ready.made)
+    found = highest_rate_of(made, guess)
+    traffic = made.traffic.searched(found or TOLERANCE * guess)
+    return ready.run(
+        replace(made, traffic=traffic, searched_rate=found, notes=(*made.notes, *search_notes(made, found)))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,8 @@ class Server:
 def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping[str, Any], traffic: Traffic) -> Server:
     """The server of a simulation.  Raises UserError."""
     sample = traffic.requests()
+    if not len(sample):
+        raise UserError("no request arrives in this time; give a longer duration, a higher rate, or requests")
     length = float(np.mean(sample.input_len + sample.output_len))
     configurations: tuple[Configuration, ...]
     if words["pools"] is None:
@@ -166,7 +171,7 @@ def _room_notes(fleet: Fleet) -> tuple[str, ...]:
 
 
 def _prefix_notes(fleet: Fleet, sample: Requests) -> tuple[str, ...]:
-    """What becomes of --prefix-cache.  Raises UserError beside a trace that says which prefixes are found."""
+    """The notes on --prefix-cache.  Raises UserError beside a trace that says itself which prefixes are found."""
     if not any(pool.kv_cache.hit_rate for pool in fleet.pools):
         return ()
     if sample.prefixes is not None:
@@ -233,6 +238,12 @@ def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
     return found
 
 
+def burst_rate(made: Simulation) -> float:
+    """The rate at which a fleet answers the requests of a load that are sent at once [1/s]."""
+    asked = made.traffic.searched(made.traffic.mean_rate or 1.0).requests()
+    return stats.capacity(_whole(replace(asked, arrival_s=np.zeros(len(asked))), made.fleet).records)
+
+
 def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
     """The highest mean rate [1/s] that a fleet sustains within the limits.  guess: a rate near it.
 
@@ -241,13 +252,10 @@ def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
     fleet, traffic = made.fleet, made.traffic
 
     def kept(rate: float) -> bool:
-        asked = traffic.at_rate(rate)
+        asked = traffic.searched(rate)
         return replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), searched_rate=None).holds
 
-    if guess is None:
-        burst = replace(traffic.requests(), arrival_s=np.zeros(len(traffic.requests())))
-        guess = stats.capacity(_whole(burst, fleet).records)
-    return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess, cores())
+    return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess or burst_rate(made), cores())
 
 
 def _whole(requests: Requests, fleet: Fleet) -> Outcome:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
-from llmviewer.simulation.hits import Hits, hits_of
+from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.requests import Whole
 from llmviewer.simulation.routing import RoundRobin, Router
@@ -33,7 +33,7 @@ class Pool:
     kv_cache: KvCache = DEFAULT_KV_CACHE
 
     def hits(self, prompts: Whole) -> Hits:
-        """What is found in the cache of prompts of these lengths."""
+        """The hits of prompts of these lengths in the cache of a replica."""
         return hits_of(self.kv_cache, self.room.block_tokens, prompts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmviewer.simulation.hits import Hits
+from llmviewer.simulation.cache import Hits
 from llmviewer.simulation.requests import Records, Requests
 
 

@@ -13,7 +13,7 @@ from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.requests import Records, Requests
 from llmviewer.simulation.result import Simulation
 from llmviewer.simulation.run import refusals
-from llmviewer.simulation.traffic import Traffic
+from llmviewer.simulation.traffic import LEAST_SEARCHED, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +89,18 @@ def throughput_ratios(made: Simulation, ratios: Mapping[str, Mapping[str, Sequen
         level: [min(spare / high, fastest), min(spare / low, fastest)]
         for level, (low, high) in ratios.get("e2e_s", {}).items()
     }
+
+
+def search_notes(made: Simulation, rate: float) -> tuple[str, ...]:
+    """Notes on the highest rate that a search has found in a load [1/s]."""
+    if not rate:
+        return ()
+    notes, sample = [], made.traffic.searched(rate).requests()
+    if made.traffic.duration_s is not None and made.traffic.searched(rate).duration_s is None:
+        notes.append(f"fewer than {LEAST_SEARCHED} requests arrive in {made.traffic.duration_s:g} s: the run is longer")
+    most = capacity(MeanRequest.of(sample, refusals(sample, made.fleet) == 0, made.fleet), made.fleet)
+    if rate > 1.5 * most and sample.prefixes is None:
+        notes.append(
+            f"{len(sample):,} requests are too few to find a highest rate; in the long run it is about {most:.3g}/s"
+        )
+    return tuple(notes)

@@ -15,6 +15,8 @@ from llmviewer.simulation.traces import Trace
 
 #: Default length of a run: so much time or so many requests, whichever is more; in a closed loop, so many per user.
 LEAST_S, LEAST_REQUESTS, REQUESTS_PER_USER = 600.0, 2000, 10
+#: Fewest requests of the runs of a search.
+LEAST_SEARCHED = 500
 #: Most requests of a run.
 MOST_REQUESTS = 10**7
 
@@ -84,6 +86,17 @@ class Traffic:
         assert mean is not None
         return replace(self, speed_up=self.speed_up * rate / mean)
 
+    def searched(self, rate: float) -> Traffic:
+        """This traffic at a rate of a search [1/s].
+
+        Where a duration alone ends the run, few requests or none arrive at a low rate: it lasts for LEAST_SEARCHED.
+        """
+        made = self.at_rate(rate)
+        timed = made.rate is not None and made.duration_s is not None and not made.count
+        if not timed or rate * (made.duration_s or 0.0) >= LEAST_SEARCHED:
+            return made
+        return replace(made, duration_s=None, count=LEAST_SEARCHED)
+
     def requests(self, replication: int = 0) -> Requests:
         """The requests of a run; each replication has random numbers of its own, and a trace is always the same."""
         random = np.random.Generator(np.random.PCG64([self.seed, replication]))
@@ -121,7 +134,8 @@ class Traffic:
         if self.curve is not None:
             edges, expected = self.curve.expected((self.duration_s or DAY_S) * self.speed_up)
             arrived = self._unit_times(min(expected[-1], self.count or np.inf), random, self.count or 0)
-            return np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
+            times: Array = np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
+            return times
         assert self.rate is not None
         least = self.count or (LEAST_REQUESTS if self.duration_s is None else 0)
         length = self.duration_s if self.duration_s is not None else 0.0 if self.count else LEAST_S
