@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from llmviewer.core.errors import unknown
 from llmviewer.planning.manifests import commands, dynamo, kubernetes, llm_d
+from llmviewer.planning.manifests.resolved import with_limits
 from llmviewer.planning.manifests.serving import Serving, serving_of
 
 #: Values of --emit -> the text of a Serving.
@@ -29,7 +31,10 @@ def emit(target: str, configuration: Mapping[str, Any]) -> str:
     Raises UserError for an unknown target, and for a configuration that the target cannot run.
     """
     check_target(target)
-    return EMITTERS[target](serving_of(configuration))
+    model, options = str(configuration["model"]), dict(configuration.get("options") or {})
+    serving = with_limits(serving_of(configuration), model, options)
+    prefill = serving.prefill and with_limits(serving.prefill, model, options)
+    return EMITTERS[target](replace(serving, prefill=prefill))
 
 
 def check_target(target: str) -> None:
