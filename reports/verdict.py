@@ -86,8 +86,8 @@ def _fit(memory: dict[str, Any]) -> str:
     stored = f"{used} of a budget of {budget} per device{doubt(memory)}"
     if memory["max_concurrent_requests"] is None:  # an encoder
         return f"{stored}; nothing is cached"
-    concurrent = fmt.whole(memory["max_concurrent_requests"])
-    return f"{stored}; room for {concurrent} requests of this length at once"
+    count = max(memory["max_concurrent_requests"], memory["max_batch_size"] or 0)  # the first as the engine reserves
+    return f"{stored}; room for {fmt.whole(count)} request{'' if count == 1 else 's'} of this length at once"
 
 
 def _remedies(found: Verdict) -> str:
