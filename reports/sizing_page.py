@@ -272,7 +272,14 @@ def _sources(answer: dict[str, Any]) -> Facts:
             when = f" ({best['price']['date']})" if best["price"]["date"] else ""
             lines.append(("Price", f"{answer['request']['price_kind']}: {best['price']['source']}{when}"))
         lines.append(("Check", best["command"]))
+        lines += [("Start with", launch_text(one)) for one in best["launch"]]
     return Facts(title="Sources", lines=tuple(lines), emphasis=Emphasis.FAINT)
+
+
+def launch_text(pool: dict[str, Any]) -> str:
+    """Returns the limits of a launch, on which the prediction rests: `max_model_len 26896, max_num_seqs 256, ...`."""
+    stated = [f"{name} {value}" for name, value in pool.items() if value is not None and name != "role"]
+    return f"{pool['role'] + ': ' if pool['role'] else ''}{', '.join(stated)}; --emit prints the whole command"
 
 
 def _notes(answer: dict[str, Any]) -> tuple[Facts, ...]:

@@ -14,12 +14,14 @@ from llmviewer.result.verdict import Change, Verdict
 
 def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:
     """Returns the five lines.  answer: the analysis object of the verdict's result.  name: of its configuration."""
-    fits = bool(answer["memory"]["fits"])
-    *first, (label, fit), speed, limit, certainty = _without_trials(answer)
+    memory = answer["memory"]
+    fits = bool(memory["fits"])
+    speed, limit, certainty = _times(answer)
     lines = (
         *((("Configuration", name),) if name else ()),
-        *first,
-        (label, fit if fits else f"{fit}; {_remedies(found)}"),
+        *_refusal(memory),
+        (_label(memory), _fit(memory) if fits else f"{_fit(memory)}; {_remedies(found)}"),
+        *_host(memory),
         speed,
         limit,
         ("Best change", _best(found) if fits else "none tried: the workload has to fit first"),
@@ -43,12 +45,30 @@ def of_trials(found: Verdict, answer: dict[str, Any]) -> Facts:
 def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The lines on the start, if the engine refuses it, on fit, speed, bottleneck and certainty."""
     memory = answer["memory"]
+    fit = (_label(memory), _fit(memory) + _doubt(answer))
+    return (*_refusal(memory), fit, *_host(memory), *_times(answer))
+
+
+def _refusal(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (("WILL NOT START", memory["refusal"]),) if memory["refusal"] else ()
+
+
+def _label(memory: dict[str, Any]) -> str:
+    return "At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT"
+
+
+def _host(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The computer beside the device, which decides on the speed of what is offloaded to it."""
+    if not (memory["host_bytes"] or memory["disk_bytes"]):
+        return ()
+    size = memory["host_capacity_bytes"]
+    used = f"{fmt.memory(memory['host_bytes'])} offloaded" + (f" to its {fmt.memory(size)}" if size else "")
+    disk = f", {fmt.memory(memory['disk_bytes'])} to its disk {memory['disk']}" if memory["disk_bytes"] else ""
+    return (("Host", f"{memory['host']}: {used}{disk}; another with host=NAME"),)
+
+
+def _times(answer: dict[str, Any]) -> tuple[tuple[str, str], tuple[str, str], tuple[str, str]]:
     return (
-        *((("WILL NOT START", memory["refusal"]),) if memory["refusal"] else ()),
-        (
-            "At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT",
-            _fit(memory) + _doubt(answer),
-        ),
         ("Speed", _speed(answer)),
         ("Bottleneck", bottleneck.sentence(answer)),
         ("Certainty", _certainty(answer)),
@@ -67,8 +87,8 @@ def _fit(memory: dict[str, Any]) -> str:
     stored = f"{used} of a budget of {budget} per device{doubt(memory)}"
     if memory["max_concurrent_requests"] is None:  # an encoder
         return f"{stored}; nothing is cached"
-    concurrent = fmt.whole(memory["max_concurrent_requests"])
-    return f"{stored}; room for {concurrent} requests of this length at once"
+    count = max(memory["max_concurrent_requests"], memory["max_batch_size"] or 0)  # the first as the engine reserves
+    return f"{stored}; room for {fmt.whole(count)} request{'' if count == 1 else 's'} of this length at once"
 
 
 def _doubt(answer: dict[str, Any]) -> str:

@@ -440,7 +440,8 @@ def test_half_of_the_experts_on_the_host_halves_device_work() -> None:
 def test_ktransformers_reaches_a_third_of_the_bound() -> None:
     """DeepSeek-V3 in q4_k_m, experts on one Xeon 6454S with 8 x DDR5-4800, a 4090: 8.73 tokens/s measured at a prompt
     of 500 (https://github.com/kvcache-ai/ktransformers, DeepseekR1_V3_tutorial.md).  The bound is 24 to 30 tokens/s."""
-    found = analyze("deepseek-v3", "rtx-4090", input_len=500, output_len=300, offload="experts", quantization="w4a16")
+    workload = {"input_len": 500, "output_len": 300, "quantization": "w4a16"}
+    found = analyze("deepseek-v3", "rtx-4090", **workload, offload="experts,host=xeon-8480-ddr5")
     bound = 1.0 / float(found.analysis.tpot_s[0])
     assert 8.73 < bound < 4 * 8.73
     assert found.stage("decode")["bound"] == "host"
@@ -792,3 +793,19 @@ def test_loading_all_weights_takes_the_published_time(tmp_path: Path) -> None:
     (tmp_path / "m1.yaml").write_text(M1_MAX_SSD)
     stage = decode("opt-6.7b", f"weights=1,to=disk,disk={tmp_path / 'm1.yaml'}", chip="m1-pro")
     assert stage["time_by_bound_s"]["disk"] * 1e3 == pytest.approx(2196, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("chip", "expected"),
+    [("rtx-3090", "desktop-ddr4-3200"), ("rtx-4090", "desktop-ddr5-6000"), ("h100", "xeon-8480-ddr5")],
+)
+@pytest.mark.parametrize("offload", ["weights=0.5", "flexgen"])
+def test_the_default_host_follows_the_chip_and_is_a_line_of_the_verdict(
+    chip: str, expected: str, offload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gaming card stands in a desktop, a card of servers in a server."""
+    found = answer("opt-30b", chip, output_len=2, offload=offload)
+    assert found["memory"]["host"] == expected
+    assert cli.main(["analyze", "opt-30b", "--hardware", chip, "--output-len", "2", "--offload", offload]) in (0, 1)
+    lines = [one.split()[1] for one in capsys.readouterr().out.splitlines() if one.startswith("Host   ")]
+    assert lines == ([f"{expected}:"] if found["memory"]["host_bytes"] else [])

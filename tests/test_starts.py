@@ -93,8 +93,8 @@ def test_kinds_of_other_widths_share_blocks() -> None:
 def test_deepseek_v4_refuses_as_logged() -> None:
     """30,000 tokens need 6.66 GiB, and 5.44 GiB hold 13,528 (https://github.com/vllm-project/vllm/issues/44376).
 
-    22 rooms of pages of 37,440, 8,640 and 1,728 bytes; 118 compressed blocks, 2 x 259 of the window, and 4,099 and 2,065
-    of the compressors' states, with 16,384 tokens in a pass.
+    22 rooms of pages of 37,440, 8,640 and 1,728 bytes; 118 compressed blocks, 2 x 259 of the window, and 4,099 and
+    2,065 of the compressors' states, with 16,384 tokens in a pass.
     """
     found = blocks_of("deepseek-v4-flash")
     assert found.block_bytes == 22 * (37440 + 8640 + 1728)

@@ -23,8 +23,8 @@ from llmviewer.core.ir import Graph, Place
 BLOCK_TOKENS, LATENT_BLOCK_TOKENS = 16.0, 64.0
 #: Kinds whose numbers of layers differ by less than this factor form one group each.
 SIMILAR = 1.25
-#: DeepSeek-V4, whose cache has a format of its own: bytes of an entry (448 values of 8 bit, 64 of 16 bit, scales) and of
-#: an index key (128 values of 8 bit, a scale), alignment of a page, tokens of a block and of one of a window.
+#: DeepSeek-V4, whose cache has a format of its own: bytes of an entry (448 values of 8 bit, 64 of 16 bit, scales) and
+#: of an index key (128 values of 8 bit, a scale), alignment of a page, tokens of a block and of one of a window.
 #: Source: groups of a running vLLM, https://github.com/vllm-project/vllm/issues/54703
 ENTRY_BYTES, INDEX_BYTES, PAGE_ALIGNMENT = 584.0, 132.0, 576.0
 COMPRESSED_TOKENS, WINDOW_TOKENS = 256.0, 64.0

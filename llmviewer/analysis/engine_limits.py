@@ -19,9 +19,6 @@ from llmviewer.models.model import Model
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE
 from llmviewer.timing.engine import AtStart
 
-#: Why an engine without a budget for its cache does not start.
-NO_CACHE = "no memory is left for the KV cache of one sequence"
-
 
 def layout_of_engine(model: Model, system: System) -> CacheBlocks | str:
     """The layout of the engine's KV cache on one device, or why it is not known."""
@@ -47,7 +44,7 @@ def graph_of_engine(model: Model, system: System) -> Graph:
 
 
 def at_start(model: Model, system: System, memory: Memory) -> dict[str, Any]:
-    """What an engine reports at start-up, whether it starts, and whether doubt decides if the total fits (one point)."""
+    """Figures that an engine reports at start-up, whether it starts, and doubt about what fits (one point)."""
     return {
         **engine_limits(model, system, memory),
         **start_limits(model, system, memory),
@@ -62,16 +59,15 @@ def engine_limits(model: Model, system: System, memory: Memory) -> dict[str, Any
     """
     longest = longest_context(model, system)
     layout, constants = layout_of_engine(model, system), system.engine.memory
-    found = {"max_model_len": longest, "kv_cache_tokens": None, "max_concurrency": None}
+    names = ("max_model_len", "kv_cache_tokens", "max_concurrency", "kv_cache_tokens_unknown")
     if isinstance(layout, str) or constants is None:
-        return {**found, "kv_cache_tokens_unknown": layout}
+        return dict(zip(names, (longest, None, None, layout), strict=True))
     budget = memory.kv_cache_budget_bytes
-    found["kv_cache_tokens"] = float(np.max(layout.capacity_tokens(budget)))
+    tokens, concurrency = float(np.max(layout.capacity_tokens(budget))), None
     if longest is not None:
-        found["max_concurrency"] = float(np.max(layout.concurrency(budget, longest, constants.tokens)))
-        if constants.tokens_of_requests:
-            found["kv_cache_tokens"] = float(np.floor(found["max_concurrency"] * longest))
-    return {**found, "kv_cache_tokens_unknown": None}
+        concurrency = float(np.max(layout.concurrency(budget, longest, constants.tokens)))
+        tokens = float(np.floor(concurrency * longest)) if constants.tokens_of_requests else tokens
+    return dict(zip(names, (longest, tokens, concurrency, None), strict=True))
 
 
 def longest_context(model: Model, system: System) -> float | None:
@@ -84,29 +80,28 @@ def start_limits(model: Model, system: System, memory: Memory) -> dict[str, Any]
 
     starts: None where the engine's rule, its cache or the longest context is not known.  refusal: its reason in words.
     """
-    unknown = {"starts": None, "max_model_len_to_start": None, "refusal": None}
+    starts, most = _start(model, system, memory)
+    refusal, context = None, longest_context(model, system)
+    if starts is False:
+        at = f" at {context:,.0f} tokens" if most else ""
+        advice = f"pass --max-model-len {most} or less" if most else "no memory is left for the cache of one sequence"
+        refusal = f"{system.engine.title.split()[0]} refuses to start{at}: {advice}"
+    return {"starts": starts, "max_model_len_to_start": most, "refusal": refusal}
+
+
+def _start(model: Model, system: System, memory: Memory) -> tuple[bool | None, int | None]:
+    """Whether the engine starts, and most tokens with which it does; None where they are not known or not limited."""
     engine, context = system.engine, longest_context(model, system)
     if engine.start is AtStart.UNKNOWN or context is None or system.drafters:
-        return unknown
-    name = engine.title.split()[0]
-    budget = memory.kv_cache_budget_bytes
-    if engine.start is AtStart.ALLOCATES:
-        budget = memory.left_by_others(memory.capacity_bytes)
-    needed = _needed(model, system)
-    if not needed(1.0):  # nothing is cached
-        return unknown if engine.start is AtStart.ALLOCATES else {**unknown, "starts": True}
-    if not np.max(budget):
-        return {"starts": False, "max_model_len_to_start": 0, "refusal": f"{name} refuses to start: {NO_CACHE}"}
-    if engine.start is AtStart.SHORTENS:
-        return {**unknown, "starts": True}
-    largest = _largest(needed, float(np.max(budget)), int(max(context, min(model.max_context, ABSENT_CONTEXT))))
-    if engine.start is AtStart.ALLOCATES and engine.max_model_len is None:
-        return {**unknown, "max_model_len_to_start": largest}
-    if largest >= context:
-        return {"starts": True, "max_model_len_to_start": largest, "refusal": None}
-    pass_it = f"pass --max-model-len {largest} or less" if largest else NO_CACHE
-    refusal = f"{name} refuses to start at {context:,.0f} tokens: {pass_it}"
-    return {"starts": False, "max_model_len_to_start": largest, "refusal": refusal}
+        return None, None
+    needed, allocates = _needed(model, system), engine.start is AtStart.ALLOCATES
+    budget = float(np.max(memory.left_by_others(memory.capacity_bytes) if allocates else memory.kv_cache_budget_bytes))
+    if budget and (engine.start is AtStart.SHORTENS or not needed(1.0)):
+        return True, None
+    most = _largest(needed, budget, int(max(context, min(model.max_context, ABSENT_CONTEXT))))
+    if allocates and engine.max_model_len is None:
+        return None, most
+    return most >= context, most
 
 
 def edge_limits(system: System, memory: Memory) -> dict[str, Any]:
@@ -127,6 +122,14 @@ def edge_limits(system: System, memory: Memory) -> dict[str, Any]:
     )
     margin = float(np.max(memory.budget_bytes - memory.total_bytes))
     return {"uncertainty_bytes": doubt, "at_edge": abs(margin) <= doubt}
+
+
+def most_tokens(model: Model, system: System, memory: Memory) -> int | None:
+    """Tokens of the longest sequence that the cache holds, up to the longest context; None if none is stated."""
+    context = longest_context(model, system)
+    if context is None:
+        return None
+    return _largest(_needed(model, system), float(np.max(memory.kv_cache_budget_bytes)), int(context))
 
 
 def _needed(model: Model, system: System) -> Callable[[float], float]:

@@ -135,6 +135,7 @@ class Chip:
     basis: Chip | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     default_link: str = ""
+    default_host: str = ""
     host: Host | None = None
     aliases: tuple[str, ...] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)

@@ -27,6 +27,7 @@ OTHER_KEYS = (
     "sources",
     "links",
     "default_link",
+    "default_host",
     "special_per_unit_cycle",
     "matrix_flop_per_unit_cycle",
 )
@@ -194,6 +195,7 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
         generation=_text(spec, "generation", where),
         links=MappingProxyType(_links(spec, where, figures)),  # chips are cached, so a caller must not change them
         default_link=spec.get("default_link") or "",
+        default_host=_text(spec, "default_host", where),
         aliases=aliases,
         figures=MappingProxyType(figures),
         path=path,

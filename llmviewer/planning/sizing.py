@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.gates import Gate
+from llmviewer.planning.manifests import launch
 from llmviewer.planning.options import Question
 
 if TYPE_CHECKING:
@@ -94,8 +95,9 @@ class Sizing:
         }
 
     def configuration(self, one: Choice) -> dict[str, Any]:
-        """A simulated configuration with the command that simulates it."""
-        return {**one.to_dict(), "command": command(self.question, one)}
+        """A simulated configuration with the command that simulates it, and the limits to start it with."""
+        found = one.to_dict()
+        return {**found, "command": command(self.question, one), "launch": launch(found)}
 
     def request(self) -> dict[str, Any]:
         """The question in SI units."""
@@ -130,6 +132,7 @@ class Sizing:
         for one in self.choices:
             row = self.configuration(one)
             price, split = row.pop("price") or {}, row.pop("usd_per_million_tokens") or {}
+            del row["launch"]
             row["options"] = " ".join(f"{name}={value}" for name, value in row["options"].items())
             row["usd_per_device_hour"], row["price_date"] = price.get("usd_per_hour"), price.get("date")
             row["usd_per_million_tokens_input"] = split.get("input")

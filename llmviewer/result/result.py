@@ -198,8 +198,7 @@ class Result:
         return pd.DataFrame(roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str | None:
-        view = type(self).notebook_view
-        return None if view is None else view(self)
+        return None if (view := type(self).notebook_view) is None else view(self)
 
     def columns(self) -> dict[str, Any]:
         """Column name -> array over points."""

@@ -26,7 +26,7 @@ class Serving:
     one replica; expert is 1 or tensor x data.  quantization: a name of `--quantization`.  None: the engine's default.
     kv_fraction: share of the free memory for the KV cache.  mixed: chunks of prompts share a step with decoding.
     draft: of speculative decoding.  power_limit: board power below the chip's own, "" for none.  role: prefill or
-    decode, in disaggregated pools.  prefill: the pool before it.
+    decode, in disaggregated pools.  prefill: the pool before it.  notes: what a person must know of its limits.
     """
 
     model: str
@@ -54,6 +54,7 @@ class Serving:
     power_limit: str = ""
     role: str = ""
     prefill: Serving | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def group(self) -> int:

@@ -55,7 +55,7 @@ def launch(serving: Serving) -> Launch:
     flags, notes = TABLES.quantized(serving)
     flags = TABLES.flags(serving, changed) + (["--enable-dp-attention"] if shared else []) + flags
     cache = TABLES.cache(serving)
-    flags += ["--kv-cache-dtype", cache] if cache else []
+    flags += ["--kv-cache-dtype", cache or "auto"]
     flags += speculation.sglang(serving.draft) if serving.draft else []
     if serving.role:
         flags += ["--disaggregation-mode", serving.role, "--disaggregation-transfer-backend", "nixl"]

@@ -66,5 +66,5 @@ def heading(serving: Serving, launch: Launch, title: str) -> list[str]:
     asked = serving.engine_version
     other = f"; predicted for version {asked}" if asked and not title.rsplit(maxsplit=1)[-1].startswith(asked) else ""
     limited = f"on every device first: nvidia-smi -pl {serving.power_limit.lower().removesuffix('w')}"
-    notes = (*launch.notes, limited) if serving.power_limit else launch.notes
+    notes = (*serving.notes, *launch.notes, *((limited,) if serving.power_limit else ()))
     return [f"{role}{times} of {one}{place}, {title}{other}", *notes]

@@ -55,7 +55,7 @@ def launch(serving: Serving) -> Launch:
     flags, notes = TABLES.quantized(serving)
     flags = TABLES.flags(serving, {"expert": 1}) + (["--enable-expert-parallel"] if serving.expert > 1 else []) + flags
     cache = TABLES.cache(serving)
-    flags += ["--kv-cache-dtype", cache] if cache else []
+    flags += ["--kv-cache-dtype", cache or "auto"]
     flags += speculation.vllm(serving.draft) if serving.draft else []
     if serving.role:
         flags += TRANSFER

@@ -18,7 +18,9 @@ LIMITS = {
     "max_context_len": "longest input_len + output_len of this batch whose total stays within the budget",
     "max_concurrent_requests": "requests of full length whose caches fit together in what others leave of the budget",
     "max_model_len": "longest context that the engine serves (--max-model-len, else the model's)",
-    "kv_cache_tokens": "tokens of whole blocks that the budget of the cache holds (analysis/engine_limits.py)",
+    "max_model_len_to_start": "longest context that fits the budget of the cache (analysis/engine_limits.py)",
+    "kv_cache_tokens": "tokens of whole blocks that the budget of the cache holds, of vLLM since 0.20.2 "
+    "max_concurrency x max_model_len (analysis/engine_limits.py)",
     "max_concurrency": "requests of the longest context that the budget of the cache holds (analysis/engine_limits.py)",
 }
 #: Limit of a search -> the size of the request that varies.

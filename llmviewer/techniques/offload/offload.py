@@ -16,7 +16,7 @@ from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, HostWork, Offload, Overlap, with_host, with_offload
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
-#: Default host, a server whose CPU rates are published, and a fast disk.
+#: Default host of a chip that names none: a server whose CPU rates are published; and a fast disk.
 DEFAULT_HOST = "xeon-8480-ddr5"
 DEFAULT_DISK = "samsung-pm1743"
 #: Parameters with a choice of words -> allowed words, the default first.
@@ -50,12 +50,9 @@ NEURONS = {
 def _make(text: str) -> Change:
     given = _parse(text)
     preset = given.pop("preset", "")
-    machine, figures = _host(given)
+    _host(given, DEFAULT_HOST)  # unknown names fail here
     if preset == "flexgen":
-        from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
-
-        batches = int(BATCHES.value(given, WHERE)) if BATCHES.name in given else None
-        return flexgen(machine, figures, HostWork(given["compute"]), batches)
+        return _flexgen(given)
     pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
@@ -66,9 +63,16 @@ def _make(text: str) -> Change:
             raise UserError(
                 f"{WHERE} flash needs the share of neurons that a token uses: add --contextual-sparsity mlp=0.1"
             )
-        return with_offload(with_host(system, machine, figures, pinned=pinned), plan)
+        return with_offload(with_host(system, *_host_of(system, given), pinned=pinned), plan)
 
     return change
+
+
+def _flexgen(given: Mapping[str, str]) -> Change:
+    from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
+
+    batches = int(BATCHES.value(given, WHERE)) if BATCHES.name in given else None
+    return lambda system: flexgen(*_host_of(system, given), HostWork(given["compute"]), batches)(system)
 
 
 def _parse(text: str) -> dict[str, str]:
@@ -132,9 +136,14 @@ def _shares(parameter: Parameter, given: Mapping[str, str]) -> OffloadShares:
     return found
 
 
-def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
+def _host_of(system: System, given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
+    """The host that is given, or that in which the system's chip usually stands: a gaming card, a desktop."""
+    return _host(given, system.chip.default_host or DEFAULT_HOST)
+
+
+def _host(given: Mapping[str, str], default: str) -> tuple[Host, dict[str, Figure]]:
     """The host, with its disk if one is used, and their data-sheet figures."""
-    found, figure = host(given.get("host", DEFAULT_HOST))
+    found, figure = host(given.get("host", default))
     found = replace(found, sockets=int(given.get("sockets", "1")))
     if given.get("instructions") == "avx512":
         found = replace(found, cpu=without_amx(found))
@@ -168,7 +177,7 @@ TECHNIQUE = Technique(
         "kernels for experts reach; avx512: with its vector units, in fp32, as KTransformers before 0.3",
         "sockets": "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates, "
         "the capacity of one",
-        "host": f"name of a host; default {DEFAULT_HOST}",
+        "host": f"name of a host; default that of the chip's file (gaming cards: a desktop), else {DEFAULT_HOST}",
         "disk": f"name of a disk; default {DEFAULT_DISK}",
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
         "experts": "the host stores the routed experts and computes with them (KTransformers); with to=disk the "
