@@ -13,9 +13,9 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.engine_limits import engine_limits
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.result import provenance, stages
+from llmviewer.result import describe, provenance, stages
 from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
-from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
+from llmviewer.result.describe import number
 from llmviewer.result.fusion_report import fusion_outcomes
 from llmviewer.result.memory_items import memory_items
 from llmviewer.result.stages import request_at, system_at, value_at
@@ -126,8 +126,8 @@ class Result:
         return {
             "schema": lambda: SCHEMA,
             "warnings": lambda: list(self.warnings),
-            "model": lambda: model_object(self.analysis.model, graph),
-            "hardware": lambda: hardware_object(chip),
+            "model": lambda: describe.model_object(self.analysis.model, describe.whole_graph(self.analysis, graph)),
+            "hardware": lambda: describe.hardware_object(chip),
             "workload": lambda: self._workload(point),
             "generation": lambda: self._generation(point),
             "batching": lambda: self.analysis.system.batching.name,
@@ -137,7 +137,7 @@ class Result:
             "fusions": lambda: fusions,
             "early_exit": lambda: self._early_exit(point),
             "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency),
-            "roofline": lambda: roof_object(chip, self.analysis.compute_dtype(point)),
+            "roofline": lambda: describe.roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions),
             "stages": lambda: {name: self.stage(name, point) for name in STAGES},
             "memory": lambda: self.memory_at(point),
@@ -189,7 +189,7 @@ class Result:
         """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""
         import pandas as pd
 
-        return pd.DataFrame(roofs(self.analysis.system.chip))
+        return pd.DataFrame(describe.roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str | None:
         view = type(self).notebook_view
@@ -262,6 +262,9 @@ class Result:
             **{name: number(size) for name, size in largest.items()},
             "cuda_graphs_bytes": number(value_at(memory.cuda_graphs_bytes, point)),
             **{name: number(size) for name, size in engine_limits(model, system, here).items()},
+            "kv_cache_bytes_per_token_per_device": describe.cache_growth(self.analysis.evaluation.graph)[
+                describe.PER_TOKEN
+            ],
             "items": memory_items(model, system, here),
             **limits.assumptions(model, system, self.token_budget),
         }
