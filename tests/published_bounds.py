@@ -17,15 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import llmviewer as lv
-from llmviewer.calibrate.ledger import PublishedFigure
 from llmviewer.cli import main as command_line
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 
 LISTED = Path(__file__).resolve().with_name("faster_than_ideal.yaml")
-#: Metrics of the ledger of which more is better.
-RATES = ("decode_tok_s", "throughput_tok_s")
 #: Options that state an engine's habits, and switches of it.
 HABITS = (
     "--engine", "--efficiency", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--attention",
@@ -45,27 +41,6 @@ def reason_of(figure: Mapping[str, Any], part: str) -> str:
         if all(figure[name] in values for name, values in one["rows"].items()):
             return str(one["reason"])
     return ""
-
-
-def share_of_ledger(row: PublishedFigure) -> float:
-    """Roofline time over published time of a figure of the ledger; above 1 where the figure is faster.
-
-    The first token of requests that arrive one by one takes at least the prefill of one of them.
-    """
-    words = row.arguments()
-    if row.metric == "ttft_ms" and row.batching == "continuous":
-        words["batch_size"] = 1
-    metrics = lv.analyze(**words, efficiency="ideal").metrics()  # type: ignore[arg-type]
-    batch = float(words["batch_size"])
-    seconds = metrics["ttft_s"] if row.output_len == 0 else metrics["e2e_s"]
-    bound = {
-        "ttft_ms": lambda: metrics["ttft_s"] * 1e3,
-        "tpot_ms": lambda: metrics["tpot_s"] * 1e3,
-        "latency_ms": lambda: seconds * 1e3,
-        "decode_tok_s": lambda: batch / metrics["tpot_s"],
-        "throughput_tok_s": lambda: batch * (row.output_len or row.input_len) / seconds,
-    }[row.metric]()
-    return float(row.value / bound if row.metric in RATES else bound / row.value)
 
 
 def ideal_command(row: Mapping[str, str]) -> list[str]:
