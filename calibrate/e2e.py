@@ -14,11 +14,13 @@ from llmviewer.calibrate.cells import number
 from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of
 from llmviewer.calibrate.e2e_runs import (
     IMPOSSIBLE_REASON,
+    POSSIBLE_SHARE,
     RATE_METRICS,
     CaseGroup,
     EvaluationOptions,
     evaluate_groups,
 )
+from llmviewer.calibrate.lower_bound import share_of_roofline
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -80,11 +82,19 @@ def predict(
         for name, values in columns.items():
             predictions.loc[index, name] = values
         if isinstance(part, CaseGroup) and not options.impossible:
-            wrong = index[~part.possible(frame.loc[index, "value"].to_numpy(dtype=np.float64))]
+            wrong = index[impossible(part, frame.loc[index, "value"].to_numpy(dtype=np.float64))]
             predictions.loc[wrong, REQUEST_PREDICTION_COLUMNS] = np.nan
             predictions.loc[wrong, "reason"] = IMPOSSIBLE_REASON
         on_progress(len(part.places))
     return predictions
+
+
+def impossible(group: CaseGroup, measured: Array) -> list[bool]:
+    """Whether each value takes less than POSSIBLE_SHARE of the roofline's time, without the engine's habits too."""
+    return [
+        not possible and share_of_roofline(case, float(value)) > 1.0 / POSSIBLE_SHARE
+        for possible, case, value in zip(group.possible(measured), group.cases, measured, strict=True)
+    ]
 
 
 def check_value(value: object) -> None:

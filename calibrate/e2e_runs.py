@@ -38,7 +38,8 @@ RATE_METRICS = ("throughput_tok_s", "decode_tok_s")
 #: of prompts, another model.
 POSSIBLE_SHARE = 0.9
 IMPOSSIBLE_REASON = (
-    f"takes less than {POSSIBLE_SHARE:g} of the time of the roofline: wrong in its source, or another run than stated"
+    f"takes less than {POSSIBLE_SHARE:g} of the time of the roofline: wrong chip, model, format or number of devices, "
+    "or wrong in its source"
 )
 
 

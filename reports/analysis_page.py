@@ -137,7 +137,9 @@ def _cache_text(answer: dict[str, Any]) -> str:
         of_both = f" of its own and {fmt.whole(sizes['input_len'])} of the input" if of_input else ""
         tokens -= (sizes["input_len"] - 1) if of_input else 0  # the start token in place of the input
         parts.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens{of_both}")
-        parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} per token")
+        whole, own = model["kv_cache_bytes_per_token"], answer["memory"]["kv_cache_bytes_per_token_per_device"]
+        shared = f", {fmt.memory(own)} of it on the fullest device" if own != whole else ""
+        parts.append(f"{fmt.memory(whole)} per token{shared}")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
         parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond windows and limits")
     if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):

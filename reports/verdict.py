@@ -132,7 +132,7 @@ def _range(levels: dict[str, Any] | None) -> str:
 def _best(found: Verdict) -> str:
     """Returns the best change on as many devices and the best on more, with the times they bring."""
     named = [change for change in (found.best, found.best_with_more_devices) if change is not None]
-    tried = f"{len(found.changes)} changes of one option tried; quality of the output not judged"
+    tried = f"tried: {_tried(found)}; quality of the output not judged; llmviewer advise tries more options"
     if not named:
         return f"none of those tried saves 2 % of the request's time ({tried})"
     return (
@@ -140,6 +140,15 @@ def _best(found: Verdict) -> str:
         if found.best
         else (f"none on these devices; with more devices {_gain(found, named[0])} ({tried})")
     )
+
+
+def _tried(found: Verdict) -> str:
+    """Returns the changes that were tried, by option: `--quantization fp8, w4a16, -tp 2`."""
+    by_option: dict[str, list[str]] = {}
+    for change in found.changes:
+        option, _, value = change.option.partition(" ")
+        by_option.setdefault(option, []).append(value)
+    return ", ".join(f"{option} {', '.join(values)}" for option, values in by_option.items())
 
 
 def _gain(found: Verdict, change: Change) -> str:

@@ -110,7 +110,7 @@ def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert efficiency_of["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
     assert width(operator_named(efficiency_of, "down_proj")) > width(operator_named(own, "down_proj"))
-    assert "borrowed from" in efficiency_of["provenance"]["times"]
+    assert "transferred from" in efficiency_of["provenance"]["times"]
     assert "measured on h100-sxm" in own["provenance"]["times"]
 
 

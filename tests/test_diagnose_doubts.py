@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer.api.configuration import configuration
 from llmviewer.calibrate.diagnosis.annotation import Stated, step_of, work_of
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
@@ -108,9 +111,29 @@ def test_another_chip_is_said_and_suspected() -> None:
     assert answer["suspects"][0]["amount_s"] == pytest.approx(answer["difference_s"])
 
 
+def test_kernels_below_the_roofline_are_of_another_chip_model_format_or_number_of_devices() -> None:
+    """Kernels three times as fast as calibrated ones, whose products reach more than a third of the roofline."""
+    (said,) = _diagnosed(_recording(slower=1.0 / 3.0))["warnings"]
+    assert said.startswith("products with weights take ")
+    assert said.endswith("the least that h100-sxm can take: wrong chip, model, format or number of devices")
+    assert not _diagnosed(_recording(slower=0.95))["warnings"]
+
+
+@pytest.mark.parametrize(("seconds", "doubted"), [(0.05, True), (1.1, False)])
+def test_a_result_below_the_roofline_is_of_another_run(seconds: float, doubted: bool, tmp_path: Path) -> None:
+    """8.03e9 parameters of 2 byte over 3.35 TB/s are 4.8 ms: 128 tokens in 50 ms were not of it."""
+    path = tmp_path / "latency.json"
+    times = {"avg_latency": seconds, "latencies": [seconds] * 3, "percentiles": {"50": seconds}}
+    path.write_text(json.dumps(times), encoding="utf-8")
+    sizes = {"batch_size": 8, "input_len": 1025, "output_len": 129}
+    answer = lv.diagnose(str(path), "llama-3.1-8b", "h100", engine="vllm", **sizes)
+    assert ["wrong chip, model, format or number of devices" in text for text in answer.warnings] == [True] * doubted
+    assert ["wrong chip" in one.text for one in answer.suspects[:1]] == [True] * doubted
+
+
 @pytest.mark.parametrize("device", ["", "planted", "../h100.yaml", "NVIDIA Something 9000", "0"])
 def test_a_device_without_a_spec_is_no_doubt(device: str) -> None:
-    assert not _diagnosed(replace(_recording(), device=device), hardware="a100")["warnings"]
+    assert not _diagnosed(replace(_recording(slower=4.0), device=device), hardware="a100")["warnings"]
 
 
 def test_operators_on_the_cpu_against_a_device_are_said() -> None:
@@ -132,7 +155,7 @@ def test_kernels_of_a_device_against_a_cpu_are_said(device: str, said: str) -> N
     cpu = {"hardware": "xeon-platinum-8480", "engine": "vllm"}
     (warning,) = _diagnosed(replace(_recording(), device=device), **cpu)["warnings"]
     assert warning.startswith(said)
-    assert not _diagnosed(replace(_recording(), on_host=True), **cpu)["warnings"]
+    assert not _diagnosed(replace(_recording(slower=20.0), on_host=True), **cpu)["warnings"]
 
 
 def test_a_smaller_model_of_the_family_is_said() -> None:

@@ -38,6 +38,13 @@ def test_q8_0_stores_everything_in_8_bits() -> None:
     assert weights("llama-2-7b", "q8_0") == matrices * 8.5 / 8 + norms * 2
 
 
+@pytest.mark.parametrize(("model", "gib"), [("gpt-oss-120b", 59.02), ("gpt-oss-20b", 11.27)])
+def test_files_of_gpt_oss_hold_experts_in_4_bits_and_all_else_in_8(model: str, gib: float) -> None:
+    """Sizes that llama-bench prints for them (https://github.com/ggml-org/llama.cpp/pull/19922), within 0.3 %."""
+    assert weights(model, "mxfp4_moe") / 2**30 == pytest.approx(gib, rel=3e-3)
+    assert weights(model, "none") / 2**30 > 1.02 * gib
+
+
 @pytest.mark.parametrize("chip", ["h100-sxm", "m2-ultra", "a6000", "mi300x"])
 def test_mixes_run_on_chips_without_6_bit_units(chip: str) -> None:
     for quantization in ("q4_k_m", "q4_k_m-a16", "q4_0"):

@@ -181,6 +181,7 @@ def _predict(found: Comparison, prices: PricedPasses, chip: Chip, followed: Sequ
         own = found.operators.setdefault(one.name, new)
         own.runs += float(np.mean(one.row.operator.runs)) * float(one.row.block.repeats) * len(one.seconds) * share
         own.predicted_s += float(one.seconds.sum()) * share
+        own.least_s += one.least_s * share
         own.low_s += float(one.low.sum()) * share
         own.high_s += float(one.high.sum()) * share
     for name in (SAMPLING, OTHER_MODELS):

@@ -13,7 +13,9 @@ from llmviewer.calibrate.diagnosis.parts import LENGTHS
 from llmviewer.calibrate.diagnosis.recording import Recording
 from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS
 from llmviewer.calibrate.diagnosis.times import MARKS, Comparison, Seen
+from llmviewer.calibrate.diagnosis.wording import told
 from llmviewer.calibrate.e2e_rows import checkpoint
+from llmviewer.calibrate.e2e_runs import POSSIBLE_SHARE
 from llmviewer.calibrate.environment import chip_name
 from llmviewer.calibrate.readers.run import BenchmarkRun
 from llmviewer.calibrate.readers.stated import Stated as StatedRun
@@ -46,7 +48,22 @@ def doubts_of(found: Comparison, recording: Recording, chosen: Configuration, st
     chip, model = chosen.chip.name, chosen.model.name
     of_chip = [*other_chip(recording.device, chip, "the recording")] or [*_other_side(recording, chip)]
     of_model = [*_other_sizes(found, model), *_other_model(found, model)]
-    return [*of_chip, *of_model, *_other_devices(recording, chosen), *_other_work(found.seen, stated)]
+    doubts = [*of_chip, *of_model, *_other_devices(recording, chosen), *_other_work(found.seen, stated)]
+    return doubts or [*_too_fast(found, chip)]
+
+
+def faster_than_possible(what: str, chip: str) -> Doubt:
+    """The doubt of a run that takes less than the roofline.  what: its time beside that of the roofline, in words."""
+    text = f"{what}, the least that {chip} can take: wrong chip, model, format or number of devices"
+    return Doubt(of=CHIP, text=text, remedy="check --hardware, MODEL, --quantization, and -tp, -pp, -dp")
+
+
+def _too_fast(found: Comparison, chip: str) -> Iterator[Doubt]:
+    """Products with weights take less than the roofline; those of experts may, as tokens that are alike share them."""
+    products = [one for one in found.operators.values() if one.least_s and one.kernels]
+    measured, least = (sum(getattr(one, name) for one in products) for name in ("measured_s", "least_s"))
+    if measured < POSSIBLE_SHARE * least:
+        yield faster_than_possible(f"products with weights take {told(measured)}, below {told(least)}", chip)
 
 
 def other_chip(device: str, chip: str, what: str) -> Iterator[Doubt]:

@@ -13,6 +13,7 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
+from llmviewer.ops.gemm import EXPERT_PREFIX
 from llmviewer.result import interval
 from llmviewer.timing.calibrated import Calibrated
 from llmviewer.timing.engine_work import FACTORS, TERMS_OUTSIDE_LAYERS
@@ -40,6 +41,14 @@ class PricedOperator:
     seconds: Array
     low: Array
     high: Array
+
+    @property
+    def least_s(self) -> float:
+        """Time of all passes on the roofline [s], of products with weights other than routed experts'; else 0."""
+        operator = self.row.operator
+        if operator.kind is not Kind.GEMM or operator.name.startswith(EXPERT_PREFIX):
+            return 0.0
+        return float(_spread(self.row.ideal.time_s, len(self.seconds)).sum()) * self.row.block.repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

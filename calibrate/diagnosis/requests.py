@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate import judge
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
-from llmviewer.calibrate.diagnosis.doubts import WORK, Doubt, doubts_of_run
+from llmviewer.calibrate.diagnosis.doubts import WORK, Doubt, doubts_of_run, faster_than_possible
 from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part
 from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.queueing import QUEUE, without_queue
@@ -19,6 +20,9 @@ from llmviewer.calibrate.diagnosis.recording import Summary
 from llmviewer.calibrate.diagnosis.slots import COMMUNICATION
 from llmviewer.calibrate.diagnosis.suspects import MOST, Suspect
 from llmviewer.calibrate.diagnosis.wording import short, told
+from llmviewer.calibrate.e2e_rows import case_of
+from llmviewer.calibrate.e2e_runs import POSSIBLE_SHARE
+from llmviewer.calibrate.lower_bound import share_of_roofline
 from llmviewer.calibrate.readers import files, torch_profiler
 from llmviewer.calibrate.readers.run import Arrivals
 from llmviewer.calibrate.readers.stated import Stated
@@ -148,6 +152,7 @@ def _diagnosis(
         for row, one in chosen
         for part in without_queue(_part(row, *one), row, arrivals if row["metric"] == "ttft_ms" else None)
     ]
+    doubts = doubts or tuple(islice(_too_fast([row for row, _ in chosen]), 1))
     parts = sorted((part for part in made if part.amount_s), key=lambda part: -abs(part.amount_s))
     measured, predicted = (sum(one[1](row, float(row[name])) for row, one in chosen) for name in ("value", "predicted"))
     first = rows[0]
@@ -168,6 +173,18 @@ def _diagnosis(
         },
         warnings=tuple(doubt.text for doubt in doubts),
     )
+
+
+def _too_fast(rows: Sequence[Row]) -> Iterator[Doubt]:
+    """The doubt of figures that are faster than the roofline of the stated run, the first of them."""
+    for row in rows:
+        if row["metric"] in KERNELS or not row.get("batch"):
+            continue
+        share = share_of_roofline(case_of(row, str(row["device"])), float(row["value"]))
+        if share > 1.0 / POSSIBLE_SHARE:
+            yield faster_than_possible(
+                f"{_metric_of(row)} is {short(share)} times as fast as the roofline", row["device"]
+            )
 
 
 def _chosen(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:

@@ -18,7 +18,7 @@ MARKS, SHAPES = "marks", "shapes"
 class OperatorTimes:
     """Times of one operator over all layers.  wait_s: idle time before its kernels.
 
-    kernels: name -> number of runs; kernel_s: name -> seconds.
+    kernels: name -> number of runs; kernel_s: name -> seconds.  least_s: on the roofline, of products with weights.
 
     kind: of the operator.  dtype: in which its matrix units compute, "" without them.  borrowed: chip on which the
     kernels of the prediction were measured, "" if it is this one.  runs: kernels that are predicted, 0 if unknown.
@@ -32,6 +32,7 @@ class OperatorTimes:
     predicted_s: float = 0.0
     low_s: float = 0.0
     high_s: float = 0.0
+    least_s: float = 0.0
     measured_s: float = 0.0
     wait_s: float = 0.0
     kernels: Counter[str] = field(default_factory=Counter)

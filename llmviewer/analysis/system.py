@@ -44,13 +44,14 @@ class AppliedTechnique:
     """A technique with the name under which results list it.
 
     make: chip -> graph pass.  explain: outcomes of its rules on the graph before the pass; None without rules.  caveat:
-    what results assume with it, in a sentence.
+    what results assume with it, in a sentence.  divides: whether it leaves one device's part of the model.
     """
 
     name: str
     make: Callable[[Chip], Pass]
     explain: Callable[[Graph, Chip], tuple[RuleOutcome, ...]] | None = None
     caveat: str = ""
+    divides: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -205,6 +206,11 @@ class System:
         for applied in self.passes:
             graph = applied.make(self.chip)(graph)
         return ran(graph)
+
+    def undivided(self) -> System:
+        """The system with the graph passes that leave the whole model on one device."""
+        kept = tuple(applied for applied in self.passes if not applied.divides)
+        return replace(self, passes=kept, parallelism=Parallelism())
 
 
 Policy: TypeAlias = Callable[[Model, System, Request, float], System]

@@ -11,7 +11,7 @@ from llmviewer.api.trials import changed, tried
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.planning.advise_goal import Goal
-from llmviewer.planning.advise_trials import DEVICE_OPTIONS, Choice, choices, larger_batches, smaller_batches
+from llmviewer.planning.advise_trials import DEVICE_OPTIONS, Choice, choices, larger_batches, plans, smaller_batches
 from llmviewer.result.result import Result
 from llmviewer.result.verdict import Change
 
@@ -23,13 +23,17 @@ MOST_STEPS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """A run with its result, from which changes start.  most_devices: those of a change; None: as many as are tried."""
+    """A run with its result, from which changes start.
+
+    most_devices: those of a change; None: as many as are tried.  steps: changes that were made to the run as asked.
+    """
 
     goal: Goal
     configuration: Configuration
     request: Request
     result: Result
     most_devices: int | None = None
+    steps: int = 0
 
     @property
     def devices(self) -> int:
@@ -59,6 +63,7 @@ class Run:
     def _choices(self) -> Iterator[Choice]:
         """Values to try; the batch is part of the question unless throughput is, or the run misses something."""
         yield from choices(self.configuration, self.result)
+        yield from plans(self.configuration, self.result) if self.steps == 0 else ()
         if "tokens_per_s" in self.goal.metric.name:
             yield from larger_batches(self.request, self.result)
         if not self.goal.holds(self.result):
@@ -67,7 +72,7 @@ class Run:
     def after(self, change: Change) -> Run:
         """The run with a change."""
         configuration, request = changed(self.configuration, self.request, change.words)
-        return replace(self, configuration=configuration, request=request, result=change.result)
+        return replace(self, configuration=configuration, request=request, result=change.result, steps=self.steps + 1)
 
 
 def _is_defined(goal: Goal, result: Result) -> bool:

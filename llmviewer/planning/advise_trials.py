@@ -18,8 +18,14 @@ from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
 #: Most prompt tokens of one prefill pass that are tried.
 CHUNKS = (512, 2048, 8192)
-#: Shares of the weights that the host stores, where a run does not fit or offloads already.
-SHARES = ("none", "weights=0.25", "weights=0.5", "weights=0.75", "weights=1")
+#: Shares of the weights that the host stores, where a run does not fit or offloads already: copied to the device, or
+#: multiplied by the host.
+SHARES = (
+    "none",
+    *(f"weights={share}{by}" for share in ("0.25", "0.5", "0.75", "1") for by in ("", ",compute=host")),
+)
+#: Plans of FlexGen, which search the shares themselves: tried on the run as asked alone, since each takes a second.
+PLANS = ("flexgen", "flexgen,compute=host")
 #: Kernels that are tried where no engine has its own.
 KERNELS = {"fusion": "all", "attention": "flash-decoding"}
 NO_ENGINE = "kernels"
@@ -41,11 +47,21 @@ def choices(configuration: Configuration, result: Result) -> Iterator[Choice]:
     if configuration.model.checkpoint is as_built:  # a quantized checkpoint has no weights of 16 bits to convert
         yield from weights
     yield from cache
-    if not result.fits or not _is_default(configuration, "offload"):
+    if _offloads(configuration, result):
         yield from (("offload", share) for share in SHARES)
     yield from _tensor_groups(configuration)
     if float(result.memory["total_bytes"]) > MULTIPLES[-1] * float(result.memory["budget_bytes"]):
         yield PIPELINE
+
+
+def plans(configuration: Configuration, result: Result) -> Iterator[Choice]:
+    """Plans that search the shares of offloading themselves."""
+    yield from (("offload", plan) for plan in PLANS if _offloads(configuration, result))
+
+
+def _offloads(configuration: Configuration, result: Result) -> bool:
+    """Whether a run does not fit, or offloads already."""
+    return not result.fits or not _is_default(configuration, "offload")
 
 
 def larger_batches(workload: Request, result: Result) -> Iterator[Choice]:

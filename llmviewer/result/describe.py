@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import decode
@@ -14,6 +15,9 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.ops.attention import ROW_BLOCKS
+
+#: Key of the growth of the cache while no window is full.
+PER_TOKEN = "kv_cache_bytes_per_token"
 
 
 def number(value: Count | None) -> int | float | None:
@@ -40,7 +44,7 @@ def cache_growth(graph: Graph) -> dict[str, int | float | None]:
             beyond += added if state.window == np.inf else 0.0
             fixed += state.per_sequence * state.dtype.bytes * block.repeats
     return {
-        "kv_cache_bytes_per_token": number(token),
+        PER_TOKEN: number(token),
         "kv_cache_bytes_per_token_beyond_windows": number(beyond),
         "state_bytes_per_sequence": number(fixed),
         **({"cross_cache_bytes_per_input_token": number(of_input)} if of_input else {}),
@@ -55,8 +59,15 @@ def weight_formats(graph: Graph) -> dict[str, int | float | None]:
     return {name: number(stored[name]) for name in sorted(stored, key=lambda name: -stored[name])}
 
 
+def whole_graph(analysis: Analysis, own: Graph) -> Graph:
+    """The graph of the whole model after all passes, however many devices share it.  own: the graph of one device."""
+    if analysis.system.parallelism.devices == 1:
+        return own
+    return analysis.system.undivided().prepared(analysis.model.graph(decode(1.0, 0.0)))
+
+
 def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:
-    """The model object.  graph: the graph after passes; by default that of the unmodified model."""
+    """The model object.  graph: of the whole model after passes; by default that of the unmodified model."""
     graph = graph or model.graph(decode(1.0, 0.0))
     return {
         "name": model.name,

@@ -14,6 +14,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import SOURCE as SET
+from llmviewer.result import basis
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
 from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT
@@ -31,20 +32,22 @@ UNCOMPILED = (
     "https://github.com/vllm-project/vllm-omni/issues/7960"
 )
 
+#: Origin of ideal times.
+SHEET = "roofline of the data sheet, a lower bound"
 HYPOTHETICAL_NOTE = "hypothetical chip: kernels reach the same share of the new figures as of the real ones"
 
 #: How draft tokens choose experts with the popularity of a preset.
 RELATED_NOTE = f"experts: a draft token has {SERVED_REPEAT:.0%} of its experts in common with the one before it"
 
 
-def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]]) -> dict[str, Any]:
+def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]], point: int) -> dict[str, Any]:
     """The provenance object of one point.  chip: the chip of this point.  fusions: rows of the fusion report."""
     calibration = analysis.calibration
     return {
         "llmviewer": __version__,
         "model": analysis.model.source,
         "hardware": chip.path,
-        "times": "roofline of the data sheet, a lower bound" if calibration is None else calibration.summary(),
+        "times": SHEET if calibration is None else basis.summary(analysis, calibration, point),
         "figures": sources(chip),
         "assumed": [
             *_memory(analysis, chip),
@@ -62,14 +65,16 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
     }
 
 
-def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
+def efficiency_object(analysis: Analysis, kind: str, point: int) -> dict[str, Any]:
     """The efficiency object: ideal, or calibrated with profile, engine and kernels.  kind: as given by the user."""
     calibration = analysis.calibration
     if calibration is None:
         bounds = {"bounds_all_chunks": True} if analysis.bounds_all_chunks else {}
         return {"kind": kind, "profile": None, **bounds}
     kernels = {key: found.to_dict() for key, found in calibration.selected.items()}
-    return {"kind": kind, "profile": calibration.profile, "engine": analysis.system.engine.name, "kernels": kernels}
+    shares = basis.time_by_basis(analysis, calibration, point)
+    known = {"profile": calibration.profile, "engine": analysis.system.engine.name, "time_by_basis": shares}
+    return {"kind": kind, **known, "kernels": kernels}
 
 
 def _memory(analysis: Analysis, chip: Chip) -> list[str]:

@@ -13,9 +13,9 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.engine_limits import at_start
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.result import provenance, stages
+from llmviewer.result import describe, provenance, stages
 from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
-from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
+from llmviewer.result.describe import number
 from llmviewer.result.fusion_report import fusion_outcomes
 from llmviewer.result.memory_items import memory_items
 from llmviewer.result.stages import request_at, system_at, value_at
@@ -132,8 +132,8 @@ class Result:
         return {
             "schema": lambda: SCHEMA,
             "warnings": lambda: list(self.warnings),
-            "model": lambda: model_object(self.analysis.model, graph),
-            "hardware": lambda: hardware_object(chip),
+            "model": lambda: describe.model_object(self.analysis.model, describe.whole_graph(self.analysis, graph)),
+            "hardware": lambda: describe.hardware_object(chip),
             "workload": lambda: self._workload(point),
             "generation": lambda: self._generation(point),
             "batching": lambda: self.analysis.system.batching.name,
@@ -142,9 +142,9 @@ class Result:
             "passes": lambda: [applied.name for applied in self.analysis.system.passes],
             "fusions": lambda: fusions,
             "early_exit": lambda: self._early_exit(point),
-            "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency),
-            "roofline": lambda: roof_object(chip, self.analysis.compute_dtype(point)),
-            "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions),
+            "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency, point),
+            "roofline": lambda: describe.roof_object(chip, self.analysis.compute_dtype(point)),
+            "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions, point),
             "stages": lambda: {name: self.stage(name, point) for name in STAGES},
             "memory": lambda: self.memory_at(point),
             "metrics": lambda: self.metrics(point),
@@ -195,7 +195,7 @@ class Result:
         """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""
         import pandas as pd
 
-        return pd.DataFrame(roofs(self.analysis.system.chip))
+        return pd.DataFrame(describe.roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str | None:
         return None if (view := type(self).notebook_view) is None else view(self)
@@ -267,6 +267,9 @@ class Result:
             **{name: number(size) for name, size in largest.items()},
             "cuda_graphs_bytes": number(value_at(memory.cuda_graphs_bytes, point)),
             **{k: number(v) if isinstance(v, float) else v for k, v in at_start(model, system, here).items()},
+            "kv_cache_bytes_per_token_per_device": describe.cache_growth(self.analysis.evaluation.graph)[
+                describe.PER_TOKEN
+            ],
             "items": memory_items(model, system, here),
             **limits.assumptions(model, system, self.token_budget),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -117,6 +117,14 @@ class Calibrated:
         """The fit of an operator's first family, under which interval errors are grouped."""
         return self.select_fit(families_of(operator)[0], operator)
 
+    def fit_in(self, operator: Operator, at: Callable[[Count], float]) -> SelectedFit:
+        """The fit of an operator in the passes of a stage: attention that decodes is of another family.
+
+        at: a count of all passes -> that of the stage.
+        """
+        names = families_of(operator)
+        return self.select_fit(names[-1 if at(_decode_mask(operator)) > 0.0 else 0], operator)
+
     def _search(self, family: str, variant: str) -> SelectedFit:
         fit = self._own_family(family, variant) or self._last_resort(family, variant)
         if fit is not None:
@@ -167,17 +175,6 @@ class Calibrated:
         if self.fitted:
             return "fitted"
         return "transferred" if self.maker == profiles.MEASURED_MAKER else "afar"
-
-    def summary(self) -> str:
-        """One line about the origin of the times."""
-        measured = any(found.chip == self.chip for found in self.selected.values())
-        donors = ", ".join(sorted({found.chip for found in self.selected.values() if found.chip != self.chip}))
-        if not donors:
-            return f"kernels measured on {self.chip}" if measured else ""
-        borrowed = f"efficiencies borrowed from {donors}, intervals widened"
-        if measured:
-            return f"kernels measured on {self.chip}; other kernels: {borrowed}"
-        return f"kernels not measured on this chip; {borrowed}"
 
     def assumptions(self) -> list[str]:
         """Kernels without a fit in the user's profile or on any similar chip, and the constants used for them."""

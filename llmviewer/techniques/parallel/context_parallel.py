@@ -188,7 +188,7 @@ def _make(text: str) -> Change:
             near = max(1.0, float(np.floor(chip.near / system.parallelism.tensor)))
             return context_parallel(devices, near, through_host=chip.through_host)
 
-        applied = AppliedTechnique(name=f"context_parallel({devices})", make=make)
+        applied = AppliedTechnique(name=f"context_parallel({devices})", make=make, divides=True)
         split = with_parallelism(system, replace(system.parallelism, context=devices))
         return replace(split, passes=(*split.passes, applied))
 

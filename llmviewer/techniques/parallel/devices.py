@@ -36,7 +36,7 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
     texts = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     chip = system.chip
     sharding = Sharding(**sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host)
-    applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding))
+    applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding), divides=True)
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 

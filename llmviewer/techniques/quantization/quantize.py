@@ -9,6 +9,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
 from llmviewer.formats.cache import with_cache
 from llmviewer.formats.linear import Format, in_dtype, with_formats
+from llmviewer.ops.gemm import EXPERT_PREFIX
 
 #: Operator of the head, and the weight of the table of tokens.
 HEAD, TABLE = "lm_head", "embedding.weight"
@@ -20,8 +21,9 @@ class QuantizationScheme:
 
     name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
     the width of a head.  values: format of the cached values, where it is not that of the keys.  embedding, head:
-    stored formats of the table of tokens and of lm_head (one tied table: the head's).  kept: names of linear layers
-    that keep the checkpoint's format.  caveat: what a prediction with the formats alone leaves out, in a sentence.
+    stored formats of the table of tokens and of lm_head (one tied table: the head's).  experts: format of routed
+    experts, where it is not that of the weights.  kept: names of linear layers that keep the checkpoint's format.
+    caveat: what a prediction with the formats alone leaves out, in a sentence.
     """
 
     name: str
@@ -31,13 +33,14 @@ class QuantizationScheme:
     values: Dtype | None = None
     embedding: Dtype | None = None
     head: Dtype | None = None
+    experts: Dtype | None = None
     kept: tuple[str, ...] = ()
     caveat: str = ""
 
     @property
     def is_of_products(self) -> bool:
         """Whether it sets formats of weights and inputs of linear layers alone."""
-        others = (self.cache, self.values, self.embedding, self.head)
+        others = (self.cache, self.values, self.embedding, self.head, self.experts)
         return not self.kept and all(one is None for one in others)
 
 
@@ -58,7 +61,9 @@ def quantize(scheme: QuantizationScheme, own: Mapping[str, QuantizationScheme] |
 
     def format_of(operator: Operator) -> Format:
         one = (own or {}).get(operator.name, scheme)
-        return Format() if operator.name in one.kept else Format(weights=one.weights, activations=one.activations)
+        routed = one.experts if operator.name.startswith(EXPERT_PREFIX) else None
+        own_format = Format(weights=routed or one.weights, activations=one.activations)
+        return Format() if operator.name in one.kept else own_format
 
     def change(block: Block) -> Block:
         if block.is_layer and (own or scheme.weights or scheme.activations):  # embeddings and head keep their dtype
