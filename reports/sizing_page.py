@@ -114,6 +114,8 @@ def _header(answer: dict[str, Any]) -> Facts:
         f"output {fmt.whole(round(request['output_len']))} tokens in the mean"
     )
     spare = f"; {request['spare']} spare" if request["spare"] else ""
+    if request["confidence"]:
+        bounds.append(f"with probability {request['confidence']:g}")
     return Facts(
         lines=(
             ("Model", request["model"]),
@@ -144,10 +146,8 @@ def _configurations(answer: dict[str, Any]) -> Table:
     hidden = _hidden(answer["configurations"])
     shown = [(column, cell) for column, cell in columns if column.title not in hidden]
     rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
-    note = (
-        "simulated, ≈: in the steady state; $/Mtok divides the cost between prompts and answers by their time; "
-        "head-room: further rate within the limits"
-    )
+    steady = not all(one["simulated"] for one in answer["configurations"])
+    note = "simulated; ≈: in the steady state" if steady else "simulated"
     return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
 
 
@@ -207,8 +207,8 @@ def _front(answer: dict[str, Any]) -> Table:
     )
     against = "$/h" if answer["request"]["front"] == "usd" else "GPUs"
     note = (
-        f"{len(points)} points within the limits of which none is worse in both tok/s/user and {against}; in the steady"
-        " state but for the best configuration"
+        f"{len(points)} points, none worse in both tok/s/user and {against}; all hold in simulation; no fleet is beyond"
+        " twice the winner"
     )
     return Table(columns=heads, rows=tuple(rows), title="Pareto front", note=note)
 
@@ -245,16 +245,19 @@ def _autoscaling(found: dict[str, float]) -> Facts:
 
 def _sensitivity(answer: dict[str, Any]) -> Facts:
     names = {
-        "input_len": ("Input length", "requests/s at the limits"),
-        "output_len": ("Output length", "requests/s at the limits"),
-        "request_rate": ("Rate", "replicas needed"),
+        "input_len": ("Input length", "highest rate", fmt.per_second, " requests/s"),
+        "output_len": ("Output length", "highest rate", fmt.per_second, " requests/s"),
+        "request_rate": ("Rate", "replicas needed", fmt.whole, ""),
     }
-    lines = []
-    for name, (label, unit) in names.items():
+    room, lines = answer["best"]["head_room"], list[tuple[str, str]]()
+    if room is not None:
+        rate = answer["request"]["request_rate"] * (1.0 + room)
+        lines.append(("Head-room", f"{fmt.percent(room)}: the highest rate is {fmt.per_second(rate)} requests/s"))
+    for name, (label, figure, text, unit) in names.items():
         if name in answer["sensitivity"]:
             changes = answer["sensitivity"][name]
-            told = ", ".join(f"{change}: {fmt.per_second(value)}" for change, value in changes.items())
-            lines.append((label, f"{told} {unit}"))
+            told = ", ".join(f"{text(value)}{unit} at {change}" for change, value in changes.items())
+            lines.append((label, f"{figure} {told}"))
     return Facts(title="Sensitivity of the winner", lines=tuple(lines))
 
 

@@ -12,6 +12,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli.load_options import with_declared
 from llmviewer.cli.output import write
 from llmviewer.cli.progress import progress
+from llmviewer.core.errors import UserError
 from llmviewer.planning.call import chips_of, size
 from llmviewer.planning.manifests import ENGINES, check_target
 from llmviewer.planning.manifests import emit as manifest
@@ -90,7 +91,7 @@ def command(
     names = [name.strip() for name in hardware.split(",")]
     kind = views.check_output(format, output, (model, *names))
     if emit:
-        check_target(emit)
+        _check_emit(emit, format, options)
     with progress(2 * len(chips_of(hardware))) as advance:
         made = size(model, hardware, advance=advance, price=price, **own, **options)
     if emit and made.best is not None:
@@ -98,6 +99,15 @@ def command(
         return 0
     views.show(_views(made, explain=explain), kind, output)
     return 0 if made.best else 1
+
+
+def _check_emit(target: str, format: str, options: dict[str, Any]) -> None:  # noqa: A002
+    """Raise UserError for an unknown target of a manifest and for options that it cannot follow."""
+    check_target(target)
+    if format:
+        raise UserError(f"--emit {target} prints a manifest; remove --format")
+    if options.get("efficiency") == "ideal":
+        raise UserError(f"--emit {target} launches an engine, and ideal times have none; remove --efficiency ideal")
 
 
 def _campaign(model: str, hardware: str, options: dict[str, Any], folder: str, scheduler: str) -> int:

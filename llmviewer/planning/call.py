@@ -13,6 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.parsing import duration
 from llmviewer.planning import options as declared
 from llmviewer.planning.autoscaling import gpu_hours
+from llmviewer.planning.capacities import capacity_notes, with_searched_rates
 from llmviewer.planning.choices import Choice, order_of
 from llmviewer.planning.first_floor import ChipScreen, screen_chip
 from llmviewer.planning.fronts import front_of, steady_choices
@@ -48,24 +49,39 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
     screens = screens_of(asked, advance)
     _check_space(screens)
     tried = tried_on(asked, screens, advance)
-    choices = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
+    choices = _ordered(asked, [one for each in tried for one in each.choices])
     best = _best_of_each_chip(choices)
     best += steady_choices(asked, screens, {each.hardware for each in tried})
+    front, runs = front_of(asked, screens, choices, best[0] if best else None)
     held = {one.hardware for one in best}
     rejected = [_rejection(one, tried) for one in screens if one.hardware not in held]
     return Sizing(
         question=asked,
         choices=tuple(best),
-        front=front_of(asked, [point for one in screens for point in one.front], best[0] if best else None),
+        front=front,
         rejected=tuple(sorted((one for one in rejected if one is not None), key=lambda one: one.hardware)),
         searched=sum(one.points for one in screens),
         structures=sum(len(one.structures) for one in screens),
-        simulated=sum(one.runs for one in tried),
+        simulated=sum(one.runs for one in tried) + runs,
         sensitivity=sensitivity(asked, best[0]) if best else {},
         runner_up=next((one for one in choices if one is not best[0]), None) if best else None,
         scaling=_scaling(asked, best[0]) if best else None,
-        notes=tuple(asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today())),
+        notes=(
+            *(capacity_notes(asked, best[0]) if best else ()),
+            *asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today()),
+        ),
     )
+
+
+def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
+    """Configurations that hold, best first, the best of each chip and the runner-up with their highest rates."""
+    order = order_of(asked.objective)
+    if asked.objective == "usd-per-token":  # at full load
+        return sorted(with_searched_rates(asked, choices), key=order)
+    found = sorted(choices, key=order)
+    shown = [*_best_of_each_chip(found), *found[1:2]]
+    searched = with_searched_rates(asked, [one for one in found if one in shown])
+    return sorted([*searched, *(one for one in found if one not in shown)], key=order)
 
 
 def chips_of(hardware: Any) -> tuple[Any, ...]:
@@ -136,11 +152,11 @@ def _rejection(one: ChipScreen, tried: Sequence[Tried]) -> Rejection | None:
 
 def _scaling(asked: Question, best: Choice) -> dict[str, float] | None:
     """GPU hours of an autoscaler with the replicas of the best configuration."""
-    if asked.words["autoscale"] is None or not best.capacity:
+    if asked.words["autoscale"] is None or not best.highest_rate:
         return None
     window_s, start_up_s = (duration(name, asked.words[name]) for name in ("autoscale", "start_up"))
     needed = best.replicas - (best.spare if len(best.parts) == 1 else 0)
-    return gpu_hours(asked.traffic, best.capacity / needed, best.devices_needed // needed, window_s, start_up_s)
+    return gpu_hours(asked.traffic, best.highest_rate / needed, best.devices_needed // needed, window_s, start_up_s)
 
 
 def _sign() -> None:

@@ -22,8 +22,9 @@ class Choice:
 
     options: words of `simulate`.  devices, replicas: spare ones included.  rate: of one replica without them [1/s].
     ttft_s, tpot_s, e2e_s: the limited statistics [s].  probability: that all limits hold, by the calibration's errors;
-    None for ideal times.  capacity: highest rate of the replicas within the limits in the steady state, below that for
-    which the simulation took one more replica [1/s].  prompt_share: of the time of the devices.  simulated: False for
+    None for ideal times.  capacity: highest rate of the replicas within the limits in the steady state [1/s].
+    searched_rate: that of one simulated server, found by simulations as `simulate --find-rate` does [1/s]; None where
+    it was not searched.  prompt_share: of the time of the devices.  simulated: False for
     points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with their replicas, for the
     capacity under other loads.  ratios: metric -> bounds over value by level, from the calibration; empty for ideal
     times and the steady state.
@@ -44,6 +45,7 @@ class Choice:
     spare: int
     output_len: float
     input_len: float
+    searched_rate: float | None = None
     probability: float | None = None
     usd_per_hour: float | None = None
     price: Mapping[str, Any] | None = None
@@ -67,6 +69,23 @@ class Choice:
         return self.devices - sum(self.spare * part.screened.devices for part, _ in self.parts)
 
     @property
+    def servers(self) -> int:
+        """Replicas that share the load; 1 for two pools."""
+        return self.replicas - self.spare if len(self.parts) == 1 else 1
+
+    @property
+    def in_a_server(self) -> int:
+        """Replicas that one simulation of this configuration has: all of them for a trace, else one."""
+        return int(self.options.get("replicas", 1))
+
+    @property
+    def highest_rate(self) -> float:
+        """The highest rate of all replicas within the limits [1/s]: searched, else that of the steady state."""
+        if self.searched_rate is None:
+            return self.capacity
+        return self.searched_rate * self.servers / self.in_a_server
+
+    @property
     def usd_per_token(self) -> float | None:
         """Dollars per output token at the asked rate, input included."""
         return None if self.usd_per_hour is None else self.usd_per_hour / 3600.0 / self.tokens_per_s
@@ -74,15 +93,15 @@ class Choice:
     @property
     def usd_per_token_full(self) -> float | None:
         """Dollars per output token at the highest rate within the limits."""
-        if self.usd_per_hour is None or not self.capacity:
+        if self.usd_per_hour is None or not self.highest_rate:
             return None
-        return self.usd_per_hour / 3600.0 / (self.capacity * self.output_len)
+        return self.usd_per_hour / 3600.0 / (self.highest_rate * self.output_len)
 
     @property
     def head_room(self) -> float | None:
-        """The highest rate within the limits over the asked one, less 1."""
+        """The highest rate within the limits over the asked one, less 1; None where it was not searched."""
         asked = self.tokens_per_s / self.output_len
-        return self.capacity / asked - 1.0 if self.capacity else None
+        return None if self.searched_rate is None else self.highest_rate / asked - 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """The CONFIGURATION object of the JSON schema."""
@@ -108,6 +127,7 @@ class Choice:
             "joules_per_output_token": self.joules_per_output_token,
             **self._carbon(),
             "price": None if self.price is None else dict(self.price),
+            "max_request_rate_per_server": self.searched_rate,
             "head_room": self.head_room,
             "simulated": self.simulated,
         }
@@ -182,7 +202,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         options=answer.words,
         rate=answer.rate,
         tokens_per_s=rate * workload.output_len,
-        capacity=max(min(capacity_of(parts, workload), rate * _beyond(asked, parts)), rate),
+        capacity=max(capacity_of(parts, workload), rate),
         prompt_share=_prompt_share(parts),
         spare=spare,
         output_len=workload.output_len,
@@ -210,13 +230,6 @@ def capacity_of(parts: tuple[Part, ...], workload: Workload) -> float:
     """The highest rate of these pools within the limits in the steady state [1/s]: that of the slower pool."""
     works = (workload,) if len(parts) == 1 else (of_prompts(workload), of_answers(workload))
     return min(capacity(part.screened, work) * count for (part, count), work in zip(parts, works, strict=True))
-
-
-def _beyond(asked: Question, parts: tuple[Part, ...]) -> float:
-    """Bound of the highest rate over the asked one: with one replica fewer the limits did not hold."""
-    if asked.objective == "latency":  # as many replicas as allowed, not as few as hold
-        return float("inf")
-    return min((count / (count - 1.0) for _, count in parts if count > 1), default=float("inf"))
 
 
 def _prompt_share(parts: tuple[Part, ...]) -> float:

@@ -11,7 +11,7 @@ from llmviewer.planning.gates import Gate
 from llmviewer.planning.late_gates import late_gate
 from llmviewer.planning.options import STEP_LIMITS, Question
 from llmviewer.planning.pools import Pair, pairs
-from llmviewer.planning.screen import Candidate, Screened, candidates, fastest, front, screened
+from llmviewer.planning.screen import Candidate, Screened, candidates, fastest, screened
 from llmviewer.planning.space import Refusal, structures
 
 #: Points of one structure that are kept for simulation, and pairs of pools of a chip.
@@ -31,7 +31,6 @@ class ChipScreen:
     hardware: str
     structures: tuple[Screened, ...]
     ordered: tuple[Candidate | Pair, ...]
-    front: tuple[Candidate, ...]
     gates: tuple[Gate, ...]
     points: int
 
@@ -55,7 +54,6 @@ def screen_chip(asked: Question, hardware: Any) -> ChipScreen:
         hardware=str(hardware),
         structures=tuple(made),
         ordered=tuple(found),
-        front=tuple(point for each in made for point in front(each, asked.workload, asked.bounds)),
         gates=tuple(gates),
         points=sum(each.points(asked.bounds) for each in made),
     )

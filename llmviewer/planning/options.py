@@ -14,7 +14,7 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.planning.prices import KINDS, PriceList, price_list
 from llmviewer.planning.screen import Bounds
-from llmviewer.planning.space import SEARCHED
+from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation import options as load
@@ -36,6 +36,8 @@ FRONTS = ("gpus", "usd")
 BATCHINGS = ("continuous", "disaggregated")
 #: Options of a load that a sizing chooses itself or that make no steady load.
 NOT_OF_A_SIZING = ("concurrency", "burst", "pools", "replicas", "find_rate", "replications")
+#: Options of which one says when requests arrive.
+RATES = ("request_rate", "rate_curve", "trace")
 #: Limits of the engine on a step, searched unless the user lists values.
 STEP_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
@@ -54,7 +56,7 @@ SIZE: Mapping[str, LoadOption] = {
     "objective": _text(f"The least of: {', '.join(OBJECTIVES)}.", "usd"),
     "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", "rented"),
     "owned": _text("Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
-    "confidence": _number("Least probability that all limits hold, such as 0.9 (default: the prediction holds)."),
+    "confidence": _number("Least probability that all limits hold; 0: the prediction alone has to hold.", 0.9),
     "spare": LoadOption(kind=LoadKind.WHOLE, help="Replicas beyond those needed (N + 1: 1).", default=0),
     "front": _text(
         "What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).", "gpus"
@@ -106,6 +108,8 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
             raise UserError(f"size chooses the server and the load arrives at a rate; remove {name}")
     words = {name: _checked(name, one, options.get(name, one.default)) for name, one in SIZE.items()}
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
+    if not any(loads[name] for name in RATES):
+        raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
     lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, "price"}})
     traffic = load.traffic_of(loads)
     workload = _workload(traffic, loads)
@@ -127,9 +131,7 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         lists=lists,
         traffic=traffic,
         workload=workload,
-        load=Load(
-            words=given, rate=rate, confidence=words["confidence"] or 0.0, widest=words["objective"] == "latency"
-        ),
+        load=Load(words=given, rate=rate, confidence=words["confidence"], widest=words["objective"] == "latency"),
         bounds=Bounds(
             devices=words["max_gpus"] or np.inf,
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
@@ -147,10 +149,14 @@ def _prices(words: Mapping[str, Any], given: Sequence[str], hardware: Sequence[A
 
 
 def _checked(name: str, option: LoadOption, value: Any) -> Any:
-    if name == "spare" and value is not None:
+    if value is None:
+        return option.default
+    if name == "spare":
         return arguments.whole_number(name, value, minimum=0)
+    if name == "confidence" and str(value) in ("0", "0.0"):
+        return 0.0
     found = load.checked_value(name, option, value)
-    if name == "confidence" and found is not None:
+    if name == "confidence":
         return arguments.fraction(name, found)
     allowed = {"objective": tuple(OBJECTIVES), "front": FRONTS}.get(name)
     if allowed and found not in allowed:
@@ -179,12 +185,14 @@ def _lists(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         values = tuple(value) if several else tuple(_split(name, value))
         if not values:
             raise UserError(f"{name} has no values; give at least one")
-        found[name] = tuple(_whole(name, one) for one in values) if name in STEP_LIMITS else values
+        if name in (*STEP_LIMITS, *LAYOUT):
+            values = tuple(_whole(name, one) for one in values)
+        found[name] = values
     return found
 
 
 def _whole(name: str, value: Any) -> int:
-    """A limit of a step: a whole number from 1 on."""
+    """A limit of a step or the size of a group: a whole number from 1 on."""
     return arguments.whole_number(name, arguments.parse_size(value) if isinstance(value, str) else value, minimum=1)
 
 

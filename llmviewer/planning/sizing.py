@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.planning.capacities import simulated_words
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.gates import Gate
 from llmviewer.planning.manifests import launch
@@ -113,6 +114,7 @@ class Sizing:
                 {"metric": one.metric, "statistic": one.statistic, "limit_s": one.seconds} for one in workload.limits
             ],
             **finite,
+            "confidence": asked.words["confidence"],
             "objective": asked.objective,
             "front": asked.words["front"],
             "price_kind": asked.prices.kind,
@@ -147,11 +149,7 @@ def _bounds(asked: Question) -> dict[str, float]:
 
 def command(asked: Question, one: Choice) -> str:
     """`llmviewer simulate ...` of one replica under its share of the load; of a trace, of all replicas."""
-    words: dict[str, Any] = {"hardware": one.hardware.split("+")[0], **one.options}
-    if asked.load.rate is not None:
-        words["request_rate"] = repr(one.rate)
-    words |= asked.load.words
-    options = [part for name, value in words.items() for part in _option(name, value)]
+    options = [part for name, value in simulated_words(asked, one).items() for part in _option(name, value)]
     return shlex.join(["llmviewer", "simulate", asked.model_name, *options])
 
 

@@ -31,7 +31,7 @@ def waterfall(best: Choice, other: Choice) -> dict[str, Any]:
 def _factors(one: Choice, *, priced: bool) -> dict[str, float]:
     """Factors of a configuration's cost."""
     rate = one.tokens_per_s / one.output_len
-    exact = rate * one.devices_needed / one.capacity
+    exact = rate * one.devices_needed / one.highest_rate
     price = {"price of a device": one.usd_per_hour / one.devices} if priced and one.usd_per_hour else {}
     return {**price, "devices at full load": exact, "whole replicas and spare ones": one.devices / exact}
 

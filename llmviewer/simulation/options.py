@@ -43,7 +43,7 @@ def _whole(summary: str, default: int | None = None) -> LoadOption:
     return LoadOption(kind=LoadKind.WHOLE, help=summary, default=default)
 
 
-#: Numbers of options are above this, or they are typing errors.
+#: Numbers of options are at least this, or they are typing errors.
 LEAST = 1e-9
 #: Options that say when requests arrive; one of them is needed.
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
@@ -88,8 +88,8 @@ def checked_value(name: str, option: LoadOption, value: Any) -> Any:
         return arguments.switch(name, value)
     if option.kind is LoadKind.NUMBER:
         number = arguments.parse_number(value) if isinstance(value, str) else value
-        if isinstance(number, str) or not arguments.is_number(number) or not LEAST < number < float("inf"):
-            raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0")
+        if isinstance(number, str) or not arguments.is_number(number) or not LEAST <= number < float("inf"):
+            raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0, at least {LEAST:g}")
         return float(number)
     return str(value) if arguments.is_number(value) else arguments.path_or_name(name, value)
 

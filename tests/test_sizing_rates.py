@@ -1,0 +1,167 @@
+"""What a sizing says of its load: highest rates as the search finds them, a front that holds, a warning when full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import log
+from typing import Any
+
+import pytest
+
+import llmviewer as lv
+from llmviewer.cli import main
+from llmviewer.planning.capacities import Bracket, capacity_notes, highest, scaled_text, simulated_words
+from llmviewer.planning.sizing import Sizing
+from llmviewer.simulation.rate_search import TOLERANCE
+
+#: One replica of several; all of its own length; two pools; a chip whose runs are cut by their number of requests.
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "replicas": {
+        "model": "llama-3.1-8b", "hardware": "l40s", "request_rate": 10, "input_len": 1000, "output_len": 200,
+        "ttft": "p99:1s", "tpot": "p99:50ms", "batching": "continuous", "quantization": "fp8", "kv_cache_dtype": "auto",
+        "tensor_parallel_size": "1", "requests": 3000,
+    },
+    "distributions": {
+        "model": "llama-3.1-8b", "hardware": "a100-80gb-sxm", "request_rate": 5, "e2e": "p95:20s", "requests": 2000,
+        "input_len": "lognormal,mean=2000,cv=0.5", "output_len": "uniform,low=100,high=500", "batching": "continuous",
+    },
+    "pools": {
+        "model": "llama-3.1-8b", "hardware": "h100", "request_rate": 30, "input_len": 2000, "output_len": 200,
+        "ttft": "p99:500ms", "tpot": "p99:15ms", "batching": "disaggregated", "quantization": "fp8", "requests": 2000,
+        "confidence": 0,
+    },
+    "small": {
+        "model": "llama-3.2-1b", "hardware": "h100,l40s", "request_rate": 60, "input_len": 1000, "output_len": 200,
+        "ttft": "p99:300ms", "tpot": "p99:15ms", "requests": 600,
+    },
+}  # fmt: skip
+
+
+@cache
+def sized(name: str) -> Sizing:
+    return lv.size(**QUESTIONS[name])
+
+
+def found_rate(words: dict[str, Any], model: str) -> float:
+    found = lv.simulate(model, find_rate=True, **words).max_request_rate
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_head_room_is_what_find_rate_finds_with_the_same_options(name: str) -> None:
+    made = sized(name)
+    best = made.best
+    assert best is not None and best.head_room is not None
+    expected = found_rate(simulated_words(made.question, best), made.question.model_name)
+    told = made.to_dict()["best"]["max_request_rate_per_server"]
+    assert told == pytest.approx(expected, rel=TOLERANCE)
+    # every server gets the same share of the load
+    asked = made.question.workload.rate
+    assert best.head_room == pytest.approx(told * best.servers / asked - 1.0)
+
+
+@pytest.mark.parametrize("name", ["replicas", "distributions", "pools"])
+@pytest.mark.parametrize(("change", "factor"), [("-25 %", 0.75), ("+25 %", 1.25)])
+def test_rates_with_other_lengths_are_what_find_rate_finds(name: str, change: str, factor: float) -> None:
+    made = sized(name)
+    best = made.best
+    assert best is not None
+    for option in ("input_len", "output_len"):
+        words = simulated_words(made.question, best)
+        words[option] = scaled_text(str(words[option]), factor)
+        expected = found_rate(words, made.question.model_name)
+        assert made.sensitivity[option][change] / best.servers == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_replicas_at_another_rate_are_those_of_a_sizing_at_that_rate() -> None:
+    made = sized("replicas")
+    best = made.best
+    assert best is not None
+    for change, factor in (("-25 %", 0.75), ("+25 %", 1.25)):
+        again = lv.size(**{**QUESTIONS["replicas"], "request_rate": 10 * factor}, max_num_seqs="256").best
+        assert again is not None
+        assert made.sensitivity["request_rate"][change] == again.replicas
+
+
+def test_lengths_are_scaled_by_their_tokens_alone() -> None:
+    assert scaled_text("2000", 0.75) == "1500"
+    assert scaled_text("2k", 0.5) == "1000"
+    assert scaled_text("1", 0.75) == "1"  # no request is empty
+    assert scaled_text("lognormal,mean=2000,cv=0.5,max=8000", 1.25) == "lognormal,mean=2500,cv=0.5,max=10000"
+    assert scaled_text("uniform,low=100,high=300", 0.75) == "uniform,low=75,high=225"
+
+
+@pytest.mark.parametrize("guess", [0.3, 7.9, 10.0, 11.0, 400.0])
+@pytest.mark.parametrize("slope", [0.2, 1.0, 30.0])
+def test_the_search_ends_within_its_tolerance_from_any_guess(guess: float, slope: float) -> None:
+    """The excess is (rate / 10) ** slope, and unknown from 13 requests/s on, where the server is saturated."""
+    runs = []
+
+    def excess(rate: float) -> float:
+        runs.append(rate)
+        return (rate / 10.0) ** slope if rate < 13.0 else float("inf")
+
+    found = highest(excess, guess, Bracket())
+    assert 10.0 * (1.0 - TOLERANCE) <= found.low <= 10.0 <= found.high
+    assert len(runs) <= 16 + abs(log(guess / 10.0))
+
+
+def test_no_rate_is_found_where_none_holds() -> None:
+    assert highest(lambda rate: 2.0, 5.0, Bracket()).low == 0.0
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_point_of_the_front_holds_in_its_own_simulation(name: str) -> None:
+    made = sized(name)
+    assert made.front
+    for one in made.front:
+        assert one.simulated
+        again = lv.simulate(made.question.model, **simulated_words(made.question, one))
+        assert again.holds
+        assert again.latencies()["tpot_s"]["mean"] == one.mean_tpot_s
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_fleet_on_the_front_is_beyond_twice_the_winner(name: str) -> None:
+    """One replica of a larger layout is no fleet: it has no idle ones."""
+    made = sized(name)
+    assert made.best is not None
+    assert [one for one in made.front if one.servers > 1 and one.devices > 2 * made.best.devices] == []
+
+
+def test_a_rate_above_95_percent_of_the_highest_is_a_warning() -> None:
+    """At 10 requests/s: the highest rate 10.5 is 95.2 % full, 10.6 is 94.3 %."""
+    made = sized("replicas")
+    best = made.best
+    assert best is not None
+    full, spare = (replace(best, searched_rate=rate / best.servers) for rate in (10.5, 10.6))
+    assert "10 requests/s are 95% of the most" in capacity_notes(made.question, full)[0]
+    assert capacity_notes(made.question, spare) == ()
+
+
+def test_limits_hold_with_probability_nine_tenths_unless_another_is_asked() -> None:
+    made = sized("replicas")
+    assert made.to_dict()["request"]["confidence"] == 0.9
+    assert made.best is not None and made.best.probability is not None and made.best.probability >= 0.9
+    assert made.best.devices <= lv.size(**QUESTIONS["replicas"], confidence=0.999).best.devices  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--request-rate 1e-10 --ttft 1s", "request_rate is 1e-10; allowed: a number above 0, at least 1e-09"),
+        ("--ttft 1s", "nothing says when requests arrive; give one of request_rate, rate_curve, trace"),
+        ("--request-rate 5 --ttft 1s --emit vllm --format json", "prints a manifest; remove --format"),
+        ("--request-rate 5 --ttft 1s --emit vllm --efficiency ideal", "remove --efficiency ideal"),
+        ("--request-rate 5 --ttft 1s --tensor-parallel-size 1,2.5", "2.5"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_one_line(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["size", "llama-3.2-1b", "--hardware", "h100", *line.split()]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert told in said.err
