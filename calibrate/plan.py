@@ -93,7 +93,7 @@ def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
 
 
 def _shape(case: KernelCase, at: int) -> Hashable:
-    """What is measured together: attention of one shape with every kernel; any other case alone."""
+    """Key of cases that are measured one after another: attention of one shape with every kernel."""
     columns = (value for name, value in case.columns.items() if name != "kernel")
     return (case.table, *columns) if case.table.startswith("attention") else at
 

@@ -276,5 +276,18 @@ def test_eager_kernel_chains_apply_only_to_eager_engines() -> None:
 
 def test_an_h100_uses_constants_that_only_an_h200_has() -> None:
     torch = efficiency_of("torch", "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
-    assert kernel_of(torch, "gemm", "tf32") == ("transferred", "h200: gemm/tf32/torch")
-    assert kernel_of(torch, "gemm", "bf16") == ("transferred", "h200: gemm/bf16/torch")
+    assert kernel_of(torch, "gemm", "fp32") == ("transferred", "h200: gemm/fp32/torch")
+    assert kernel_of(torch, "gemm", "bf16") == ("measured", "h100-sxm: gemm/bf16/torch")
+
+
+def test_torch_measured_on_an_h100_leaves_serving_engines_as_they_were() -> None:
+    """A serving engine takes constants of torch on this chip only as a guess, where no engine has the kernel."""
+    own = profiles.shipped("h100-sxm")
+    assert own is not None
+    kinds = [key.split("/")[:2] for key in own.texts if "/torch" in key]
+    assert len(kinds) == 18
+    for engine in ("vllm", "sglang", "trtllm"):
+        efficiency = efficiency_of(engine, "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
+        for family, variant in kinds:
+            basis, key = kernel_of(efficiency, family, variant)
+            assert "/torch" not in key or basis == "assumed"

@@ -172,10 +172,11 @@ def test_fits_of_an_engine_s_own_products_come_first() -> None:
     assert chosen(operator, source, engine="sglang-triton") == ("experts/bf16/sglang", "other engine")
 
 
-def test_grouped_products_of_torch_are_the_fit_of_the_engine_torch() -> None:
-    source = profile("h200", "experts/bf16/vllm", "gemm/bf16-experts/torch")
+def test_products_that_torch_timed_alone_price_no_layer_of_which_a_whole_one_was_measured() -> None:
+    source = profile("h200", "experts/bf16/vllm", "experts/bf16/torch-products", "experts/bf16/torch")
     operator = product(64.0, 128.0, 128.0, 8.0)
-    assert chosen(operator, source, engine="torch") == ("gemm/bf16-experts/torch", "measured")
+    assert chosen(operator, source, engine="torch") == ("experts/bf16/torch", "measured")
+    assert chosen(operator, source, engine="torch-products") == ("experts/bf16/torch-products", "measured")
     assert chosen(operator, source, engine="vllm") == ("experts/bf16/vllm", "measured")
 
 

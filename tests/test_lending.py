@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -105,9 +106,42 @@ def test_kernels_launched_by_the_host_lend_to_nobody() -> None:
     assert lent((own,), "h200", "vllm-eager", "collective/all_reduce")[0] == "measured"
 
 
-def test_a_user_s_profile_comes_first_also_from_torch() -> None:
-    mine, own = profile("h200", "gemm/fp16/torch"), profile("h200", "gemm/bf16/vllm")
-    assert lent((mine, own), "h200", "vllm", users=1) == ("other engine", "h200: gemm/fp16/torch")
+def test_a_user_s_profile_comes_first_unless_its_origin_is_worse() -> None:
+    """Own vLLM kernels come first; torch's do not replace vLLM's, but on a chip without any they are the nearest."""
+    mine, own = profile("h200", "gemm/bf16/vllm", "gemm/bf16/torch"), profile("h200", "gemm/bf16/vllm")
+    for engine in ("vllm", "torch"):
+        loan = found((mine, own), "h200", engine, users=1)
+        assert loan is not None and loan.source is mine and loan.basis == "measured" and not loan.passed_over
+    torch = profile("h200", "gemm/fp16/torch")
+    passed = found((torch, own), "h200", "vllm", users=1)
+    assert passed is not None and passed.source is own and passed.basis == "measured"
+    assert passed.passed_over == "gemm/fp16/torch (assumed, ±90%)"
+    cpu = profile("xeon-platinum-8480", "gemm/bf16/torch")
+    loan = found((cpu, own), "xeon-platinum-8480", "vllm", users=1)
+    assert loan is not None and loan.source is cpu and loan.basis == "other engine"
+
+
+def test_a_user_s_transferred_fit_does_not_replace_a_measured_one() -> None:
+    mine, own = profile("h100-sxm", "gemm/bf16/vllm"), profile("h200", "gemm/bf16/vllm")
+    passed = found((mine, own), "h200", "vllm", users=1)
+    assert passed is not None and (passed.source, passed.passed_over) == (own, "gemm/bf16/vllm (transferred, ±5%)")
+
+
+@pytest.mark.parametrize("hardware", ["h100-sxm", "h200", "gh200"])
+@pytest.mark.parametrize("engine", ["kernels", "vllm", "sglang", "trtllm"])
+def test_torch_s_kernels_as_a_user_s_profile_widen_no_interval(hardware: str, engine: str, tmp_path: Path) -> None:
+    """The torch fits of the shipped H100 profile, as a user would have fitted them, and what `analyze` says of them."""
+    shipped = profiles.shipped("h100-sxm")
+    assert shipped is not None
+    documents = [f"fit: {key}\n{text}" for key, text in shipped.texts.items() if "/torch" in key]
+    head = f"schema: {profiles.SCHEMA}\nchip: {hardware}\ngeneration: hopper\nprovenance: {{}}"
+    path = tmp_path / "mine.yaml"
+    path.write_text("\n---\n".join([head, *(text.rstrip() for text in documents)]) + "\n", encoding="utf-8")
+    plain, mine = (lv.analyze("llama-3.1-8b", hardware, engine=engine, profile=own) for own in ("", str(path)))
+    for metric in ("ttft_s", "tpot_s"):
+        before, after = (found.to_dict()["metrics"]["intervals"][metric]["80"] for found in (plain, mine))
+        assert after[1] / after[0] <= before[1] / before[0] * (1.0 + 1e-9)
+    assert any("gemm/bf16/torch" in line and "is no nearer" in line for line in mine.to_dict()["provenance"]["assumed"])
 
 
 def test_a_substitute_is_assumed_even_on_this_chip() -> None:

@@ -150,10 +150,16 @@ def _inactive_experts(rows: pd.DataFrame) -> list[tuple[Any, str]]:
     return [(several & ~(active <= rows["experts"]), "experts without `active`, the number of them that run")]
 
 
+def _engine(engine: str, first: Any) -> str:
+    """The engine; with `-products` for grouped products alone, which lack the sorting and the sum of a layer."""
+    return f"{engine}-products" if _column_or(first, "experts", 1.0) > 1.0 else engine
+
+
 GEMM = Table(
     shape=("m", "n", "k"),
     formula=("dtype", "experts", "group"),
     needed=("dtype",),
     build=_gemm,
+    engine=_engine,
     contradictions=_inactive_experts,
 )

@@ -23,7 +23,7 @@ from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
 from llmviewer.timing.kernels.profile_checks import check_families, check_fit
-from llmviewer.timing.lending import ASSUMED, Kernel, Loan, fit_error, nearest
+from llmviewer.timing.lending import ASSUMED, Kernel, Loan, fit_error, nearest, serves
 from llmviewer.timing.profile import Fit, Profile
 from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
 from llmviewer.timing.roofline import Timing
@@ -43,12 +43,16 @@ UNMEASURED_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedFit:
-    """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path."""
+    """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path.
+
+    passed_over: the user's fit that is no nearer, in words.
+    """
 
     fit: Fit
     basis: str
     chip: str
     path: str = ""
+    passed_over: str = ""
 
     @property
     def fit_error(self) -> float:
@@ -75,7 +79,7 @@ class Calibrated:
     """Efficiency from profiles, the chip's own first.  engine: preferred engine, where several were measured.
 
     borrowed: family/variant -> engine whose kernels are used instead.  user_profiles: number of leading sources that
-    the user supplied; these are searched first, for kernels of any engine.  selected: cache of select_fit.  launch,
+    the user supplied; these come first unless they would widen the interval.  selected: cache of select_fit.  launch,
     latency: factors of the fixed time of a kernel and of the latency of a message, for hypothetical chips.
     """
 
@@ -154,7 +158,9 @@ class Calibrated:
         if source.chip != self.chip:
             own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
             fit = replace(fit, constants=MappingProxyType(dict(own)))
-        return SelectedFit(fit=fit, basis=loan.basis, chip=source.chip, path=source.path)
+        return SelectedFit(
+            fit=fit, basis=loan.basis, chip=source.chip, path=source.path, passed_over=loan.passed_over
+        )  # fmt: skip
 
     @property
     def profile(self) -> str:
@@ -163,8 +169,11 @@ class Calibrated:
 
     @property
     def fitted(self) -> bool:
-        """Whether kernels were measured on this chip."""
-        return any(source.chip == self.chip for source in self.sources)
+        """Whether kernels that serve the engine were measured on this chip; torch's alone serve others as a stopgap."""
+        own = [source for source in self.sources if source.chip == self.chip]
+        near = [source for source in self.sources if source.generation == self.generation]
+        usual = [source for source in near if serves(source, self.engine)]
+        return bool(own) and (not usual or any(source in usual for source in own))
 
     @property
     def origin(self) -> str:
@@ -183,14 +192,25 @@ class Calibrated:
             return [
                 f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
             ]
-        lacking = [key for key, found in self.selected.items() if self.user_profiles and found.path != self.profile]
+        shipped = {key: one for key, one in self.selected.items() if self.user_profiles and one.path != self.profile}
         path = printable(self.profile, 4096)
+        lacking = [key for key, found in shipped.items() if not found.passed_over]
         own = [f"kernels without a fit in {path}: constants of shipped profiles for {', '.join(lacking)}"]
-        return own[: len(lacking)] + [
-            f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
-            for key, found in self.selected.items()
-            if found.basis == ASSUMED
+        wider = [
+            f"{key}: {found.fit.key} ({found.basis}, {found.chip}, ±{found.fit_error:.0%}); of {path}, "
+            f"{found.passed_over} is no nearer"
+            for key, found in shipped.items()
+            if found.passed_over
         ]
+        return (
+            own[: len(lacking)]
+            + wider
+            + [
+                f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
+                for key, found in self.selected.items()
+                if found.basis == ASSUMED
+            ]
+        )
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
         """Bounds of the 95 and 80 % intervals (QUANTILES) over the predicted time, shape (4, points)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llmviewer.timing import profile as profiles
@@ -58,7 +58,7 @@ def fit_error(family: str, basis: str) -> float:
 class Kernel:
     """A kernel in search of constants: its family, variant and engine, and the chip that runs it.
 
-    users: number of leading profiles that the user supplied; these are searched first, for kernels of any engine.
+    users: number of leading profiles that the user supplied.
     strict: only equal kernels may serve it, no substitutes.
     """
 
@@ -104,11 +104,20 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """A fit that may serve a kernel, where it stands, and its basis for that kernel."""
+    """A fit that may serve a kernel, where it stands, and its basis for that kernel.
+
+    passed_over: the user's fit of an equal kernel that is no nearer than this one, in words.
+    """
 
     source: Profile
     key: str
     basis: str
+    passed_over: str = ""
+
+    @property
+    def error(self) -> float:
+        """Error of the whole fit for this basis."""
+        return fit_error(self.key.partition("/")[0], self.basis)
 
 
 def _base(engine: str) -> str:
@@ -116,29 +125,52 @@ def _base(engine: str) -> str:
     return engine.partition("-")[0]
 
 
+def serves(source: Profile, engine: str) -> bool:
+    """Whether a profile has kernels other than torch's, or the engine is torch."""
+    return _base(engine) == OWN_USE_ONLY or any(_base(key.rpartition("/")[2]) != OWN_USE_ONLY for key in source.texts)
+
+
 @lru_cache(maxsize=1024)
 def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     """The fit of the nearest origin (BASES), or None if no profile has the family.
 
-    The user's fits of equal kernels come first.  Torch's serve another engine only if no fit of an equal kernel or of a
-    substitute exists, and then as a guess; so do other kernels of the family.  Between equals the nearer chip comes
-    first, then the nearer variant and engine; an engine's second kernel (`sglang-triton`) after usual kernels.
+    The user's fits come first, unless their origin widens the interval more than that of a shipped fit.  Torch's serve
+    another engine only if no fit of an equal kernel or of a substitute exists, and then as a guess; so do other kernels
+    of the family.  A user's of torch do better only where that engine has no kernel of the family on this generation.
+    Between equals the nearer chip comes first, then the nearer variant and engine; an engine's second kernel
+    (`sglang-triton`) after usual kernels.
     """
-    ranked = min(_ranked(sources, kernel), key=lambda found: found[0], default=None)
-    return None if ranked is None else ranked[1]
+    ranked = sorted(_ranked(sources, kernel), key=lambda found: found[0])
+    users = [found for found in ranked if found[1].source in sources[: kernel.users]]
+    shipped = [found for found in ranked if found[1].source not in sources[: kernel.users]]
+    if not users or not shipped:
+        return next((loan for _, loan in ranked), None)
+    (own_rank, own), (rank, other) = users[0], shipped[0]
+    if own_rank[:2] < rank[:2] or (own_rank[:2] == rank[:2] and own.error <= other.error):
+        return own
+    is_equal = own.key.rpartition("/")[0] in kernel.equals
+    return replace(other, passed_over=f"{own.key} ({own.basis}, ±{own.error:.0%})" if is_equal else "")
+
+
+def _lends_torch(sources: tuple[Profile, ...], kernel: Kernel) -> bool:
+    """Whether a user's torch kernels may serve the engine: it has none of the family on this generation of chips."""
+    shipped = (source for source in sources[kernel.users :] if source.generation == kernel.generation)
+    own = _base(kernel.engine)
+    return not any(_base(engine) == own for source in shipped for _, engine in source.fits_of(kernel.family))
 
 
 def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tuple[float, ...], Loan]]:
     """Every fit that may serve the kernel, with its rank: the lowest serves."""
     equals, substitutes = kernel.equals, kernel.substitutes
     engines = (kernel.engine, _base(kernel.engine))
+    lends_torch = kernel.users > 0 and _lends_torch(sources, kernel)
     for at, source in enumerate(sources):
         users = at < kernel.users
         for place, (kind, engine) in enumerate(_fits(source, kernel, equals)):
             if not kernel.takes(engine) or (kernel.strict and kind not in equals):
                 continue
             tier = 0 if kind in equals else 1 + _place(kind, substitutes)
-            unlent = not users and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
+            unlent = not (users and lends_torch) and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
             basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
             nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
             rank = (unlent and kernel.engine != OWN_USE_ONLY, tier, not users, BASES.index(basis), at, *nearness)

@@ -143,10 +143,10 @@ SUBSTITUTES: dict[str, tuple[str, ...]] = {
     "w4a16-mxfp4": ("w4a16", "w4a16-nvfp4", "bf16"),
     "w4a16-nvfp4": ("w4a16-mxfp4", "w4a16", "bf16"),
 }
-#: Variants of the same speed; products that were measured alone (`calibrate run`) are fits of another family.
+#: Variants of the same speed.
 EQUIVALENTS: dict[str, tuple[str, ...]] = {
-    "bf16": ("fp16", "gemm/bf16-experts"),
-    "fp16": ("bf16", "gemm/fp16-experts", "gemm/bf16-experts"),
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
     ROWS: (*SUBSTITUTES, "streaming/act"),
 }
 
