@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.api.build import chip_of
+from llmviewer.api.build import OF_ENGINE, chip_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
@@ -172,8 +172,8 @@ def _lists(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     for name, value in options.items():
         if name not in OPTIONS or OPTIONS[name].group == "workload":
             raise unknown("option", name, [*SIZE, *LOAD, *OPTIONS])
-        unset = (None, "") if name in (*SEARCHED, *STEP_LIMITS, "batching") else (None, OPTIONS[name].default)
-        if value in unset:
+        chosen_here = (*SEARCHED, *STEP_LIMITS, *OF_ENGINE, "batching")
+        if value in (None, "") or (value == OPTIONS[name].default and name not in chosen_here):
             continue
         several = isinstance(value, list | tuple) and name != "ignore_fields"
         values = tuple(value) if several else tuple(_split(name, value))

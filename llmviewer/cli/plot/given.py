@@ -27,7 +27,6 @@ from llmviewer.result.crossover import crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
-from llmviewer.techniques.options import OPTIONS
 
 #: Maximum points per curve; more would not be visible.
 MAX_PLOT_POINTS = 20_000
@@ -122,8 +121,7 @@ def _check_only_a_file(request: PlotRequest) -> None:
     """Raise UserError for an option of a run, which a plot of a table does not use."""
     given: dict[str, Any] = {"hardware": request.hardware, **request.sizes}
     for name, value in request.options.items():
-        if value not in (OPTIONS[name].default, None):
-            given[name] = value[0] if isinstance(value, tuple) else value
+        given[name] = value[0] if isinstance(value, tuple) else value
     for name, value in given.items():
         if value:
             raise _not_taken(name, str(value))
@@ -134,10 +132,7 @@ def _configurations(request: PlotRequest) -> dict[str, dict[str, Any]]:
     for name, text in (("a model", request.model), ("--hardware", request.hardware)):
         if not text:
             raise UserError(f"this plot needs {name}")
-    options = dict(request.options)
-    for name, default in request.kind.lists.items():
-        if options[name] in ("", "none"):
-            options[name] = default
+    options = {**request.kind.lists, **request.options}
     configurations = opt.unique_by_name(opt.combinations(options, model=request.model, hardware=request.hardware))
     fewest, most = request.kind.fewest, request.kind.most
     if not fewest <= len(configurations) <= most:
