@@ -104,7 +104,9 @@ def test_stated_defaults_change_nothing(model: str) -> None:
         assert answers[0] == answers[1], engine
 
 
-@pytest.mark.parametrize(("engine", "option", "value"), [("vllm", "fusion", "none"), ("llama.cpp", "attention", "flash")])
+@pytest.mark.parametrize(
+    ("engine", "option", "value"), [("vllm", "fusion", "none"), ("llama.cpp", "attention", "flash")]
+)
 def test_a_stated_default_is_stated(engine: str, option: str, value: str) -> None:
     """The engine's own choice differs from the option's default, which is the value that is stated here."""
     times = [lv.analyze("llama-3.1-8b", "rtx-4090", engine=engine, **given).to_dict()["metrics"]["tpot_s"]

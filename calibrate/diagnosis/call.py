@@ -63,7 +63,9 @@ def diagnose(
         return _noting(diagnosis_of_samples(path, chosen), work, WORK, "samples state their sizes")
     if is_result(path):
         of_run = () if is_table(path) else ("stage", "passes")
-        return _noting(diagnosis_of_result(path, stated_of(*names, said)), work, of_run, "a result is of whole requests")
+        return _noting(
+            diagnosis_of_result(path, stated_of(*names, said)), work, of_run, "a result is of whole requests"
+        )
     recording = read(path)
     engine = engine or engine_of(recording)
     chosen = configuration(model, hardware, engine=engine, **options)

@@ -14,7 +14,7 @@ from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
-from llmviewer.api import build
+from llmviewer.api import build, unused
 from llmviewer.core.errors import UserError
 from llmviewer.core.file_cache import CacheOfFiles
 from llmviewer.core.workload import Request
@@ -93,6 +93,8 @@ class Configuration:
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
             notes = (*notes, beyond)
+        run = unused.Run(model=self.model, system=self.system, options=self.options, workload=workload)
+        notes = (*notes, *unused.notes(run))
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
         return (*notes, *build.allocation_notes(self.options), *drafted, *_slow_link(self.system))
 

@@ -69,7 +69,9 @@ class Side:
 def options_of(words: Mapping[str, Any]) -> dict[str, Any]:
     """The options among the words of a run that state what would be otherwise without them."""
     engine = words["engine"] != DEFAULTS["engine"]
-    at_defaults = {name for name in OPTIONS if words[name] == DEFAULTS[name] and not (engine and name in build.OF_ENGINE)}
+    at_defaults = {
+        name for name in OPTIONS if words[name] == DEFAULTS[name] and not (engine and name in build.OF_ENGINE)
+    }
     left_out = {*WORKLOAD, *at_defaults}
     return {name: value for name, value in words.items() if name not in left_out and value is not None}
 
