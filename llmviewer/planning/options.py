@@ -200,6 +200,7 @@ def _split(name: str, value: Any) -> list[Any]:
 
 def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
     """Rate, mean lengths and limits; of a curve over the day its highest rate."""
+    load.warm_up_of(loads)
     limits = load.limits_of(loads)
     if not limits:
         raise UserError("size needs a limit; give ttft, tpot or e2e, such as ttft=p99:1s")

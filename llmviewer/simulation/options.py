@@ -47,6 +47,8 @@ def _whole(summary: str, default: int | None = None) -> LoadOption:
 LEAST = 1e-9
 #: Options that say when requests arrive; one of them is needed.
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
+#: Options of a load or a sizing that are times: texts with a unit; numbers of Python are seconds.
+OF_TIME = ("duration", "warm_up", "ttft", "tpot", "e2e", "autoscale", "start_up")
 #: Option -> those beside which it says nothing.
 WITHOUT = {
     "input_len": ("trace", "lengths"),
@@ -105,7 +107,9 @@ def checked_value(name: str, option: LoadOption, value: Any) -> Any:
         if isinstance(number, str) or not arguments.is_number(number) or not LEAST < number < float("inf"):
             raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0")
         return float(number)
-    return str(value) if arguments.is_number(value) else arguments.path_or_name(name, value)
+    if arguments.is_number(value):
+        return f"{value}s" if name in OF_TIME else str(value)
+    return arguments.path_or_name(name, value)
 
 
 def traffic_of(words: Mapping[str, Any]) -> Traffic:

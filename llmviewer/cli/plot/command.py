@@ -45,7 +45,7 @@ def command(
         str, opt.listed("output_len", "Output lengths: a list or ranges, if the plot has this axis.")
     ] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
-    target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach, in ms.")] = "",
+    target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach: 20ms.")] = "",
     vary: Annotated[str, typer.Option(help="For frontier: figures of the chip, such as bandwidth,peak.bf16.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
     over: Annotated[str, typer.Option(help="For crossover, figure: of the chips, bandwidth=1TB/s:16TB/s:*2.")] = "",

@@ -16,6 +16,7 @@ from llmviewer.cli.plot.loads import simulated
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware.hypothetical import figure_name
 from llmviewer.planning.advise import advise
@@ -39,7 +40,7 @@ BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 class PlotRequest:
     """Arguments of the command.
 
-    sizes: lists by name, "" if not given.  load: options of a simulated load.  target: [ms], or "".  vary: figures of
+    sizes: lists by name, "" if not given.  load: options of a simulated load.  target: a time, or "".  vary: figures of
     a frontier, or "".  over: a figure of the chips as an axis of a crossover, or "".
     """
 
@@ -87,7 +88,7 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
     if request.target and kind.data is not PlotData.REQUIRED:
         if kind.module != "bandwidth":
             raise _not_taken("target", request.target)
-        options["target_s"] = _milliseconds(request.target) / 1e3
+        options["target_s"] = _target_s(request.target)
     if measured:
         if kind.module != "roofline":
             raise _not_taken("measured", measured)
@@ -106,11 +107,11 @@ def _check_figures(request: PlotRequest) -> None:
         raise UserError("this plot needs --over, such as --over peak.bf16=250TFLOP/s:4PFLOP/s:*2")
 
 
-def _milliseconds(text: str) -> float:
-    value = parse_number(text)
-    if not isinstance(value, str) and 0.0 < value < np.inf:
-        return float(value)
-    raise UserError(f"target is {quoted(text)}; allowed: a time in ms above 0")
+def _target_s(text: str) -> float:
+    value = duration("target", text)
+    if 0.0 < value < np.inf:
+        return value
+    raise UserError(f"target is {quoted(text)}; allowed: a time above 0, such as 20ms")
 
 
 def _not_taken(name: str, text: str) -> UserError:
@@ -264,10 +265,10 @@ def _required(request: PlotRequest) -> LoadedData:
     """The figures that a target takes of one configuration's chip."""
     for name in ("vary", "target"):
         if not getattr(request, name):
-            raise UserError(f"this plot needs --{name}, such as --vary bandwidth,peak.bf16 --target 100 (in ms)")
+            raise UserError(f"this plot needs --{name}, such as --vary bandwidth,peak.bf16 --target 100ms")
     (options,) = _configurations(request).values()
     metric = (request.metric or request.kind.metrics[0]).removesuffix("_s")
-    words: dict[str, Any] = {**options, **_sizes(request), metric: f"{_milliseconds(request.target):.17g}ms"}
+    words: dict[str, Any] = {**options, **_sizes(request), metric: _target_s(request.target)}
     found = require(**words, vary=request.vary)
     return LoadedData(data=found, warnings=found.warnings)
 
