@@ -64,8 +64,17 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
         sensitivity=sensitivity(asked, best[0]) if best else {},
         runner_up=next((one for one in choices if one is not best[0]), None) if best else None,
         scaling=_scaling(asked, best[0]) if best else None,
-        notes=tuple(asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today())),
+        notes=(
+            *asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today()),
+            *_unused(asked, best),
+        ),
     )
+
+
+def _unused(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
+    """A note on a router that no configuration needs."""
+    idle = asked.words["router"] != LOAD["router"].default and all(one.replicas == 1 for one in best)
+    return ("--router: one replica, not used",) if idle and best else ()
 
 
 def chips_of(hardware: Any) -> tuple[Any, ...]:

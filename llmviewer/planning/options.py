@@ -19,6 +19,7 @@ from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation import options as load
 from llmviewer.simulation.options import LOAD, LoadKind, LoadOption
+from llmviewer.simulation.routing import ROUTERS
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
 
@@ -201,6 +202,8 @@ def _split(name: str, value: Any) -> list[Any]:
 def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
     """Rate, mean lengths and limits; of a curve over the day its highest rate."""
     load.warm_up_of(loads)
+    if loads["router"] not in ROUTERS:
+        raise unknown("router", loads["router"], ROUTERS)
     limits = load.limits_of(loads)
     if not limits:
         raise UserError("size needs a limit; give ttft, tpot or e2e, such as ttft=p99:1s")
@@ -219,6 +222,8 @@ def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
 def _check_scaling(words: Mapping[str, Any], loads: Mapping[str, Any]) -> None:
     """Raise UserError for an autoscaler without a load that varies."""
     if words["autoscale"] is None:
+        if words["start_up"] != SIZE["start_up"].default:
+            raise UserError(f"start_up is {quoted(words['start_up'])}; an autoscaler has it: give autoscale")
         return
     if not (loads["trace"] or loads["rate_curve"]):
         raise UserError("autoscale needs a load that varies; give trace or rate_curve")

@@ -129,7 +129,9 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
     )
-    notes = (*last.warnings(workload), *_trace_notes(traffic), *_room_notes(fleet))
+    idle = words["router"] != load.LOAD["router"].default and all(pool.replicas == 1 for pool in fleet.pools)
+    unused = ("--router: one replica, not used",) * idle
+    notes = (*last.warnings(workload), *_trace_notes(traffic), *_room_notes(fleet), *unused)
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),
