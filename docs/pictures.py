@@ -65,7 +65,7 @@ NOTES = {
     "bandwidth": (
         "`--bandwidth 250:8000:*2` in GB/s; by default from a quarter to eight times the chip's own bandwidth, which a "
         "ring marks. All other figures of the chip stay fixed: where a line is flat, another resource is the bound. "
-        "`--target 20` draws a decode step of 20 ms and the bandwidth that reaches it."
+        "`--target 20ms` draws a decode step of 20 ms and the bandwidth that reaches it."
     ),
     "figure": (
         "`--over` names the figure and its values, as `--set` does ([what if](what_if.md)): `peak.bf16`, `l2`, "

@@ -26,7 +26,6 @@ from llmviewer.planning.campaign import Campaign, compute
 from llmviewer.planning.campaign_inputs import file_hash
 from llmviewer.planning.campaign_kinds import simulation_campaign, sweep_campaign
 from llmviewer.planning.data_set import DataSet, data_set
-from llmviewer.simulation.options import LOAD
 from tests.answers import refusal
 
 distributed = pytest.importorskip("distributed")
@@ -217,8 +216,7 @@ def test_the_users_own_files_belong_to_the_campaign(tmp_path: Path, monkeypatch:
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.0,64,4\n2024-05-10 00:00:01.0,64,4\n"
     )
     monkeypatch.chdir(tmp_path)
-    load = {name: one.default for name, one in LOAD.items()} | {"trace": "trace.csv"}
-    asked = simulation_campaign([{"model": "llama-3.2-1b", "hardware": "a6000", **load}])
+    asked = simulation_campaign([{"model": "llama-3.2-1b", "hardware": "a6000", "trace": "trace.csv"}])
     assert asked.inputs.files == {str(trace): file_hash(str(trace))}
     made = data_set("set", asked.manifest())
     monkeypatch.chdir("/")

@@ -120,7 +120,7 @@ def test_kernels_below_the_roofline_are_of_another_chip_model_format_or_number_o
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(0.05, True), (1.1, False)])
-def test_a_result_below_the_roofline_is_of_another_run(seconds: float, doubted: bool, tmp_path: Path) -> None:
+def test_a_result_below_the_roofline_is_of_another_run(seconds: float, *, doubted: bool, tmp_path: Path) -> None:
     """8.03e9 parameters of 2 byte over 3.35 TB/s are 4.8 ms: 128 tokens in 50 ms were not of it."""
     path = tmp_path / "latency.json"
     times = {"avg_latency": seconds, "latencies": [seconds] * 3, "percentiles": {"50": seconds}}

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 import llmviewer as lv
+from llmviewer.api.build import OF_ENGINE
 from llmviewer.cli import analyze as command
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options
 from llmviewer.techniques.registry import TECHNIQUES
@@ -80,7 +81,7 @@ def test_an_out_of_range_value_gives_the_same_error_everywhere(
 
 
 @pytest.mark.parametrize("efficiency", ["ideal", "calibrated"])
-@pytest.mark.parametrize("value", [5, None, ["a"], b"a", True])
+@pytest.mark.parametrize("value", [5, ["a"], b"a", True])  # None is a value that is not given
 def test_a_profile_that_is_no_text_is_named(value: Any, efficiency: str) -> None:
     with pytest.raises(lv.UserError, match=r"^profile is .*; expected a string"):
         lv.analyze("llama-2-7b", "a6000", profile=value, efficiency=efficiency)
@@ -93,11 +94,21 @@ def test_an_engine_needs_calibrated_times() -> None:
 
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "deepseek-v3", "llama-3.1-8b"])
 def test_stated_defaults_change_nothing(model: str) -> None:
-    """The command line passes every option, Python callers only those that they name."""
-    stated = {name: option.default for name, option in TECHNIQUES.items()}
+    """A stated default is a value like any other; what an engine chooses, it chooses only where nothing is stated."""
+    stated = {name: option.default for name, option in TECHNIQUES.items() if name not in OF_ENGINE}
     for engine in ("kernels", "vllm", "sglang", "trtllm"):
         answers = [
             lv.analyze(model, "h200", engine=engine, batch_size=8, tensor_parallel_size=8, **options).to_json()
             for options in ({}, {k: v for k, v in stated.items() if k != "tensor_parallel_size"})
         ]
         assert answers[0] == answers[1], engine
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "value"), [("vllm", "fusion", "none"), ("llama.cpp", "attention", "flash")]
+)
+def test_a_stated_default_is_stated(engine: str, option: str, value: str) -> None:
+    """The engine's own choice differs from the option's default, which is the value that is stated here."""
+    times = [lv.analyze("llama-3.1-8b", "rtx-4090", engine=engine, **given).to_dict()["metrics"]["tpot_s"]
+             for given in ({}, {option: None}, {option: value})]  # fmt: skip
+    assert times[0] == times[1] != times[2]

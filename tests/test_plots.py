@@ -408,7 +408,7 @@ WRONG = [
     ("bandwidth llama-2-7b --hardware a6000 --target soon", "target is 'soon'; allowed: a time in ms above 0"),
     ("bandwidth llama-2-7b --hardware a6000 --target nan", "target is 'nan'"),
     ("bandwidth llama-2-7b --hardware a6000 --target -5", "target is '-5'"),
-    ("latency llama-2-7b --hardware a6000 --target 50", "does not take it"),
+    ("latency llama-2-7b --hardware a6000 --target 50ms", "does not take it"),
     ("waterfall llama-2-7b --hardware a6000", "this plot takes 2"),
     ("waterfall llama-2-7b --hardware a6000 --quantization none,w8a8 --metric e3e", "metric"),
     ("waterfall llama-2-7b --hardware a6000,h100-sxm --output-len 1", "tpot_s is undefined for one output token"),

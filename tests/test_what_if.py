@@ -454,10 +454,10 @@ def test_a_frontier_is_drawn(vary: str, lines: int, chips: bool) -> None:  # noq
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--vary bandwidth,capacity --target 20", "a frontier needs two rates"),
-        ("--vary bandwidth,peak.bf16 --target 1", "at least 4.52 ms remain"),
+        ("--vary bandwidth,capacity --target 20ms", "a frontier needs two rates"),
+        ("--vary bandwidth,peak.bf16 --target 1ms", "at least 4.52 ms remain"),
         ("--vary bandwidth,peak.bf16", "this plot needs --target"),
-        ("--target 20", "this plot needs --vary"),
+        ("--target 20ms", "this plot needs --vary"),
     ],
 )
 def test_a_frontier_that_cannot_be_drawn(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -27,6 +28,7 @@ from llmviewer.calibrate.diagnosis.steps import passes_of
 from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
 from llmviewer.calibrate.diagnosis.times import Comparison
 from llmviewer.calibrate.diagnosis.variants import as_recorded
+from llmviewer.calibrate.readers.torch_profiler import is_table
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
 
@@ -57,15 +59,26 @@ def diagnose(
     facts = stated(work["batch_size"], work["input_len"], work["stage"])
     names, said = (str(hardware), str(model)), {**options, **work, "engine": engine}
     if is_own(path):
-        return diagnosis_of_samples(path, configuration(model, hardware, engine=engine or KERNELS, **options))
+        chosen = configuration(model, hardware, engine=engine or KERNELS, **options)
+        return _noting(diagnosis_of_samples(path, chosen), work, WORK, "samples state their sizes")
     if is_result(path):
-        return diagnosis_of_result(path, stated_of(*names, said))
+        of_run = () if is_table(path) else ("stage", "passes")
+        return _noting(
+            diagnosis_of_result(path, stated_of(*names, said)), work, of_run, "a result is of whole requests"
+        )
     recording = read(path)
     engine = engine or engine_of(recording)
     chosen = configuration(model, hardware, engine=engine, **options)
     if isinstance(recording, Summary):
         return diagnosis_of_summary(recording, stated_of(*names, {**said, "engine": engine}), chosen, str(path))
-    return diagnosis_of(recording, chosen, facts, str(path))
+    made = _noting(diagnosis_of(recording, chosen, facts, str(path)), work, ("output_len",), "a recording has passes")
+    return _noting(made, work, ("passes",), "the recording has its own number")
+
+
+def _noting(made: Diagnosis, work: Mapping[str, Any], names: Iterable[str], why: str) -> Diagnosis:
+    """The diagnosis with a warning for each stated option of the work, among `names`, that it does not use."""
+    notes = (f"--{name.replace('_', '-')}: {why}, not used" for name in names if work[name])
+    return replace(made, warnings=(*made.warnings, *notes))
 
 
 def engine_of(recording: Recording | Summary) -> str:

@@ -29,7 +29,6 @@ from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
-from llmviewer.techniques.options import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,8 +252,7 @@ def _is_rate(row: Mapping[str, Any]) -> bool:
 
 def stated_of(hardware: str, model: str, options: Mapping[str, Any]) -> Stated:
     """Facts of a run that the user states in the options of `diagnose`.  Raises UserError for another option."""
-    defaults = {name: declaration.default for name, declaration in OPTIONS.items()}
-    given = {name: value for name, value in options.items() if value not in (None, "", defaults.get(name))}
+    given = {name: value for name, value in options.items() if value not in (None, "")}
     for name in given:
         if name not in Stated.__dataclass_fields__:
             raise UserError(f"--{name.replace('_', '-')}: a result or sums of kernels are not compared with it")

@@ -26,8 +26,8 @@ from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
 from llmviewer.timing.engine import Engine
 
-#: Techniques that an engine chooses unless the caller does -> their defaults.
-DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
+#: Techniques that an engine chooses unless the caller does.
+OF_ENGINE = ("fusion", "attention")
 #: Options with settings by layer.
 BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
 #: Options of a tensor group that a draft model with a group of its own does not inherit.
@@ -35,8 +35,8 @@ TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
 
 def options_of(requested: Mapping[str, object]) -> Options:
-    """Options and techniques by name -> checked Options.  Raises UserError."""
-    given = dict(requested)
+    """Options and techniques by name -> checked Options; None is a value that is not given.  Raises UserError."""
+    given = {name: value for name, value in requested.items() if value is not None or name not in OPTIONS}
     texts = {name: technique_text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in RUN:
@@ -119,9 +119,8 @@ def system(chip: Chip, options: Options) -> System:
     built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
-    own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}
-    requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
-    for change in registry.changes({**own, **requested}):
+    own = {name: text for name in OF_ENGINE if (text := getattr(built.engine, name)) != TECHNIQUES[name].default}
+    for change in registry.changes({**own, **options.techniques}):
         built = change(built)
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")

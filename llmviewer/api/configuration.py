@@ -15,7 +15,7 @@ from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
-from llmviewer.api import build
+from llmviewer.api import build, unused
 from llmviewer.core.errors import UserError
 from llmviewer.core.file_cache import CacheOfFiles
 from llmviewer.core.workload import Request
@@ -98,6 +98,8 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
+        run = unused.Run(model=self.model, system=self.system, options=self.options, workload=workload)
+        notes = (*notes, *unused.notes(run))
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
         return (*notes, *build.allocation_notes(self.options), *drafted, *_slow_link(self.system))
 

@@ -58,17 +58,18 @@ def _is_now(configuration: Configuration, workload: Request, name: str, value: A
 def run_line(
     model: Any, hardware: Any, words: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, tuple[str, ...]]:
-    """Words of the run on the command line, by option; those at their defaults are left out.
+    """Words of the run on the command line, by option; sizes at their defaults are left out, and so are `defaults`.
 
-    defaults: of the command, where they differ from those of `analyze`.
+    defaults: values of options that the command has without them.
     """
     found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
     for name, value in words.items():
-        declared, default = OPTIONS[name], defaults.get(name, OPTIONS[name].default)
-        if value in (default, None) or (name not in WORKLOAD and str(value) == str(default)):
+        declared = OPTIONS[name]
+        default = declared.default if name in WORKLOAD else defaults.get(name)
+        if value is None or value == default or (name not in WORKLOAD and str(value) == str(default)):
             continue
         if declared.kind is ValueKind.SWITCH:
-            found[name] = (flag(name),)
+            found |= {name: (flag(name),)} if value else {}
         elif declared.kind is ValueKind.WORDS:
             found[name] = tuple(word for one in arguments.words(name, value) for word in (flag(name), one))
         else:

@@ -30,8 +30,9 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
         return int(stop.code or 0)
     except UserError as error:
         from llmviewer.cli.lists import advised
+        from llmviewer.cli.typed import as_typed
 
-        raise advised(words, error) from error
+        raise as_typed(advised(words, error), words, command) from error
     except Exception as error:
         from llmviewer.cli.usage import one_line
 

@@ -15,10 +15,19 @@ WIDE = 110
 FIRST_COLUMN = {False: 30, True: 42}
 #: Options that close their panel.
 LAST = ("format", "output", "help")
+#: Attribute of a command's function: parameters that are None unless they were typed, whatever default help shows.
+UNSET = "none_unless_typed"
 
 
 class PanelCommand(TyperCommand):
     """A command whose help shows options by panel; options without one belong to the command and are common."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; options that were not typed are None, so that a typed default is told from none."""
+        for name in getattr(self.callback, UNSET, ()):
+            if ctx.get_parameter_source(name).name != "COMMANDLINE":
+                ctx.params[name] = None
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the panels."""

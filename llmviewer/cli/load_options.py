@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmviewer.cli.help import UNSET
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.simulation.options import LOAD, SOURCES, LoadKind, LoadOption
@@ -41,7 +42,7 @@ def loaded(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if any(load.get(name) for name in (*SOURCES, "find_rate")):
         return load, others
     for name, value in load.items():
-        if value != LOAD[name].default:
+        if value is not None:
             raise UserError(f"{name} is {quoted(value)} without a load; give one of {', '.join(SOURCES)}")
     return {}, others
 
@@ -65,4 +66,5 @@ def with_declared(
         if name not in declared.parameters and name not in leave
     ]
     command.__signature__ = declared.replace(parameters=[*kept, *added, *rest])  # type: ignore[attr-defined]
+    setattr(command, UNSET, {one.name for one in added})
     return command

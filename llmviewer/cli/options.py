@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from llmviewer.cli import candidates, views
+from llmviewer.cli.help import UNSET
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.hardware.setting_lists import alternatives
@@ -111,7 +112,9 @@ Output = Annotated[
 
 
 def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add to a command every option of a run that it does not declare; the command receives them as **options."""
+    """Add to a command every option of a run that it does not declare; it receives those typed as **options.
+
+    Options of a run that the command declares itself are None where they were not typed."""
     declared = signature(command, eval_str=True)
     kept = [p for p in declared.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     added = [
@@ -125,16 +128,22 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
         if declaration.group != "workload" and name not in declared.parameters
     ]
 
+    left_out = {one.name for one in added} | getattr(command, UNSET, set())
+
     def run(**words: Any) -> int:
-        words["ignore_fields"] = tuple(words["ignore_fields"] or ())
+        words = {name: value for name, value in words.items() if value is not None or name not in left_out}
+        if "ignore_fields" in words:
+            words["ignore_fields"] = tuple(words["ignore_fields"])
         for name in REPEATED:
-            given = words[name] or [OPTIONS[name].default]
-            words[name] = given[0] if given == [OPTIONS[name].default] else alternatives(given)
+            if given := words.get(name):
+                words[name] = given[0] if given == [OPTIONS[name].default] else alternatives(given)
         return command(**words)
 
     run.__doc__ = command.__doc__
     run.__signature__ = declared.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in (*kept, *added)} | {"return": int}
+    own = {name for name in declared.parameters if name in OPTIONS and name not in WORKLOAD}
+    setattr(run, UNSET, left_out | own)
     return run
 
 
@@ -145,7 +154,7 @@ def combinations(options: Mapping[str, Any], **leading: Any) -> list[dict[str, A
     from llmviewer.api import calls  # not needed by commands without a model
 
     lists = {name: values(name, text, ",") for name, text in leading.items()}
-    declared = ((name, one.separator) for name, one in OPTIONS.items() if name in options)
+    declared = ((name, one.separator) for name, one in OPTIONS.items() if options.get(name) is not None)
     return calls.combinations(lists | {name: values(name, options[name], sep) for name, sep in declared})
 
 

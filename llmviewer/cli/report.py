@@ -16,13 +16,13 @@ from llmviewer import api
 from llmviewer.api.verdict import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.cli.help import UNSET
 from llmviewer.cli.load_options import loaded, with_load_options
 from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.progress import progress
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.result.columns import flat
 from llmviewer.result.sweep import Grid, Sweep, parse_values
-from llmviewer.techniques.options import OPTIONS
 
 if TYPE_CHECKING:
     from llmviewer.reports.report import Report
@@ -55,7 +55,6 @@ def command(
     ] = "points",
     output: Annotated[str, typer.Option("-o", "--output", help="Output file: .html, .md, .csv, .json or .xlsx.")] = "",
     no_fit_check: opt.NoFitCheck = False,
-    engine: opt.annotation("engine") = "",  # type: ignore[valid-type]
     **options: Any,
 ) -> int:
     """Writes tables, charts, layer graphs and all sources to one HTML file, or Markdown, CSV, JSON, Excel.
@@ -71,17 +70,16 @@ def command(
         raise unknown("table", table, TABLES)
     views.check_output(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
     sizes = {
-        name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
+        name: parse_values(name, text or DEFAULT_SIZES[name])
+        for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
     }
     load, options = loaded(options)
-    combinations = opt.combinations(
-        {**options, "engine": engine or OPTIONS["engine"].default}, model=model, hardware=hardware
-    )
+    combinations = opt.combinations(options, model=model, hardware=hardware)
     if kind == "xlsx":
         _check_rows("points", len(_grid(sizes)) * len(combinations))  # before they are computed
     report = _report(sizes, combinations)
     if load:
-        report = _under_load(report, combinations, engine, {**load, "input_len": input_len, "output_len": output_len})
+        report = _under_load(report, combinations, {**load, "input_len": input_len, "output_len": output_len})
     print_warnings(text for result in report.results.values() for text in result.warnings)
     refused = [] if no_fit_check else [*_misfits(report)]
     kept = bool(refused) and path is not None and Path(path).is_file()
@@ -104,7 +102,9 @@ def _misfits(report: Report) -> Iterator[str]:
             yield f"{title}: the engine refuses to start at this --max-model-len (exit status 1)"
 
 
+getattr(command, UNSET).update(("input_len", "output_len"))  # a load has lengths of its own unless these are typed
 SIZES = ("batch_size", "input_len", "output_len")
+DEFAULT_SIZES = {"input_len": "1024", "output_len": "128"}
 
 
 def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
@@ -134,13 +134,13 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     return Report(results=results, points=columns, verdicts=verdicts, command=_command())
 
 
-def _under_load(report: Report, configurations: list[dict[str, Any]], engine: str, load: dict[str, Any]) -> Report:
-    """The report with a simulation of every configuration, and pictures of it.  engine: "" where none was set."""
+def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict[str, Any]) -> Report:
+    """The report with a simulation of every configuration, and pictures of it."""
     from llmviewer.reports.load_pictures import pictures
-    from llmviewer.simulation.call import simulate_server
+    from llmviewer.simulation.call import simulate
 
     named = opt.unique_by_name(configurations)
-    made = {title: simulate_server({**options, "engine": engine}, load) for title, options in named.items()}
+    made = {title: simulate(**options, **load) for title, options in named.items()}
     return replace(
         report,
         loads={title: one.to_dict() for title, one in made.items()},

@@ -197,9 +197,16 @@ def _check_text(text: str) -> None:
         raise ValueError(f"{quoted(text)} has one half of a surrogate pair, which no text can have")
 
 
-def duration(name: str, text: str) -> float:
-    """Seconds of `90`, `90s`, `10m`, `1.5h`, `80ms`.  name: of the option, for the UserError."""
+def duration(name: str, text: str | float) -> float:
+    """Seconds of `90s`, `10m`, `1.5h`, `80ms`, and of a number.  name: of the option, for the UserError.
+
+    Raises UserError for a text without a unit, which people read as milliseconds or seconds.
+    """
+    if not isinstance(text, str):
+        return float(text)
     found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-z]*)\s*", text)
     if found is None or found[2] not in ("", *UNITS_OF_TIME):
         raise UserError(f"{name} is {quoted(text)}; allowed: a time such as 90s, 10m, 1.5h or 80ms")
+    if not found[2] and float(found[1]):
+        raise UserError(f"{name} is {quoted(text)}, which has no unit; say {found[1]}ms or {found[1]}s")
     return float(found[1]) * UNITS_OF_TIME.get(found[2], 1.0)

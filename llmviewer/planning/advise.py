@@ -30,8 +30,8 @@ def advise(
     hardware: ChipName,
     *,
     metric: str = "tpot_s",
-    ttft: str | None = None,
-    tpot: str | None = None,
+    ttft: str | float | None = None,
+    tpot: str | float | None = None,
     max_gpus: int | None = None,
     **options: Any,
 ) -> Advice:

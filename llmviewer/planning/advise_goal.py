@@ -54,9 +54,9 @@ def _memory_lack(result: Result) -> float:
     return max(float(memory["total_bytes"]) / float(memory["budget_bytes"]), 1.0 + 1e-9)
 
 
-def limits(texts: Mapping[str, str | None]) -> tuple[Limit, ...]:
+def limits(texts: Mapping[str, str | float | None]) -> tuple[Limit, ...]:
     """The limits of `--ttft 500ms`, by option.  Raises UserError; one request has no percentiles."""
-    found = tuple(limit(name, str(text)) for name, text in texts.items() if text is not None)
+    found = tuple(limit(name, text) for name, text in texts.items() if text is not None)
     for one in found:
         if one.statistic != "mean":
             name = one.metric.removesuffix("_s")

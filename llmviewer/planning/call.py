@@ -69,6 +69,7 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
         notes=(
             *(capacity_notes(asked, best[0]) if best else ()),
             *asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today()),
+            *_unused(asked, best),
         ),
     )
 
@@ -82,6 +83,12 @@ def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
     shown = [*_best_of_each_chip(found), *found[1:2]]
     searched = with_searched_rates(asked, [one for one in found if one in shown])
     return sorted([*searched, *(one for one in found if one not in shown)], key=order)
+
+
+def _unused(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
+    """A note on a router that no configuration needs."""
+    idle = asked.words["router"] != LOAD["router"].default and all(one.replicas == 1 for one in best)
+    return ("--router: one replica, not used",) if idle and best else ()
 
 
 def chips_of(hardware: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.api.build import chip_of
+from llmviewer.api.build import OF_ENGINE, chip_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
@@ -19,6 +19,7 @@ from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation import options as load
 from llmviewer.simulation.options import LOAD, LoadKind, LoadOption
+from llmviewer.simulation.routing import ROUTERS
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
 
@@ -178,8 +179,8 @@ def _lists(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     for name, value in options.items():
         if name not in OPTIONS or OPTIONS[name].group == "workload":
             raise unknown("option", name, [*SIZE, *LOAD, *OPTIONS])
-        unset = (None, "") if name in (*SEARCHED, *STEP_LIMITS, "batching") else (None, OPTIONS[name].default)
-        if value in unset:
+        chosen_here = (*SEARCHED, *STEP_LIMITS, *OF_ENGINE, "batching")
+        if value in (None, "") or (value == OPTIONS[name].default and name not in chosen_here):
             continue
         several = isinstance(value, list | tuple) and name != "ignore_fields"
         values = tuple(value) if several else tuple(_split(name, value))
@@ -208,6 +209,9 @@ def _split(name: str, value: Any) -> list[Any]:
 
 def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
     """Rate, mean lengths and limits; of a curve over the day its highest rate."""
+    load.warm_up_of(loads)
+    if loads["router"] not in ROUTERS:
+        raise unknown("router", loads["router"], ROUTERS)
     limits = load.limits_of(loads)
     if not limits:
         raise UserError("size needs a limit; give ttft, tpot or e2e, such as ttft=p99:1s")
@@ -226,6 +230,8 @@ def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
 def _check_scaling(words: Mapping[str, Any], loads: Mapping[str, Any]) -> None:
     """Raise UserError for an autoscaler without a load that varies."""
     if words["autoscale"] is None:
+        if words["start_up"] != SIZE["start_up"].default:
+            raise UserError(f"start_up is {quoted(words['start_up'])}; an autoscaler has it: give autoscale")
         return
     if not (loads["trace"] or loads["rate_curve"]):
         raise UserError("autoscale needs a load that varies; give trace or rate_curve")

@@ -237,7 +237,7 @@ def _target(given: Mapping[str, Any], output_len: int) -> tuple[str, float]:
         )
     ((name, value),) = named.items()
     if name != "tokens_per_s":
-        metric, target = TARGETS[name], duration(name, str(value))
+        metric, target = TARGETS[name], duration(name, value)
     else:
         try:
             metric, target = "tpot_s", 1.0 / float(value)

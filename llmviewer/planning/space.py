@@ -94,7 +94,7 @@ def structures(
 def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Words that choose how a config is read."""
     names = ("dtype", "ignore_fields", "trace_model", "latent_attention")
-    return {name: allowed[name] if name == "ignore_fields" else allowed[name][0] for name in names if name in allowed}
+    return {name: allowed[name][0] for name in names if name in allowed}
 
 
 def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structure | Refusal:

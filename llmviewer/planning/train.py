@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,12 +15,29 @@ from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.workload import decode
 from llmviewer.serving.batching import STATIC
+from llmviewer.techniques.options import OPTIONS
 
 SCHEMA = "llmviewer.training/1"
 #: Optimizer -> bytes of its state per trained weight.  AdamW has two moments in fp32, arXiv 1711.05101; in 8 bit,
 #: arXiv 2110.02861 (its fp32 scale per 2,048 numbers is not counted); Lion has one, arXiv 2302.06675; SGD has none.
 OPTIMIZERS = {"adamw": 8.0, "adamw-8bit": 2.0, "lion": 4.0, "lion-8bit": 1.0, "sgd": 0.0}
+#: Option of serving -> what a training step has in place of what it changes.
+OF_SERVING = {
+    **dict.fromkeys(
+        ("kv_cache_dtype", "kv_block_size", "kv_reserve", "kv_evict", "prefix_cache"),
+        "no KV cache",
+    ),
+    "kv_cache_free_gpu_memory_fraction": "no KV cache",
+    **dict.fromkeys(
+        ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "enforce_eager"),
+        "one pass over the whole batch",
+    ),
+    "gpu_memory_utilization": "the whole memory",
+    "early_exit": "all layers for every token",
+    "hot_neurons": "all weights on the device",
+}
 #: Prefix of an optimizer whose state moves to the host in pages (QLoRA, arXiv 2305.14314), and suffix of one with
 #: weights in fp32 beside the 16-bit ones (mixed precision, arXiv 1710.03740), with their bytes.
 PAGED, MASTER, MASTER_BYTES = "paged-", "+master", 4.0
@@ -103,10 +121,17 @@ def train(
 
     Raises UserError.
     """
+    _check_options(options)
     chosen = configuration(model, hardware, **options)
     recipe, what = _recipe(chosen.system, arguments.word("optimizer", optimizer), _share(recompute))
     if recipe.trained is Trained.ALL and not chosen.system.drafters and _is_quantized(chosen):
-        raise UserError("weights in fewer than 16 bits are not trained; add --lora, or remove --quantization")
+        option = (
+            "prune"
+            if chosen.techniques["quantization"] == "none" and chosen.system.applies("prune")
+            else "quantization"
+        )
+        stored = {"prune": "in a sparse format", "quantization": "in fewer than 16 bits"}[option]
+        raise UserError(f"weights {stored} are not trained; add --lora, or remove --{option}")
     asked = request(batch_size, input_len, 1)
     sizes = (
         float(arguments.whole_number("batch_size", batch_size)),
@@ -123,6 +148,13 @@ def train(
         framework_bytes=float(np.max(memory_of(chosen.model, chosen.system, asked, np.inf).framework_bytes)),
         warnings=chosen.warnings(asked),
     )
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise UserError for an option of serving that is not at its default."""
+    for name, value in options.items():
+        if name in OF_SERVING and value is not None and str(value) != str(OPTIONS[name].default):
+            raise UserError(f"{name} is {quoted(value)}; a training step has {OF_SERVING[name]}; remove it")
 
 
 def _recipe(system: System, optimizer: str, recompute: float) -> tuple[Recipe, str]:
@@ -160,9 +192,9 @@ def _check(system: System, *, adapters: bool) -> None:
 
 
 def _is_quantized(chosen: Configuration) -> bool:
-    """Whether weights of the model are stored in fewer than 16 bits."""
-    stored = memory_of(chosen.model, chosen.system, request(1, 1, 1), np.inf).weights_bytes
-    return float(np.max(stored)) * chosen.system.parallelism.tensor < 1.9 * chosen.model.parameters
+    """Whether a matrix of the model is stored in fewer than 16 bits per weight."""
+    graph = chosen.system.prepared(chosen.model.graph(decode(1.0, 1.0)))
+    return any(tensor.dtype.bits < 16.0 for tensor, _ in graph.stored_weights())
 
 
 def _share(recompute: object) -> float:

@@ -18,7 +18,7 @@ from llmviewer.hardware.hypothetical import TIMES
 from llmviewer.planning.run_metrics import RunMetric
 from llmviewer.planning.why_chips import stacked, structure
 from llmviewer.planning.why_figures import Chips, chips_of_two
-from llmviewer.planning.why_line import Side
+from llmviewer.planning.why_line import Side, options_of
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
@@ -57,7 +57,7 @@ class Pair:
         if self.a.model != self.b.model or any(a[name] != b[name] for name in OF_MODEL):
             found.append(Factor(name=MODEL, a=_name(self.a.model), b=_name(self.b.model)))
         names = [name for name in OPTIONS if name not in (*OF_MODEL, SET) and a[name] != b[name]]
-        found += [Factor(name=name, a=a[name], b=b[name]) for name in names]
+        found += [Factor(name=name, a=_told(a[name]), b=_told(b[name])) for name in names]
         for name in TIMES:
             times = [side.times.get(name, 1.0) for side in (self.a, self.b)]
             found += [Factor(name=name, a=times[0], b=times[1])] if times[0] != times[1] else []
@@ -104,7 +104,7 @@ class Pair:
             words = {name: (self.b if name in taken else self.a).words[name] for name in OPTIONS}
             words |= {name: of_model.words[name] for name in OF_MODEL}
             words[SET] = self._times(taken)
-            options = {n: v for n, v in words.items() if n not in WORKLOAD and v != OPTIONS[n].default}
+            options = options_of(words)
             self.configurations[key] = configuration(of_model.model, stacked(chips), **options)
         return self.configurations[key]
 
@@ -122,6 +122,11 @@ def pair(a: Side, b: Side, chips: tuple[Chip, Chip]) -> Pair:
     """Two runs.  chips: of a and b, with the figures that they set."""
     named = [one.name for side in (a, b) for one in side.settings if one.name not in TIMES]
     return Pair(a=a, b=b, chips=chips_of_two(*chips, named))
+
+
+def _told(value: Any) -> Any:
+    """The value of an option, in words where the engine chooses it."""
+    return "the engine's" if value is None else value
 
 
 def _name(model: Any) -> str:

@@ -30,7 +30,7 @@ DEFAULTS: Mapping[str, Any] = {name: one.default for name, one in OPTIONS.items(
 class Side:
     """One run.  text: as it was given; of a mapping the line that states the same.
 
-    words: every option of a run and size by name, defaults included.
+    words: every option of a run and size by name, defaults included; None where the engine chooses.
     """
 
     text: str
@@ -40,8 +40,8 @@ class Side:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the run that are not at their defaults."""
-        return {name: value for name, value in self.words.items() if name not in WORKLOAD and value != DEFAULTS[name]}
+        """Options of the run that are not at their defaults, or stated where an engine would choose."""
+        return options_of(self.words)
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -66,6 +66,16 @@ class Side:
         return calls.request(*(self.words[name] for name in WORKLOAD))
 
 
+def options_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among the words of a run that state what would be otherwise without them."""
+    engine = words["engine"] != DEFAULTS["engine"]
+    at_defaults = {
+        name for name in OPTIONS if words[name] == DEFAULTS[name] and not (engine and name in build.OF_ENGINE)
+    }
+    left_out = {*WORKLOAD, *at_defaults}
+    return {name: value for name, value in words.items() if name not in left_out and value is not None}
+
+
 def side(given: object) -> Side:
     """The side that a line or a mapping states.  Raises UserError."""
     if isinstance(given, str):
@@ -78,7 +88,9 @@ def side(given: object) -> Side:
 
 def _line(made: Side) -> list[str]:
     """The words of a run on the command line."""
-    return [word for one in run_line(made.model, made.hardware, made.words).values() for word in one]
+    sizes = {name: made.words[name] for name in WORKLOAD}
+    sizes = {name: made.words[name] for name in WORKLOAD}
+    return [word for one in run_line(made.model, made.hardware, {**sizes, **made.options}).values() for word in one]
 
 
 def _lexed(line: str) -> list[str]:
@@ -99,7 +111,9 @@ def _side(text: str, given: dict[str, Any]) -> Side:
     for name in given:
         if name not in OPTIONS:
             raise unknown("option", name, OPTIONS)
-    words = {name: _checked(name, given.get(name, one.default)) for name, one in OPTIONS.items()}
+    stated = {name: _checked(name, value) for name, value in given.items() if value is not None}
+    chosen = dict.fromkeys(build.OF_ENGINE) if stated.get("engine", DEFAULTS["engine"]) != DEFAULTS["engine"] else {}
+    words = {**DEFAULTS, **chosen, **stated}
     return Side(text=text, model=model, hardware=hardware, words=words)
 
 

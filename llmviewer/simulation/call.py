@@ -79,11 +79,10 @@ class Prepared:
 def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
-    chosen = {"engine": ENGINE, "batching": BATCHING} | {
-        name: value for name, value in options.items() if name not in load.LOAD
-    }
-    if chosen.get("efficiency") == "ideal" and chosen["engine"] == ENGINE:
-        del chosen["engine"]  # ideal times have no engine, and its scheduler is the default anyway
+    chosen = {name: value for name, value in options.items() if name not in load.LOAD and value is not None}
+    if chosen.get("efficiency") != "ideal":  # ideal times have no engine, and its scheduler is the default anyway
+        chosen.setdefault("engine", ENGINE)
+    chosen.setdefault("batching", BATCHING)
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
@@ -101,18 +100,6 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     )
     replications, finds_rate = words["replications"], bool(words["find_rate"])
     return Prepared(made=made, answering=server.answering, replications=replications, finds_rate=finds_rate)
-
-
-def simulate_server(options: Mapping[str, Any], load_words: Mapping[str, Any]) -> Simulation:
-    """The simulation of a configuration with the engine and the batching of a server unless they were set.
-
-    options: of a run, with model and hardware, defaults included but for the engine, which is "" where it was not set;
-    the default batching is not that of a server.  load_words: options of the load.
-    """
-    server = {"engine": options.get("engine") or ENGINE}
-    if options.get("batching") in (OPTIONS["batching"].default, None):
-        server["batching"] = BATCHING
-    return simulate(**{**options, **server, **load_words})
 
 
 def _check_warm_up(made: Simulation) -> None:
@@ -149,7 +136,15 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
     )
-    notes = (*last.warnings(workload), *_trace_notes(traffic), *_room_notes(fleet), *_prefix_notes(fleet, sample))
+    idle = words["router"] != load.LOAD["router"].default and all(pool.replicas == 1 for pool in fleet.pools)
+    unused = ("--router: one replica, not used",) * idle
+    notes = (
+        *last.warnings(workload),
+        *_trace_notes(traffic),
+        *_room_notes(fleet),
+        *_prefix_notes(fleet, sample),
+        *unused,
+    )
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),

@@ -27,9 +27,9 @@ class Limit:
         return f"{self.metric.removesuffix('_s').upper()} {self.statistic} {self.seconds:g} s"
 
 
-def limit(option: str, text: str) -> Limit:
-    """The limit of `--ttft p99:2s`; without a statistic it is of the mean.  Raises UserError."""
-    statistic, colon, time = text.rpartition(":")
+def limit(option: str, text: str | float) -> Limit:
+    """The limit of `--ttft p99:2s`; without a statistic it is of the mean.  A number is seconds.  Raises UserError."""
+    statistic, colon, time = text.rpartition(":") if isinstance(text, str) else ("", "", text)
     if colon and statistic not in STATISTICS:
         raise unknown(f"statistic of {option}", statistic, STATISTICS)
     seconds = duration(option, time)

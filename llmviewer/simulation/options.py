@@ -47,6 +47,14 @@ def _whole(summary: str, default: int | None = None) -> LoadOption:
 LEAST = 1e-9
 #: Options that say when requests arrive; one of them is needed.
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
+#: Options of a load or a sizing that are times: texts with a unit; numbers of Python are seconds.
+OF_TIME = ("duration", "warm_up", "ttft", "tpot", "e2e", "autoscale", "start_up")
+#: Option -> those beside which it says nothing.
+WITHOUT = {
+    "input_len": ("trace", "lengths"),
+    "output_len": ("trace", "lengths"),
+    "arrivals": ("trace", "burst", "concurrency"),
+}
 LOAD: Mapping[str, LoadOption] = {
     "request_rate": LoadOption(kind=LoadKind.NUMBER, help="Requests per second that arrive (open loop)."),
     "concurrency": _whole("Users who each send a request when their last one is answered (closed loop)."),
@@ -74,8 +82,16 @@ LOAD: Mapping[str, LoadOption] = {
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options with their values, defaults included.  Raises UserError for a wrong type."""
-    return {name: checked_value(name, option, given.get(name, option.default)) for name, option in LOAD.items()}
+    """All options with their values; of those that are None, the defaults.
+
+    Raises UserError for a wrong type, and for an option that another one makes meaningless.
+    """
+    stated = {name: value for name, value in given.items() if value is not None}
+    for name, others in WITHOUT.items():
+        beside = next((one for one in others if stated.get(one)), None)
+        if name in stated and beside:
+            raise UserError(f"{name} is {quoted(stated[name])}, but {beside} has its own; remove one of them")
+    return {name: checked_value(name, option, stated.get(name, option.default)) for name, option in LOAD.items()}
 
 
 def checked_value(name: str, option: LoadOption, value: Any) -> Any:
@@ -91,7 +107,9 @@ def checked_value(name: str, option: LoadOption, value: Any) -> Any:
         if isinstance(number, str) or not arguments.is_number(number) or not LEAST <= number < float("inf"):
             raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0, at least {LEAST:g}")
         return float(number)
-    return str(value) if arguments.is_number(value) else arguments.path_or_name(name, value)
+    if arguments.is_number(value):
+        return f"{value}s" if name in OF_TIME else str(value)
+    return arguments.path_or_name(name, value)
 
 
 def traffic_of(words: Mapping[str, Any]) -> Traffic:

@@ -85,7 +85,7 @@ KINDS: dict[str, PlotKind] = {
     "bandwidth": PlotKind(
         module="bandwidth",
         summary="Time over the memory bandwidth of hypothetical chips that differ only in it.",
-        example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16 --target 20",
+        example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16 --target 20ms",
         axes={"bandwidth": ""},
     ),
     "figure": PlotKind(
@@ -159,7 +159,7 @@ KINDS: dict[str, PlotKind] = {
     "frontier": PlotKind(
         module="frontier",
         summary="Two figures of a chip that together meet a target, with the chips that exist.",
-        example="llama-2-70b --hardware h100-sxm --vary bandwidth,peak.bf16 --metric ttft_s --target 100",
+        example="llama-2-70b --hardware h100-sxm --vary bandwidth,peak.bf16 --metric ttft_s --target 100ms",
         data=PlotData.REQUIRED,
         most=1,
         metrics=("tpot_s", "e2e_s", "ttft_s"),

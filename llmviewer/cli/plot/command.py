@@ -45,7 +45,7 @@ def command(
         str, opt.listed("output_len", "Output lengths: a list or ranges, if the plot has this axis.")
     ] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
-    target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach, in ms.")] = "",
+    target: Annotated[str, typer.Option(help="For bandwidth, frontier: time to reach: 20ms.")] = "",
     vary: Annotated[str, typer.Option(help="For frontier: figures of the chip, such as bandwidth,peak.bf16.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
     over: Annotated[str, typer.Option(help="For crossover, figure: of the chips, bandwidth=1TB/s:16TB/s:*2.")] = "",
@@ -57,7 +57,6 @@ def command(
     output: Annotated[
         str, typer.Option("-o", "--output", help="Output file: .png, .svg or .pdf; default: the kind's name and .png.")
     ] = "",
-    engine: opt.annotation("engine") = "",  # type: ignore[valid-type]
     **options: Any,
 ) -> int:
     """Draws a plot as PNG, SVG or PDF; takes the lists of compare and sweep."""
@@ -77,7 +76,6 @@ def command(
     style = plot.style_of(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     load, options = loads.separated(plot_kind, options)
-    options["engine"] = engine or loads.default_engine(plot_kind)
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options, load=load,
         target=target, vary=vary, over=over,

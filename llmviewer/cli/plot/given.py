@@ -16,6 +16,7 @@ from llmviewer.cli.plot.loads import simulated
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware.hypothetical import figure_name
 from llmviewer.planning.advise import advise
@@ -27,7 +28,6 @@ from llmviewer.result.crossover import crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
-from llmviewer.techniques.options import OPTIONS
 
 #: Maximum points per curve; more would not be visible.
 MAX_PLOT_POINTS = 20_000
@@ -40,7 +40,7 @@ BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 class PlotRequest:
     """Arguments of the command.
 
-    sizes: lists by name, "" if not given.  load: options of a simulated load.  target: [ms], or "".  vary: figures of
+    sizes: lists by name, "" if not given.  load: options of a simulated load.  target: a time, or "".  vary: figures of
     a frontier, or "".  over: a figure of the chips as an axis of a crossover, or "".
     """
 
@@ -88,7 +88,7 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
     if request.target and kind.data is not PlotData.REQUIRED:
         if kind.module != "bandwidth":
             raise _not_taken("target", request.target)
-        options["target_s"] = _milliseconds(request.target) / 1e3
+        options["target_s"] = _target_s(request.target)
     if measured:
         if kind.module != "roofline":
             raise _not_taken("measured", measured)
@@ -107,11 +107,11 @@ def _check_figures(request: PlotRequest) -> None:
         raise UserError("this plot needs --over, such as --over peak.bf16=250TFLOP/s:4PFLOP/s:*2")
 
 
-def _milliseconds(text: str) -> float:
-    value = parse_number(text)
-    if not isinstance(value, str) and 0.0 < value < np.inf:
-        return float(value)
-    raise UserError(f"target is {quoted(text)}; allowed: a time in ms above 0")
+def _target_s(text: str) -> float:
+    value = duration("target", text)
+    if 0.0 < value < np.inf:
+        return value
+    raise UserError(f"target is {quoted(text)}; allowed: a time above 0, such as 20ms")
 
 
 def _not_taken(name: str, text: str) -> UserError:
@@ -122,8 +122,7 @@ def _check_only_a_file(request: PlotRequest) -> None:
     """Raise UserError for an option of a run, which a plot of a table does not use."""
     given: dict[str, Any] = {"hardware": request.hardware, **request.sizes}
     for name, value in request.options.items():
-        if value not in (OPTIONS[name].default, None):
-            given[name] = value[0] if isinstance(value, tuple) else value
+        given[name] = value[0] if isinstance(value, tuple) else value
     for name, value in given.items():
         if value:
             raise _not_taken(name, str(value))
@@ -134,10 +133,7 @@ def _configurations(request: PlotRequest) -> dict[str, dict[str, Any]]:
     for name, text in (("a model", request.model), ("--hardware", request.hardware)):
         if not text:
             raise UserError(f"this plot needs {name}")
-    options = dict(request.options)
-    for name, default in request.kind.lists.items():
-        if options[name] in ("", "none"):
-            options[name] = default
+    options = {**request.kind.lists, **request.options}
     configurations = opt.unique_by_name(opt.combinations(options, model=request.model, hardware=request.hardware))
     fewest, most = request.kind.fewest, request.kind.most
     if not fewest <= len(configurations) <= most:
@@ -269,10 +265,10 @@ def _required(request: PlotRequest) -> LoadedData:
     """The figures that a target takes of one configuration's chip."""
     for name in ("vary", "target"):
         if not getattr(request, name):
-            raise UserError(f"this plot needs --{name}, such as --vary bandwidth,peak.bf16 --target 100 (in ms)")
+            raise UserError(f"this plot needs --{name}, such as --vary bandwidth,peak.bf16 --target 100ms")
     (options,) = _configurations(request).values()
     metric = (request.metric or request.kind.metrics[0]).removesuffix("_s")
-    words: dict[str, Any] = {**options, **_sizes(request), metric: f"{_milliseconds(request.target):.17g}ms"}
+    words: dict[str, Any] = {**options, **_sizes(request), metric: _target_s(request.target)}
     found = require(**words, vary=request.vary)
     return LoadedData(data=found, warnings=found.warnings)
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.reports.plots import PlotData, PlotKind
-from llmviewer.simulation.call import simulate_server
+from llmviewer.simulation.call import simulate
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.result import Simulation
-from llmviewer.techniques.options import OPTIONS
 
 
 def separated(kind: PlotKind, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -19,20 +18,15 @@ def separated(kind: PlotKind, options: Mapping[str, Any]) -> tuple[dict[str, Any
     others = {name: value for name, value in options.items() if name not in LOAD}
     if kind.data is not PlotData.LOAD:
         for name, value in load.items():
-            if value != LOAD[name].default:
+            if value is not None:
                 raise UserError(f"{name} is {quoted(value)}; this plot does not take it")
     return load, others
 
 
-def default_engine(kind: PlotKind) -> str:
-    """The engine where none is set: that of a run; "" for a load, which has that of a server."""
-    return "" if kind.data is PlotData.LOAD else str(OPTIONS["engine"].default)
-
-
 def simulated(options: Mapping[str, Any], load: Mapping[str, Any], sizes: Mapping[str, str]) -> Simulation:
-    """The simulation of a configuration; options that are not given are those of a server.  Raises UserError."""
+    """The simulation of a configuration; its options are those of a server.  Raises UserError."""
     for name in ("batch_size", "bandwidth"):
         if sizes[name]:
             raise UserError(f"{name} is {quoted(sizes[name])}; this plot does not take it")
     lengths = {name: sizes[name] for name in ("input_len", "output_len") if sizes[name]}
-    return simulate_server(options, {**load, **lengths})
+    return simulate(**options, **load, **lengths)

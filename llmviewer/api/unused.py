@@ -1,0 +1,97 @@
+"""Notes on stated options that have nothing to act on in a run, such as a link on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.analysis.memory import weights_bytes
+from llmviewer.analysis.system import System
+from llmviewer.core.ir import Graph
+from llmviewer.core.kinds import Kind
+from llmviewer.core.workload import Request, decode
+from llmviewer.layers.mla import Mla
+from llmviewer.models.model import Model
+from llmviewer.serving.batching import STATIC
+from llmviewer.techniques.options import OPTIONS, Options
+from llmviewer.techniques.sparsity.expert_skew import has_routed_experts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as it was asked."""
+
+    model: Model
+    system: System
+    options: Options
+    workload: Request
+
+    @property
+    def graph(self) -> Graph:
+        """The model's decode step before any pass."""
+        return self.model.graph(decode(1.0, 1.0))
+
+    def without(self, name: str) -> bool:
+        """Whether the model has the same weights without the passes of a technique."""
+        passes = self.system.passes
+        fewer = tuple(one for one in passes if not one.name.startswith(name))
+        graphs = (replace(self.system, passes=kept).prepared(self.graph) for kept in (passes, fewer))
+        first, second = (float(np.max(weights_bytes(graph))) for graph in graphs)
+        return first == second
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no two devices exchange data."""
+        return self.system.parallelism.exchanging == 1 and self.system.parallelism.instances == 1
+
+
+def _has_no_attention(run: Run) -> bool:
+    return not any(operator.kind in (Kind.ATTENTION, Kind.SOFTMAX) for _, operator in run.graph)
+
+
+NO_CACHE = (_has_no_attention, "the model has no KV cache")
+#: Option -> whether a run has nothing that it acts on, and why.  Only options off their defaults are asked.
+IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
+    "latent_attention": (
+        lambda run: not any(isinstance(layer.mixer, Mla) for layer in run.model.layers),
+        "the model has no latent attention",
+    ),
+    "link": (lambda run: run.is_alone, "one device"),
+    "network": (lambda run: run.system.parallelism.exchanging <= run.system.chip.near, "one node"),
+    "expert_parallel_size": (lambda run: not has_routed_experts(run.graph), "the model has no routed experts"),
+    "attention": (_has_no_attention, "the model has no attention"),
+    "kv_cache_dtype": NO_CACHE,
+    "kv_block_size": NO_CACHE,
+    "kv_reserve": NO_CACHE,
+    "matformer": (lambda run: run.without("matformer"), "the model has no feed-forward layers"),
+    "prune": (lambda run: run.without("prune"), "the model has nothing of the kind that it removes"),
+}
+
+
+def notes(run: Run) -> Iterator[str]:
+    """A line for every stated option that this run does not use."""
+    for name, (is_idle, why) in IDLE.items():
+        value = run.options.techniques.get(name, getattr(run.options, name, None))
+        if value not in (None, OPTIONS[name].default) and is_idle(run):
+            yield f"{_typed(name)}: {why}, not used"
+    yield from _limits(run)
+
+
+def _limits(run: Run) -> Iterator[str]:
+    """Limits of the engine that this workload is beyond."""
+    sequences, length = run.options.max_num_seqs, run.options.max_model_len
+    batch = float(np.max(run.system.parallelism.replica(run.workload).batch_size))
+    if sequences is not None and batch > sequences and run.system.batching is STATIC:
+        yield (
+            f"{_typed('max_num_seqs')} {sequences}: times are of {batch:.0f} sequences at once, which the engine does "
+            "not run; --batching continuous queues those beyond the limit"
+        )
+    context = float(np.max(run.workload.input_len + run.workload.output_len))
+    if length is not None and context > length:
+        yield f"{_typed('max_model_len')} {length}: the engine refuses a request of {context:.0f} tokens"
+
+
+def _typed(name: str) -> str:
+    return OPTIONS[name].spellings(name)[0]

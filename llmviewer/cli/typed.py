@@ -1,0 +1,73 @@
+"""Errors with options as they are typed on the command line; the calls name arguments of Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llmviewer.core.errors import UserError, quoted
+
+#: Words of an error in front of the name of an option, or behind one that begins it.
+BEFORE = ("give", "one of", "remove", "use", "change", "but", "beside", "such as")
+BEHIND = "is|has|have|needs|takes|says|searches|and|or|both|of"
+#: Between the names of several options.
+BETWEEN = ", | and | or "
+
+
+def as_typed(error: UserError, words: Sequence[str], command: Any) -> UserError:
+    """The error of a command line with the spelling of every option it names, and of one whose value it rejects."""
+    spelled = _spelled(words, command)
+    text = str(error)
+    for name, option in spelled.items():
+        text = re.sub(_pattern(name), lambda found, option=option: option, text)
+    text = _in_lists(text, spelled)
+    values = list(_values(words, spelled))
+    rejected = next((option for option, value in values if quoted(value) in text), "")
+    named = any(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text) for option, _ in values)
+    return UserError(text if named or not rejected else f"{rejected}: {text}")
+
+
+def _spelled(words: Sequence[str], command: Any) -> dict[str, str]:
+    """Name of a parameter -> the spelling of its option that is on the line, or the first."""
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    typed = {word.partition("=")[0] for word in words}
+    options = (one for one in command.params if one.param_type_name == "option")
+    return {
+        one.name: next((option for option in one.opts if option in typed), max(one.opts, key=len)) for one in options
+    }
+
+
+def _pattern(name: str) -> str:
+    """Where an error means the option: a name of several words anywhere, one word where a sentence speaks of it."""
+    if "_" in name:
+        return rf"(?<![\w/.'=-]){name}(?![\w/'-])"
+    behind = "|".join(rf"(?<={words} )" for words in BEFORE)
+    return rf"(?:^(?={name}(?::| (?:{BEHIND})\b))|{behind}){name}(?![\w/'-])"
+
+
+def _in_lists(text: str, spelled: Mapping[str, str]) -> str:
+    """The text with the names beside a spelled option in a list."""
+    names = "|".join(map(re.escape, spelled))
+    ends = (
+        (rf"(--[\w-]+(?:{BETWEEN}))({names})(?![\w/'-])", lambda found: found[1] + spelled[found[2]]),
+        (rf"(?<![\w/'-])({names})((?:{BETWEEN})--[\w-]+)", lambda found: spelled[found[1]] + found[2]),
+    )
+    for _ in spelled:
+        before = text
+        for pattern, told in ends:
+            text = re.sub(pattern, told, text)
+        if text == before:
+            break
+    return text
+
+
+def _values(words: Sequence[str], spelled: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Options on the line with each value that they list."""
+    options = set(spelled.values())
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        option, equals, value = word.partition("=")
+        if option in options:
+            text = value if equals else after
+            yield from ((option, one) for one in dict.fromkeys((text, *re.split("[,;]", text))) if one)

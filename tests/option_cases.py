@@ -1,0 +1,185 @@
+"""For every option a value that is not its default, and the case in which it matters; read by test_every_option.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DENSE, MOE, LATENT, CHIP = "llama-3.2-1b", "olmoe-1b-7b", "deepseek-v2-lite", "a100-80gb-sxm"
+#: A batch beyond the KV cache, whose admission every option of the cache changes.
+CROWD = "--engine vllm --batching continuous --batch-size 512 --gpu-memory-utilization 0.15"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A value of an option.  beside: other options as typed.  without: what is typed in place of the option."""
+
+    value: str
+    model: str = DENSE
+    beside: str = ""
+    without: str = ""
+    hardware: str = CHIP
+
+
+def _case(value: str, beside: str = "", model: str = DENSE, without: str = "", hardware: str = CHIP) -> Case:
+    return Case(value=value, beside=beside, model=model, without=without, hardware=hardware)
+
+
+#: Option of a run -> its case, in every command that does not have one of its own.
+RUN = {
+    "batch_size": _case("8"),
+    "input_len": _case("512"),
+    "output_len": _case("16"),
+    "dtype": _case("fp32"),
+    "latent_attention": _case("naive", model=LATENT),
+    "efficiency": _case("ideal"),
+    "engine": _case("sglang"),
+    "profile": _case("calibrate/profiles/h100-sxm.yaml"),
+    "gpu_memory_utilization": _case("0.1", CROWD.replace("0.15", "0.9")),
+    "max_num_batched_tokens": _case("64"),
+    "max_num_seqs": _case("2", "--engine vllm"),
+    "max_model_len": _case("200", "--engine vllm"),
+    "enforce_eager": _case("", "--engine vllm"),
+    "ignore_fields": _case("novelty", model="CONFIG"),
+    "trace_model": _case(""),
+    "set": _case("bandwidth=x2"),
+    "power_limit": _case("200W"),
+    "expert_skew": _case("0.7", model=MOE),
+    "lora": _case("16"),
+    "low_rank": _case("64"),
+    "contextual_sparsity": _case("attention=0.5,mlp=0.1"),
+    "hot_neurons": _case("gpu=0.2,active=0.1"),
+    "quantization": _case("w4a16"),
+    "kv_cache_dtype": _case("fp8"),
+    "matformer": _case("0.5"),
+    "prune": _case("width=0.75"),
+    "kv_block_size": _case("4096", CROWD),
+    "kv_reserve": _case("max", CROWD),
+    "prefix_cache": _case("0.5"),
+    "kv_evict": _case("0.2"),
+    "kv_cache_free_gpu_memory_fraction": _case("0.05", CROWD),
+    "attention": _case("eager"),
+    "link": _case("pcie", "-tp 2"),
+    "network": _case("infiniband-hdr", "-tp 32 --quantization none", "llama-3.1-8b", "--network infiniband-ndr"),
+    "tensor_parallel_size": _case("2"),
+    "sequence_parallel": _case("on", "-tp 2"),
+    "data_parallel_size": _case("2"),
+    "expert_parallel_size": _case("2", "-tp 2", MOE),
+    "context_parallel_size": _case("2"),
+    "pipeline_parallel_size": _case("2"),
+    "spatial": _case("on", hardware="groq-lpu"),
+    "fusion": _case("all"),
+    "offload": _case("weights=0.4"),
+    "skip_layers": _case("0.5"),
+    "early_exit": _case("mean=0.6"),
+    "speculative": _case("ngram,tokens=3,acceptance=0.5"),
+    "branches": _case("skeleton,outline=4,points=2"),
+    "batching": _case("chunked,tokens=64"),
+}
+#: Options of a load, in `simulate`; of `size` where they are not among SIZING.
+LOAD = {
+    "request_rate": _case("2"),
+    "concurrency": _case("4", without="--request-rate 20"),
+    "trace": _case("TRACE", without="--request-rate 20"),
+    "burst": _case("", without="--request-rate 20"),
+    "rate_curve": _case("0h:5,12h:20", without="--request-rate 20"),
+    "arrivals": _case("fixed"),
+    "input_len": _case("512"),
+    "output_len": _case("16"),
+    "lengths": _case("TRACE"),
+    "speed_up": _case("4", "--trace TRACE"),
+    "duration": _case("4s"),
+    "requests": _case("30"),
+    "seed": _case("3"),
+    "warm_up": _case("1s"),
+    "replications": _case("2"),
+    "router": _case("least-loaded", "--replicas 3"),
+    "replicas": _case("2"),
+    "pools": _case("prefill=1xtp1,decode=1xtp1"),
+    "find_rate": _case("", "--ttft 2s"),
+    "ttft": _case("1us"),
+    "tpot": _case("1us"),
+    "e2e": _case("1us"),
+}
+#: Options of one command -> their cases, before those of RUN.
+OWN = {
+    "crossover": {
+        "context": _case("512"),
+        "over": _case("bandwidth=1TB/s:4TB/s:*2"),
+        "metric": _case("tpot_s"),
+    },
+    "elasticity": {
+        "metric": _case("ttft_s"),
+        "gpu_memory_utilization": _case("0.06", f"{CROWD.replace('0.15', '0.9')} --metric e2e_s"),
+        "max_num_batched_tokens": _case("64", "--metric ttft_s"),
+        "power_limit": _case("200W", "--metric ttft_s --batch-size 64"),
+        "prefix_cache": _case("0.5", "--metric ttft_s"),
+    },
+    "explain": {},
+    "why": {"metric": _case("ttft_s", "-q w4a16")},
+    "advise": {
+        "metric": _case("ttft_s"),
+        "ttft": _case("1us"),
+        "tpot": _case("1us"),
+        "max_gpus": _case("2"),
+        "batch_size": _case("8"),
+    },
+    "require": {
+        "vary": _case("peak.bf16"),
+        "gpu_memory_utilization": _case("0.5", "--vary capacity"),
+        "max_num_batched_tokens": _case("64", "--ttft 30ms"),
+        "power_limit": _case("200W", "--ttft 30ms --batch-size 64"),
+        "prefix_cache": _case("0.5", "--ttft 30ms"),
+        "ttft": _case("500ms", without="--tpot 100ms"),
+        "tpot": _case("50ms", without="--tpot 100ms"),
+        "e2e": _case("5s", without="--tpot 100ms"),
+        "tokens_per_s": _case("100", without="--tpot 100ms"),
+    },
+    "trace": {
+        "steps": _case("3"),
+        "chips": _case("1", "-tp 2"),
+        "output_len": _case("2", "--steps 7"),
+        "gpu_memory_utilization": _case("0.01"),
+        "branches": _case("skeleton,outline=4,points=2", "--steps 7"),
+    },
+    "train": {
+        "optimizer": _case("sgd"),
+        "recompute": _case("0.5"),
+        "latent_attention": _case("absorbed", model=LATENT),
+        "expert_skew": _case("0.7", "--batch-size 1 --input-len 4", MOE),
+    },
+    "simulate": {},
+    "size": {
+        "price": _case("a100-80gb-sxm=9.99"),
+        "max_usd_per_hour": _case("0.01"),
+        "max_gpus": _case("1", "--ttft 1us"),
+        "objective": _case("latency"),
+        "price_kind": _case("on-demand"),
+        "owned": _case("capex=30000,years=4"),
+        "confidence": _case("0.99"),
+        "spare": _case("1"),
+        "front": _case("usd"),
+        "autoscale": _case("1m", "--rate-curve 0h:5,12h:20"),
+        "start_up": _case("3m", "--rate-curve 0h:5,12h:20 --autoscale 5m"),
+        "carbon": _case("400"),
+        "trace": _case("TRACE", without="--request-rate 20"),
+    },
+}
+#: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
+OUTPUT = {
+    *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
+    *("theme", "size", "help", "waterfall", "junit"),
+}
+#: Commands without a run of their own -> the file that tests their options.
+ELSEWHERE = {
+    "check": "test_contract.py; its lines have the options of analyze",
+    "diagnose": "test_diagnose_results.py",
+    "plot": "test_plots.py; it loads what analyze, sweep and simulate do",
+    "report": "test_report.py; it loads what analyze and sweep do",
+    "survey": "test_survey.py",
+    "serve": "test_server_safety.py",
+    "mcp": "test_mcp.py",
+    "calibrate": "test_calibrate_run.py, test_calibrate_fit.py, test_ledger.py",
+    "models": "test_cli.py",
+    "hardware": "test_cli.py",
+    "techniques": "test_cli.py",
+}

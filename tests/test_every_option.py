@@ -1,0 +1,180 @@
+"""Every option of every command acts, is refused, or is named in a note, in a case where it must matter."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmviewer.cli import COMMANDS, main
+from llmviewer.cli.app import command_tree
+from llmviewer.server import arguments as described
+from llmviewer.server.calls import CALLS
+from llmviewer.techniques.options import OPTIONS
+from tests.option_cases import ELSEWHERE, LOAD, OUTPUT, OWN, RUN, Case
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = {"--batch-size": "4", "--input-len": "256", "--output-len": "8"}
+OF_LOAD = {"--request-rate": "20", "--requests": "60", "--input-len": "256", "--output-len": "8"}
+#: Command -> what is typed in front of the options of a case, and what stays unless the case has it.
+LINES: dict[str, tuple[str, dict[str, str]]] = {
+    **dict.fromkeys(("analyze", "sweep", "compare", "advise", "elasticity"), ("", SIZES)),
+    "explain": ("e2e_s", SIZES),
+    "crossover": ("", {"--batch-size": "4", "--context": "256", "--output-len": "8"}),
+    "require": ("", {**SIZES, "--vary": "bandwidth", "--tpot": "100ms"}),
+    "train": ("", {"--batch-size": "4", "--input-len": "256"}),
+    "trace": ("", {**SIZES, "-o": "-", "--steps": "1"}),
+    "simulate": ("", OF_LOAD),
+    "size": ("", {**OF_LOAD, "--ttft": "1s", "--max-gpus": "8", "-q": "none", "-tp": "1"}),
+    "why": ("", SIZES),
+}
+#: Commands that take seconds for each option.
+SLOW = ("explain", "advise", "size", "simulate", "why")
+#: What states the question again in an answer.
+ECHO = {
+    *("workload", "parallelism", "techniques", "options", "request", "provenance", "line", "warnings", "values"),
+    *("name", "seed", "metric", "target", "now"),
+    *OPTIONS,
+}
+#: Option -> why it is not tried here.
+NOT_TRIED = {"trace_model": "test_trace_model.py: it needs transformers"}
+#: Command and option whose figures are known not to change, until they do.
+EXPECTED: dict[tuple[str, str], str] = {}
+
+
+def parameters(command: str) -> list[Any]:
+    return [one for one in command_tree(COMMANDS, command).commands[command].params if one.param_type_name == "option"]
+
+
+def case_of(command: str, name: str) -> Case | None:
+    of_load = LOAD if command in ("simulate", "size") else {}
+    return OWN.get(command, {}).get(name) or of_load.get(name) or RUN.get(name)
+
+
+PAIRS = [
+    pytest.param(command, one.name, marks=[pytest.mark.slow] if command in SLOW else [], id=f"{command}-{one.name}")
+    for command in LINES
+    for one in parameters(command)
+    if one.name not in (*OUTPUT, *NOT_TRIED, "model", "hardware")
+] + [pytest.param("why", name, marks=[pytest.mark.slow], id=f"why-{name}") for name in OPTIONS if name not in NOT_TRIED]
+
+
+def test_every_option_of_every_command_has_a_case() -> None:
+    """A new command or option is red here until the table says in which case it must matter."""
+    assert set(COMMANDS) == set(LINES) | set(ELSEWHERE)
+    without = [f"{one.values[0]} {one.values[1]}" for one in PAIRS if case_of(*one.values) is None]
+    assert not without
+
+
+@pytest.mark.parametrize("call", [one for one in CALLS if one in LINES])
+def test_every_argument_of_the_other_doors_is_an_option_of_the_command(call: str) -> None:
+    """Python, HTTP and assistants take the options of the command, which the cases walk; `price` and such included."""
+    typed = {one.name for one in command_tree(COMMANDS, call).commands[call].params} | set(OPTIONS)
+    assert set(described.schema(call)["properties"]) <= typed
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "calibrate").symlink_to(ROOT / "calibrate")
+    monkeypatch.chdir(tmp_path)
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2048,
+    "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000,
+    "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "novelty": 3,
+}  # fmt: skip
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2024-05-10 00:00:{second:02d}.{part}00000,{64 + 7 * second},{4 + second % 5}\n"
+    for second in range(30)
+    for part in range(0, 10, 5)
+)
+
+
+@pytest.mark.parametrize(("command", "name"), PAIRS)
+def test_an_option_acts_or_is_refused_or_named(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    case = case_of(command, name)
+    assert case is not None
+    spelled = next((max(one.opts, key=len) for one in parameters(command) if one.name == name), None)
+    spelled = spelled or OPTIONS[name].spellings(name)[0]
+    stated = answered(
+        command, case, [*shlex.split(case.beside), spelled, *([case.value] if case.value else [])], capsys
+    )
+    if stated[0] == 2:
+        assert len(stated[2].splitlines()) == 1
+        return
+    plain = answered(command, case, shlex.split(f"{case.beside} {case.without}"), capsys)
+    acts = stated[:2] != plain[:2] or spelled in stated[2]
+    if (command, name) in EXPECTED:
+        pytest.xfail(EXPECTED[command, name]) if not acts else pytest.fail("it acts now: remove it from EXPECTED")
+    assert acts, stated[2]
+
+
+def answered(
+    command: str, case: Case, typed: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, list[Any], str]:
+    """Status, figures and notes of an answer."""
+    first, kept = LINES[command]
+    words = [word.replace("TRACE", "trace.csv") for word in typed]
+    beside = [word for pair in kept.items() if pair[0] not in words and _long(pair[0]) not in words for word in pair]
+    run = ["config.json" if case.model == "CONFIG" else case.model, "--hardware", case.hardware]
+    if {"--concurrency", "--trace", "--burst", "--rate-curve"} & set(words):
+        beside = _without(beside, "--request-rate")
+    if {"--trace", "--lengths"} & set(words):
+        beside = _without(_without(beside, "--input-len"), "--output-len")
+    if command == "require" and {"--ttft", "--e2e", "--tokens-per-s"} & set(words):
+        beside = _without(beside, "--tpot")
+    line = [command, *first.split(), *run, *beside, *words]
+    if command == "why":
+        metric = words[words.index("--metric") :][:2] if "--metric" in words else []
+        rest = _without(words, "--metric")
+        line = [command, shlex.join([*run, *_pairs(kept)]), shlex.join([*run, *beside, *rest]), *metric]
+    status = main([*line, *([] if command == "trace" else ["--format", "json"])])
+    out, err = capsys.readouterr()
+    if status == 2:
+        return status, [], err
+    document = json.loads(out)
+    return status, list(_figures(document)), "\n".join([err, *_notes(document)])
+
+
+def _pairs(words: dict[str, str]) -> list[str]:
+    return [word for pair in words.items() for word in pair]
+
+
+def _without(words: list[str], option: str) -> list[str]:
+    at = words.index(option) if option in words else len(words)
+    return [*words[:at], *words[at + 2 :]]
+
+
+def _long(option: str) -> str:
+    return {"-q": "--quantization", "-tp": "--tensor-parallel-size"}.get(option, option)
+
+
+def _figures(answer: Any) -> Iterator[Any]:
+    """Numbers of an answer with their keys, without what states the question again."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            if name not in ECHO:
+                yield from ((name, one) for one in _figures(value))
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from _figures(value)
+    elif isinstance(answer, int | float):
+        yield answer
+
+
+def _notes(answer: Any) -> Iterator[str]:
+    """Warnings and notes anywhere in an answer."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            yield from map(str, value) if name in ("warnings", "notes") and isinstance(value, list) else _notes(value)
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from _notes(value)
