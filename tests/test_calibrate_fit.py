@@ -560,7 +560,7 @@ def with_renamed_constant(text: str, name: str) -> str:
         (lambda text: text.replace("{floor: ", "{floor: -"), "expected a finite positive number"),
         (lambda text: text.replace("{floor: ", "{floor: word, x: "), "expected numbers"),
         (lambda text: with_renamed_constant(text, "sharpness"), "lacks sharpness"),
-        (lambda text: text.replace("{floor: ", "{flor: 1, floor: "), "unknown constant of gemm/bf16/torch 'flor'"),
+        (lambda text: text.replace("{floor: ", "{flor: 1, floor: "), "unknown constant of streaming/add/torch 'flor'"),
         (lambda text: text.replace("{floor: ", "{floor: 99"), "allowed: 0 to"),
         (lambda text: text.replace("fit: gemm/", "fit: gem/"), "unknown kernel family 'gem'"),
         (lambda text: text.replace("  all: [", "  all: [9, "), "expected numbers"),

@@ -266,6 +266,8 @@ def calibrated(
     found = tuple(source for source in profiles.sources(chip) if not (lent and source.chip == chip.name))
     if own is not None:
         check_families(own)
+        for key in own.texts:  # also those that serve no kernel here
+            check_fit(own.fit(key), own)
     return Calibrated(
         sources=found if own is None else (own, *found),
         user_profiles=0 if own is None else 1,
