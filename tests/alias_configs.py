@@ -1,7 +1,8 @@
 """Compare every Hub id of model_configs/ with its own config.json: `python -m tests.alias_configs [FOLDER]`.
 
 The configs are those in the local Hugging Face cache, and in FOLDER as ORGANISATION/NAME/config.json,
-ORGANISATION--NAME/config.json or ORGANISATION--NAME_config.json.  It prints what differs, and how many ids were never compared; 1 if anything differs.
+ORGANISATION--NAME/config.json or ORGANISATION--NAME_config.json.  It prints what differs, and how many ids were never
+compared; 1 if anything differs.
 """
 
 from __future__ import annotations
