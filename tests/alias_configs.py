@@ -1,7 +1,8 @@
 """Compare every Hub id of model_configs/ with its own config.json: `python -m tests.alias_configs [FOLDER]`.
 
-The configs are those in the local Hugging Face cache, and in FOLDER as ORGANISATION/NAME/config.json or as
-ORGANISATION--NAME_config.json.  It prints what differs, and how many ids were never compared; 1 if anything differs.
+The configs are those in the local Hugging Face cache, and in FOLDER as ORGANISATION/NAME/config.json,
+ORGANISATION--NAME/config.json or ORGANISATION--NAME_config.json.  It prints what differs, and how many ids were never
+compared; 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from llmviewer.result.describe import model_object
 
 def own_config(hub_id: str, folder: Path | None) -> Path | None:
     """The config.json of a Hub id that can be read on this machine; None if there is none."""
-    names = (f"{hub_id}/config.json", f"{hub_id.replace('/', '--')}_config.json")
+    flat = hub_id.replace("/", "--")
+    names = (f"{hub_id}/config.json", f"{flat}/config.json", f"{flat}_config.json")
     cached = hub.snapshot(hub_id)
     found = [*([cached / "config.json"] if cached else []), *([folder / name for name in names] if folder else [])]
     return next((path for path in found if path.exists()), None)

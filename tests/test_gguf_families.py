@@ -98,6 +98,7 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
     "command-r": ("aya-23-8b", renamed()),
     "deepseek2": ("deepseek-v2-lite", latent),
     "dots1": ("dots.llm1", renamed(**ROUTED, **WIDTH, **DENSE)),
+    "dream": ("dream-7b", renamed()),
     "ernie4_5": ("ernie-4.5-0.3b", renamed()),
     "ernie4_5-moe": (
         "ernie-4.5-21b-a3b",
@@ -114,6 +115,7 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
     "gemma4": ("gemma-4-31b", gemma4),
     "glm4": ("glm-4-32b-0414", renamed()),
     "glm4moe": ("glm-4.5-air", renamed(**ROUTED, **WIDTH, **DENSE)),
+    "gptneox": ("pythia-1.4b", renamed()),
     "gpt-oss": ("gpt-oss-20b", renamed(**LOCAL, **OWN_WIDTH, **WINDOW)),
     "granite": ("granite-3.1-8b", renamed()),
     "hunyuan-dense": ("hunyuan-7b", renamed()),

@@ -54,6 +54,12 @@ def _biases(source: Source) -> dict[str, Any]:
     return {"attention_bias": source.has("attn_q.bias")}
 
 
+def _parallel(source: Source) -> dict[str, Any]:
+    """GPT-NeoX: attention and MLP side by side, unless the header says otherwise; one KV head per head."""
+    stated = source.get("use_parallel_residual")
+    return {} if stated is None else {"use_parallel_residual": bool(stated)}
+
+
 def _head_bias(source: Source) -> dict[str, Any]:
     return {"lm_head_bias": "output.bias" in source.tensors}
 
@@ -167,6 +173,7 @@ FAMILIES: dict[str, Family] = {
     "command-r": _with(_family("cohere"), _qk_norms),
     "deepseek2": _deepseek2,
     "dots1": _with(_family("dots1", _ROUTED), _predicted),
+    "dream": _family("Dream"),
     "ernie4_5": _family("ernie4_5"),
     "ernie4_5-moe": _family(
         "ernie4_5_moe",
@@ -179,6 +186,7 @@ FAMILIES: dict[str, Family] = {
     "gemma4": _gemma4,
     "glm4": _with(_family("glm4"), _biases),
     "glm4moe": _with(_with(_with(_family("glm4_moe", _ROUTED), _biases), _qk_norms), _predicted),
+    "gptneox": _with(_family("gpt_neox"), _parallel),
     "gpt-oss": _with(_family("gpt_oss", _LOCAL, WINDOW), _expert_widths),
     "granite": _family("granite"),
     "granitemoe": _family("granitemoe", _LOCAL),

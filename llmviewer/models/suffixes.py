@@ -86,6 +86,7 @@ SPELLINGS: dict[str, str] = {
     **dict.fromkeys(("nvidia/nvfp4", "nvidia/fp4"), "nvfp4-kv"),
     "nvidia/fp8": "fp8-kv",
     **{f"mlx-community/{bits}bit": f"mlx-{bits}bit" for bits in (3, 4, 6, 8)},
+    "mlx-community/4bit-dwq": "mlx-4bit",
     **dict.fromkeys(("autoround-int4", "int4-auto-round"), "int4-autoround"),
 }
 #: Suffix, or organisation/suffix, of a format without known stored bits -> the reason.
