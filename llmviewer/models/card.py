@@ -90,14 +90,14 @@ def _as_alias(card: Card, name: str) -> Card:
         compared = f"never compared with that of {alias.name}; `llmviewer models fetch {alias.name}` downloads it"
         return replace(card, compared=compared, finish=partial(_uncompared, card.finish, alias.name))
     if not alias.fields:
-        return replace(card, compared=f"equal to that of {alias.name}, read at {alias.source}")
+        return replace(card, compared=f"equal to that of {alias.name} by {alias.source}")
     shown = ", ".join(alias.fields)
     return replace(
         card,
         name=alias.name,
         config=aliases.merged(card.config, alias.fields),
         source=f"{HUB}{alias.name}/blob/main/{CONFIG_FILE}",
-        compared=f"of {card.name}, but {shown} of {alias.name}, read at {alias.source}",
+        compared=f"of {card.name}, but {shown} of {alias.name} by {alias.source}",
         published={} if QUANTIZATION_FIELD in alias.fields else card.published,
         aliases=(),
     )
