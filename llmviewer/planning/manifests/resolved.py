@@ -1,4 +1,4 @@
-"""What a prediction rests on, stated in a launch: longest context, limits of a step, share of the memory.
+"""Limits on which a prediction rests, stated in a launch: longest context, limits of a step, share of the memory.
 
 An engine takes other defaults on other chips and in other versions, and does not start with a context that its cache
 does not hold; a launch therefore leaves none of them open.
