@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import floor, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def _share(serving: Serving, memory: Any, utilization: float) -> dict[str, float
 
 def _cut(share: float) -> float:
     """A share, rounded down."""
-    return floor(share * 10**DIGITS) / 10**DIGITS
+    return float(np.floor(share * 10.0**DIGITS)) / 10.0**DIGITS
 
 
 def _whole(count: float) -> int | None:
