@@ -1,4 +1,4 @@
-"""What a launch prints starts: every target states the limits on which the prediction of its engine rests."""
+"""Launches that are printed start: every target states the limits on which the prediction of its engine rests."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 
 
 class AtStart(Enum):
-    """What an engine does at start-up where its KV cache does not hold one sequence of the longest context.
+    """The behaviour of an engine at start-up where its KV cache does not hold one sequence of the longest context.
 
     REFUSES: it does not start.  SHORTENS: it starts, and serves shorter requests.  ALLOCATES: it allocates the cache of
     that context whatever its budget, and runs out of memory.

@@ -1,4 +1,4 @@
-"""What a prediction rests on, stated in a launch: longest context, limits of a step, share of the memory.
+"""Limits on which a prediction rests, stated in a launch: longest context, limits of a step, share of the memory.
 
 An engine takes other defaults on other chips and in other versions, and does not start with a context that its cache
 does not hold; a launch therefore leaves none of them open.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import floor, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def _share(serving: Serving, memory: Any, utilization: float) -> dict[str, float
 
 def _cut(share: float) -> float:
     """A share, rounded down."""
-    return floor(share * 10**DIGITS) / 10**DIGITS
+    return float(np.floor(share * 10.0**DIGITS)) / 10.0**DIGITS
 
 
 def _whole(count: float) -> int | None:
