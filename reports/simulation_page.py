@@ -201,9 +201,12 @@ def _sources(answer: dict[str, Any]) -> Facts:
     several = f", {runs} replications" if runs > 1 else ""
     parts = "the replications" if runs > 1 else "twenty parts of the run"
     lines = [("Requests", f"{count} arrive, {fmt.whole(answer['completed'])} are answered; {warm_up}")]
-    if answer["intervals"]:
-        calibrated = "80 %: errors of the calibration; " if answer["intervals"].get("calibration") else ""
-        lines.append(("Intervals", f"{calibrated}runs: scatter of {parts}, at 80 %"))
+    known = {
+        "80 %: errors of the calibration": bool(answer["intervals"]["calibration"]),
+        f"runs: scatter of {parts}, at 80 %": _is_known(answer, "replications", "mean"),
+    }
+    if any(known.values()):
+        lines.append(("Intervals", "; ".join(text for text, is_known in known.items() if is_known)))
     lines.append(("Random", f"seed {answer['seed']}{several}"))
     return Facts(title="Sources", lines=tuple(lines), emphasis=Emphasis.FAINT)
 
