@@ -78,6 +78,7 @@ ENTRIES = (
 #: path -> reason why the short file is not part of another.
 SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
+    "calibrate/lower_bound.py": "the bound that tables, diagnosis and the test of the ledger share",
     "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
     "llmviewer/cli/mcp.py": "a command of one option",
