@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate.readers import serving_text
 from llmviewer.calibrate.readers.aiperf import aiperf
 from llmviewer.calibrate.readers.inference_perf import inference_perf
 from llmviewer.calibrate.readers.llama_bench import SIGNS, is_markdown, llama_bench, of_markdown
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record
-from llmviewer.calibrate.readers.serving import sglang, vllm_latency, vllm_serve, vllm_throughput
+from llmviewer.calibrate.readers.serving import (
+    PRINTED,
+    printed_results,
+    sglang,
+    vllm_latency,
+    vllm_serve,
+    vllm_throughput,
+)
 from llmviewer.calibrate.readers.stated import Stated, rows
 from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable
@@ -54,7 +60,7 @@ def is_benchmark(path: Path) -> bool:
         return not head.replace(b" ", b"").startswith(OWN_SCHEMA)
     first = head.partition(b"\n")[0]
     return all(name.encode() in first for name in SIGNS) or any(
-        is_markdown(line) or serving_text.BEGIN in line for line in head.decode("utf-8", "replace").splitlines()
+        is_markdown(line) or PRINTED in line for line in head.decode("utf-8", "replace").splitlines()
     )
 
 
@@ -103,8 +109,8 @@ def _records(path: Path) -> Iterator[Record]:
     if any(map(is_markdown, text.splitlines())):
         yield from of_markdown(text)
         return
-    if serving_text.BEGIN in text:
-        yield from serving_text.records(text)
+    if PRINTED in text:
+        yield from printed_results(text)
         return
     if not text.startswith(("{", "[")):
         import csv
