@@ -83,7 +83,8 @@ class RequestCase:
 
     batch: concurrent sequences, or users under continuous batching; 0: as many as the KV cache has room for.
     version: of the engine, if its preset tells versions apart; empty: its newest.
-    options: fields of Options and techniques.  Cases with the same `run` are evaluated together.
+    options: fields of Options and techniques.  token_budget: most tokens of a forward pass; 0: that of the preset.
+    Cases with the same `run` are evaluated together.
     """
 
     hardware: str
@@ -96,6 +97,7 @@ class RequestCase:
     output_len: float
     metric: str
     version: str = ""
+    token_budget: int = 0
 
     @property
     def preset(self) -> str:
@@ -105,7 +107,7 @@ class RequestCase:
     @property
     def run(self) -> tuple[Any, ...]:
         """Everything except sizes and metric."""
-        return (self.hardware, self.model, self.preset, self.batching, self.options)
+        return (self.hardware, self.model, self.preset, self.batching, self.options, self.token_budget)
 
     @property
     def layout(self) -> Layout:
@@ -135,6 +137,8 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         "kv_cache_dtype": cache_dtype_of(row, weights, engine, note),
         **layout.options(),
     }
+    if text_of(row, "attention"):
+        options["attention"] = text_of(row, "attention")
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
     prompt, output = (float(round(size_of(row, key))) for key in ("input_len", "output_len"))  # means may be fractions
@@ -151,6 +155,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         output_len=output,
         metric=str(row["metric"]),
         version=version_of(str(row["engine"]), engine),
+        token_budget=int(size_of(row, "max_num_batched_tokens", 0.0)),
     )
 
 

@@ -205,7 +205,7 @@ def evaluate_group(
     """Evaluate cases of one run as arrays.  Raises UserError."""
     preset = options.presets(cases[0].preset)
     configuration, system = configured(cases[0], preset, options.profile)
-    budget = preset.max_num_batched_tokens
+    budget = cases[0].token_budget or preset.max_num_batched_tokens
     request = Request(
         batch_size=np.array([case.batch or limits.SEARCH_LIMIT for case in cases]),
         input_len=np.array([max(case.input_len, 1.0) for case in cases]),

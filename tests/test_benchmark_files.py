@@ -327,7 +327,7 @@ def test_throughput_counts_output_tokens(tmp_path: Path) -> None:
         ({**SGLANG, "backend": "lmdeploy"}, ("--hardware", "h100"), "the model, the engine: add --model NAME --engine"),
         ([{**LLAMA_BENCH[0], "gpu_info": "Acme 9000"}], (), "--hardware NAME replaces what"),
         ([{**LLAMA_BENCH[0], "model_filename": "Llama-3.1-8B-IQ2_XXS.gguf"}], (), "add --quantization NAME"),
-        ({"results": [1, 2]}, (), "fields results of no benchmark that is read: vllm bench serve"),
+        ({"results": [1, 2]}, (), "the fields of no benchmark that is read: vllm bench serve"),
         ([1, 2], (), "something other than records"),
         ('{"completed": ', (), "cannot be read as JSON"),
     ],

@@ -1,4 +1,4 @@
-"""What a profile may hold: any type in any field is answered or refused in one line; times that cannot be are cut."""
+"""A profile with any type in any field is answered or refused in one line, and times that cannot be are cut."""
 
 from __future__ import annotations
 

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate.readers.aiperf import aiperf
-from llmviewer.calibrate.readers.llama_bench import SIGNS, llama_bench
+from llmviewer.calibrate.readers.inference_perf import inference_perf
+from llmviewer.calibrate.readers.llama_bench import SIGNS, is_markdown, llama_bench, of_markdown
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record
-from llmviewer.calibrate.readers.serving import sglang, vllm_latency, vllm_serve, vllm_throughput
+from llmviewer.calibrate.readers.serving import (
+    PRINTED,
+    printed_results,
+    sglang,
+    vllm_latency,
+    vllm_serve,
+    vllm_throughput,
+)
 from llmviewer.calibrate.readers.stated import Stated, rows
 from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable
@@ -26,6 +34,7 @@ READERS: dict[str, Callable[[Record], BenchmarkRun | None]] = {
     "vllm bench throughput": vllm_throughput,
     "sglang.bench_serving": sglang,
     "genai-perf and AIPerf": aiperf,
+    "inference-perf": inference_perf,
     "llama-bench": llama_bench,
 }
 #: Limits: `--save-detailed` writes the time of every token.
@@ -45,11 +54,14 @@ class BenchmarkTable:
 
 
 def is_benchmark(path: Path) -> bool:
-    """Whether a file is JSON other than our own, or CSV of llama-bench; the name does not matter."""
+    """Whether a file is JSON other than our own, CSV or Markdown of llama-bench, or what a benchmark printed."""
     head = files.head(path, HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith((b"{", b"[")):
         return not head.replace(b" ", b"").startswith(OWN_SCHEMA)
-    return all(name.encode() in head.partition(b"\n")[0] for name in SIGNS)
+    first = head.partition(b"\n")[0]
+    return all(name.encode() in first for name in SIGNS) or any(
+        is_markdown(line) or PRINTED in line for line in head.decode("utf-8", "replace").splitlines()
+    )
 
 
 def table(path: Path, stated: Stated) -> BenchmarkTable:
@@ -94,6 +106,12 @@ def _records(path: Path) -> Iterator[Record]:
     """The records of a file: a JSON object, a list of them, one in each line, or rows of CSV."""
     where = f"'{printable(path)}'"
     text = data.read_text(path, MAX_BYTES, "save the benchmark without details").lstrip()
+    if any(map(is_markdown, text.splitlines())):
+        yield from of_markdown(text)
+        return
+    if PRINTED in text:
+        yield from printed_results(text)
+        return
     if not text.startswith(("{", "[")):
         import csv
 

@@ -1,4 +1,4 @@
-"""Reader of the JSON, JSON lines and CSV of llama.cpp's llama-bench: one record for each test.
+"""Reader of the JSON, JSON lines, CSV and Markdown of llama.cpp's llama-bench: one record for each test.
 
 Fields: https://github.com/ggml-org/llama.cpp/blob/master/tools/llama-bench/README.md.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from llmviewer.calibrate.environment import chip_name
@@ -23,6 +24,15 @@ PART, MIXED = re.compile(r"-\d{5}-of-\d{5}$"), re.compile(r"-UD$")
 ON_HOST = {"n_cpu_moe": ("0",), "no_kv_offload": ("0", "false"), "tensor_buft_overrides": ("none", "")}
 #: Formats of llama.cpp -> weight dtype of end-to-end tables; others keep their name.
 WEIGHTS = {"f16": "fp16", "f32": "fp32"}
+#: In the Markdown: the column of rates, the mean in it, the line of dashes; a test of prompt and answer tokens after
+#: cached ones.
+RATE = "t/s"
+RATE_OF, RULE = re.compile(r"([0-9.]+)"), re.compile(r"[|:\s-]+")
+TEST = re.compile(r"(?:pp\d+)?\+?(?:tg\d+)?(?: @ d\d+)?")
+TEST_PART = re.compile(r"(pp|tg|d)(\d+)")
+CACHE_COLUMNS = {"type_k": "type_k", "type_v": "type_v"}
+#: `flash_attn` -> attention; others are chosen by llama.cpp.
+ATTENTION = {"true": "flash", "1": "flash", "false": "eager", "0": "eager"}
 CACHES = {"f16": "auto", "bf16": "auto", "q8_0": "int8"}
 
 
@@ -53,8 +63,50 @@ def llama_bench(record: Record) -> BenchmarkRun | None:
         model=MIXED.sub("", stem[: stated.start()] if stated else stem),
         hardware=chip_name(devices[0]) if devices and layers else "",
         kv_dtype=CACHES.get(str(record.get("type_k", "f16")), str(record.get("type_k"))),
-        pipeline=max(len(devices), 1), gpu_layers=layers,
+        pipeline=max(len(devices), 1), gpu_layers=layers, token_budget=int(number(record, "n_ubatch") or 0),
+        attention=ATTENTION.get(str(record.get("flash_attn")).lower(), ""),
     )  # fmt: skip
+
+
+def is_markdown(line: str) -> bool:
+    """Whether a line is the header of a table that llama-bench prints."""
+    return line.lstrip().startswith("|") and {"model", "test", RATE} <= {*_cells(line)}
+
+
+def of_markdown(text: str) -> Iterator[Record]:
+    """Records of the rows of the tables in a text, with the fields of the JSON.  Raises UserError."""
+    names: list[str] = []
+    for line in text.splitlines():
+        if is_markdown(line):
+            names = _cells(line)
+        elif names and line.lstrip().startswith("|") and not RULE.fullmatch(line.strip()):
+            yield _of_row(dict(zip(names, _cells(line), strict=False)))
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _of_row(row: Record) -> Record:
+    test, rate = TEST.fullmatch(row.get("test", "")), RATE_OF.match(row.get(RATE, ""))
+    if test is None or rate is None:
+        raise UserError(f"a row of the table of llama-bench has no test such as pp512, or no {RATE}")
+    words = row["model"].replace(" - ", "_").split()
+    stored = next((word for word in reversed(words) if FORMAT.search(f"-{word}")), "")
+    name = "-".join(word for word in words if word not in (stored, "MoE"))
+    sizes = {"pp": "0", "tg": "0", "d": "0", **dict(TEST_PART.findall(row["test"]))}
+    return {
+        "model_filename": f"{name}-{_short(stored)}" if stored else name,
+        "n_prompt": sizes["pp"], "n_gen": sizes["tg"], "n_depth": sizes["d"], "avg_ts": rate[1],
+        "n_gpu_layers": row.get("ngl", "-1"), "n_ubatch": row.get("n_ubatch"), "flash_attn": row.get("fa"),
+        **{field: row[column] for column, field in CACHE_COLUMNS.items() if column in row},
+    }  # fmt: skip
+
+
+def _short(stored: str) -> str:
+    """Name of a format in a file's name: `Q4_K_Medium` of the table is `Q4_K_M`."""
+    head, _, last = stored.rpartition("_")
+    return f"{head}_{last[0]}" if last in ("Small", "Medium", "Large") else stored
 
 
 def _figures(record: Record) -> tuple[dict[str, float], float, float]:

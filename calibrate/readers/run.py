@@ -30,7 +30,8 @@ class BenchmarkRun:
 
     figures: metric of end-to-end tables -> measured value.  batch: mean number of concurrent requests.
     input_len, output_len: mean tokens of a request.  pipeline: devices among which the layers are divided.
-    gpu_layers: layers that ran on the device.  arrivals: of a run at a finite rate without a limit of concurrent
+    gpu_layers: layers that ran on the device.  attention: flash or eager.  token_budget: most tokens of a pass; 0: not
+    stated.  arrivals: of a run at a finite rate without a limit of concurrent
     requests, None for others.  note: what was derived instead of read.
     """
 
@@ -47,6 +48,8 @@ class BenchmarkRun:
     output_len: float | None = None
     pipeline: int = 1
     gpu_layers: float | None = None
+    attention: str = ""
+    token_budget: int = 0
     arrivals: Arrivals | None = None
     note: str = ""
 

@@ -1,10 +1,13 @@
-"""Readers of the JSON of `vllm bench` and of SGLang's `bench_serving`.
+"""Readers of the JSON of `vllm bench` and of SGLang's `bench_serving`, and of what both print.
 
 Fields: https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, latency.py and throughput.py beside it,
 and https://docs.sglang.ai/developer_guide/bench_serving.html.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 from llmviewer.calibrate.readers.run import (
     Arrivals,
@@ -22,6 +25,25 @@ from llmviewer.core.errors import UserError
 SERVED = ("completed", "total_input_tokens", "total_output_tokens", "duration")
 #: Metric -> field of both programs.
 FIGURES = {"ttft_ms": "mean_ttft_ms", "tpot_ms": "mean_tpot_ms", "throughput_tok_s": "output_throughput"}
+
+#: Words of the first line.
+PRINTED = "Serving Benchmark Result"
+#: Printed name in lower case -> field of the JSON of `vllm bench serve`.
+PRINTED_FIELDS = {
+    "successful requests": "completed",
+    "maximum request concurrency": "max_concurrency",
+    "request rate configured (rps)": "request_rate",
+    "benchmark duration (s)": "duration",
+    "total input tokens": "total_input_tokens",
+    "total generated tokens": "total_output_tokens",
+    "output token throughput (tok/s)": "output_throughput",
+    "mean ttft (ms)": "mean_ttft_ms",
+    "mean tpot (ms)": "mean_tpot_ms",
+    "mean e2el (ms)": "mean_e2el_ms",
+    "mean e2e latency (ms)": "mean_e2el_ms",
+    "backend": "backend",
+}
+PRINTED_LINE = re.compile(r"^(.+?):\s+(\S+)\s*$")
 
 
 def vllm_serve(record: Record) -> BenchmarkRun | None:
@@ -92,3 +114,11 @@ def vllm_throughput(record: Record) -> BenchmarkRun | None:
         batch=number(record, "num_requests"),
         figures=figures_of(record, {"requests_s": "requests_per_second"}),
     )
+
+
+def printed_results(text: str) -> Iterator[Record]:
+    """A record for each result in a text, with the fields of the JSON of the same program; it names no model."""
+    for part in text.split(PRINTED)[1:]:
+        lines = filter(None, map(PRINTED_LINE.match, part.splitlines()))
+        stated = {PRINTED_FIELDS[found[1].lower()]: found[2] for found in lines if found[1].lower() in PRINTED_FIELDS}
+        yield {"model_id": "", **stated}

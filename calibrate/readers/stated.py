@@ -84,6 +84,8 @@ def rows(run: BenchmarkRun, stated: Stated, where: str) -> list[dict[str, Any]]:
         "input_len": float(known["input_len"]),
         "output_len": float(known["output_len"]),
         "note": run.note,
+        "attention": run.attention,
+        "max_num_batched_tokens": float(run.token_budget),
     }
     return [{**common, "metric": metric, "value": value} for metric, value in figures.items()]
 

@@ -117,7 +117,7 @@ def _is_there(path: Path) -> bool:
 
 def display_path(path: Path) -> str:
     """The path as provenance prints it; relative to the package if it is of it."""
-    root = next((root for root in (ROOT, *files.BESIDE) if path.is_relative_to(root)), None)
+    root = next((root for root in (ROOT, *map(Path, files.BESIDE)) if path.is_relative_to(root)), None)
     if root is None:
         return str(path)
     return str(path.relative_to(ROOT if root == ROOT else ROOT.parent))

@@ -6,21 +6,16 @@ workers.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
-import io
-import json
 import os
 import socket
-import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError, printable
-from llmviewer.server import calls, limits, problems
+from llmviewer.server import calls
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -30,8 +25,6 @@ if TYPE_CHECKING:
 THREADS, CONNECTIONS, BACKLOG = 3, 4, 256
 #: Seconds for which the kernel keeps a connection that has sent nothing from a worker: browsers open spare ones.
 SILENT_CONNECTION_S = 60
-#: Seconds in which a request has to arrive whole, and where its client keeps all other threads waiting already.
-READ_S, CROWDED_READ_S = 10.0, 1.0
 #: Seconds after which a worker that gives no sign of life is replaced, and in which requests may end at a stop.
 SILENT_S, STOP_S = 30, 3
 #: Requests after which a worker is replaced, give or take some, so that no leak lasts.
@@ -90,10 +83,12 @@ def run(app: Flask, listener: socket.socket, workers: int, ready: Callable[[], N
 
 def _settings(descriptor: int, workers: int, ready: Callable[[], None]) -> dict[str, Any]:
     """Settings of gunicorn."""
+    from llmviewer.server.worker import Worker
+
     return {
         "bind": f"fd://{descriptor}",
         "workers": workers,
-        "worker_class": _worker(),
+        "worker_class": Worker,
         "threads": THREADS,
         "worker_connections": CONNECTIONS,
         "keepalive": 0,
@@ -122,71 +117,6 @@ def _base() -> type[Any]:
         raise UserError("serve needs the packages of the extra web: pip install 'llmviewer[web]'") from error
     base: type[Any] = BaseApplication
     return base
-
-
-def _worker() -> type[Any]:
-    """The class of workers: gunicorn's, which reads a request for a limited time."""
-    from gunicorn.http.errors import ParseException
-    from gunicorn.workers.gthread import ThreadWorker
-
-    base: type[Any] = ThreadWorker
-
-    class Worker(base):  # type: ignore[misc]
-        """A worker whose threads wait for the rest of a request for READ_S at most.
-
-        A client that already occupies all threads but one with requests that are not whole has CROWDED_READ_S: another
-        client finds a thread.
-        """
-
-        reading: ClassVar[Counter[str]] = Counter()
-
-        def handle(self, conn: Any) -> Any:
-            client = str(conn.client[0] if isinstance(conn.client, tuple) else conn.client)
-            self.reading[client] += 1
-            limit_s = READ_S if self.reading[client] < THREADS else CROWDED_READ_S
-            conn.clock = threading.Timer(limit_s, _hang_up, (conn.sock,))
-            conn.clock.daemon = True
-            conn.clock.start()
-            try:
-                return super().handle(conn)
-            finally:
-                self.read(conn, client)
-
-        def handle_request(self, req: Any, conn: Any) -> Any:
-            req.body = io.BytesIO(req.body.read(limits.MAX_BODY_BYTES + 1))
-            self.read(conn, str(conn.client[0] if isinstance(conn.client, tuple) else conn.client))
-            return super().handle_request(req, conn)
-
-        def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-            """Answer what cannot be read as a request as every other error is: with a problem."""
-            status = 400 if isinstance(exc, ParseException) else 500
-            if status == 500:
-                self.log.error("unexpected error", exc_info=exc)
-            body = json.dumps(problems.document(status)).encode()
-            lines = (
-                f"HTTP/1.1 {status} {problems.TITLES[status][0]}", f"Content-Type: {problems.MEDIA_TYPE}",
-                f"Content-Length: {len(body)}", "Connection: close", "", "",
-            )  # fmt: skip
-            with contextlib.suppress(OSError):
-                client.sendall("\r\n".join(lines).encode() + body)
-
-        def read(self, conn: Any, client: str) -> None:
-            """End the time for reading, once the request is whole or given up."""
-            if conn.clock is None:
-                return
-            conn.clock.cancel()
-            conn.clock = None
-            self.reading[client] -= 1
-            if not self.reading[client]:
-                del self.reading[client]
-
-    return Worker
-
-
-def _hang_up(connection: socket.socket) -> None:
-    """Let a read of a connection end, as if the client had closed it."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RD)
 
 
 def _warm_up() -> None:

@@ -85,8 +85,8 @@ def rows_of(stream: TextIOWrapper, columns: Columns) -> Iterator[Row]:
         yield from _answered(enumerate(_parsed(head + rest), 1), columns)
         return
     if head.lstrip().startswith("{"):
-        rest = iter(lambda: _line(stream), "")
-        lines = ((number, line) for number, line in enumerate(chain((head,), rest), 1) if line.strip())
+        below = iter(lambda: _line(stream), "")
+        lines = ((number, line) for number, line in enumerate(chain((head,), below), 1) if line.strip())
         yield from _answered(lines, columns)
         return
     names = [name.strip().lower() for name in head.split(",")]

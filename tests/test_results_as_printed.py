@@ -1,0 +1,124 @@
+"""Results of benchmarks as people paste them: tables, printed summaries and summaries of other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmviewer.calibrate.e2e_rows import case_of
+from llmviewer.calibrate.readers.files import first_run, is_benchmark, table
+from llmviewer.calibrate.readers.run import BenchmarkRun
+from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.core.errors import UserError
+
+MARKDOWN = """ggml_cuda_init: found 1 CUDA devices:
+| model                          |       size |     params | backend    | ngl | n_ubatch | fa |            test |                  t/s |
+| ------------------------------ | ---------: | ---------: | ---------- | --: | -------: | -: | --------------: | -------------------: |
+| gpt-oss 20B MXFP4 MoE          |  11.27 GiB |    20.91 B | CUDA       |  99 |     2048 |  1 |          pp2048 |       3783.00 ± 9.00 |
+| gpt-oss 20B MXFP4 MoE          |  11.27 GiB |    20.91 B | CUDA       |  99 |     2048 |  1 |            tg32 |         84.10 ± 0.20 |
+
+build: 0000000 (1)
+"""  # noqa: E501
+PRINTED = """============ Serving Benchmark Result ============
+Successful requests:                     64
+Maximum request concurrency:             8
+Benchmark duration (s):                  60.00
+Total input tokens:                      65536
+Total generated tokens:                  8192
+Output token throughput (tok/s):         136.53
+---------------Time to First Token----------------
+Mean TTFT (ms):                          120.00
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          25.00
+==================================================
+"""
+SUMMARY: dict[str, Any] = {
+    "load_summary": {"count": 600, "send_duration": 100.0, "achieved_rate": 6.0},
+    "successes": {
+        "latency": {
+            "request_latency": {"mean": 4.0}, "time_per_output_token": {"mean": 0.03},
+            "time_to_first_token": {"mean": 0.2},
+        },
+        "throughput": {"output_tokens_per_sec": 768.0, "requests_per_sec": 6.0},
+        "prompt_len": {"mean": 132.0},
+        "output_len": {"mean": 128.0},
+    },
+}  # fmt: skip
+SAID = Stated(hardware="gb10", model="gpt-oss-20b", engine="llama.cpp", output_len=32)
+
+
+def run_of(folder: Path, text: str) -> BenchmarkRun:
+    path = folder / "result"
+    path.write_text(text, encoding="utf-8")
+    assert is_benchmark(path)
+    found = first_run(path)
+    assert found is not None
+    return found
+
+
+def test_the_table_of_llama_bench_is_read_as_its_json(tmp_path: Path) -> None:
+    run = run_of(tmp_path, MARKDOWN)
+    assert (run.figures, run.input_len, run.output_len) == ({"throughput_tok_s": 3783.0}, 2048.0, 0.0)
+    assert (run.attention, run.token_budget, run.weight_dtype, run.model) == ("flash", 2048, "mxfp4", "gpt-oss-20B")
+    rows = table(tmp_path / "result", SAID).frame
+    assert rows["value"].tolist() == [3783.0, 84.1]
+
+
+@pytest.mark.parametrize(
+    ("test", "figures"),
+    [
+        ("pp512", {"throughput_tok_s": 100.0}),
+        ("tg128", {"decode_tok_s": 100.0}),
+        ("pp300+tg200", {"latency_ms": 5000.0}),
+        ("tg128 @ d4096", {"tpot_ms": 10.0}),
+    ],
+)
+def test_every_test_of_llama_bench_is_read(test: str, figures: dict[str, float], tmp_path: Path) -> None:
+    text = f"| model | test | t/s |\n| --- | --: | --: |\n| llama 8B Q4_K - Medium | {test} | 100.0 ± 1.0 |\n"
+    run = run_of(tmp_path, text)
+    assert (dict(run.figures), run.weight_dtype, run.model) == (figures, "q4_k_m", "llama-8B")
+
+
+def test_a_row_without_a_test_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.md"
+    path.write_text("| model | test | t/s |\n|--|--|--|\n| llama 8B | all | fast |\n")
+    with pytest.raises(UserError, match="has no test such as pp512"):
+        table(path, SAID)
+
+
+@pytest.mark.parametrize(
+    ("written", "attention"), [(True, "flash"), ("1", "flash"), (False, "eager"), (-1, ""), (None, "")]
+)
+def test_what_ran_is_what_is_predicted(written: object, attention: str, tmp_path: Path) -> None:
+    """llama-bench states attention and micro-batch; the preset's are eager and 512."""
+    record = {
+        "model_filename": "gpt-oss-20b-mxfp4.gguf", "n_prompt": 2048, "n_gen": 0, "avg_ts": 10.0, "n_gpu_layers": 99,
+        "flash_attn": written, "n_ubatch": 1024,
+    }  # fmt: skip
+    run_of(tmp_path, json.dumps([record]))
+    case = case_of(table(tmp_path / "result", SAID).frame.iloc[0].to_dict())
+    assert dict(case.options).get("attention", "") == attention and case.token_budget == 1024
+
+
+def test_what_vllm_prints_is_read_as_its_file(tmp_path: Path) -> None:
+    """65,536 / 64 = 1,024 and 8,192 / 64 = 128 tokens of a request."""
+    run = run_of(tmp_path, f"INFO ready\n{PRINTED}")
+    assert (run.batch, run.input_len, run.output_len, run.engine) == (8.0, 1024.0, 128.0, "vllm")
+    assert run.figures == {"ttft_ms": 120.0, "tpot_ms": 25.0, "throughput_tok_s": 136.53}
+
+
+def test_the_summary_of_inference_perf_is_read(tmp_path: Path) -> None:
+    """6 requests a second for 4 s each: 24 at a time."""
+    run = run_of(tmp_path, json.dumps(SUMMARY))
+    assert (run.batch, run.input_len, run.output_len) == (24.0, 132.0, 128.0)
+    expected = {"ttft_ms": 200.0, "tpot_ms": 30.0, "latency_ms": 4000.0, "throughput_tok_s": 768.0}
+    assert run.figures == pytest.approx(expected)
+    assert run.arrivals is not None and run.arrivals.rate == 6.0
+
+
+@pytest.mark.parametrize("wrong", [None, [], "text", 3, {"latency": None}, {"latency": [1], "throughput": "x"}])
+def test_a_summary_of_other_types_has_no_figures(wrong: object, tmp_path: Path) -> None:
+    assert run_of(tmp_path, json.dumps({**SUMMARY, "successes": wrong})).figures == {}
