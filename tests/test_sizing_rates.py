@@ -1,4 +1,4 @@
-"""What a sizing says of its load: highest rates as the search finds them, a front that holds, a warning when full."""
+"""Sizing: highest rates are those of the search, every point of the front holds, and a full server is a warning."""
 
 from __future__ import annotations
 

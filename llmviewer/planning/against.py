@@ -1,4 +1,4 @@
-"""What a winner gains by what needs care: two pools against one, weights of few bits against wider ones."""
+"""The best configuration of another kind beside a winner: one pool beside two, wider weights beside few bits."""
 
 from __future__ import annotations
 

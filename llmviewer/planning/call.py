@@ -73,7 +73,7 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
 
 
 def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
-    """What a reader of the best of each chip has to know."""
+    """Warnings about load, formats and prices of the best of each chip."""
     chips = (name for one in best for name in one.hardware.split("+"))
     return (
         *(capacity_notes(asked, best[0]) if best else ()),
