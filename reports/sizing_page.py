@@ -23,14 +23,16 @@ SHORT = {
 }
 #: Points of the front in the table.
 FRONT_ROWS = 10
-#: Objective of the request -> adjective of the winner.
+#: Objective of the request -> adjective of the winner, and what it has the least of.
 BEST = {
-    "usd": "cheapest",
-    "gpus": "smallest",
-    "usd-per-token": "cheapest per token",
-    "watts": "least power",
-    "latency": "fastest",
+    "usd": ("cheapest", "cost"),
+    "gpus": ("smallest", "devices"),
+    "usd-per-token": ("cheapest per token", "cost per token"),
+    "watts": ("least power", "power"),
+    "latency": ("fastest", "latency"),
 }
+#: Kinds of configurations beside which a winner stands.
+AGAINST = {"aggregated": "aggregated", "wider": "8 bits and more"}
 
 
 def page(answer: dict[str, Any], *, explain: bool = False) -> Page:
@@ -62,10 +64,20 @@ def verdict(answer: dict[str, Any]) -> str:
     per_token = "" if token is None else f", ${fmt.digits(token)} per million output tokens"
     chance = "" if best["probability"] is None else f"; the limits hold with probability {best['probability']:.2f}"
     figures = ", ".join(f"{name} {fmt.duration(best[key])}" for name, key in _limited(request))
-    return (
-        f"{BEST[request['objective']]}: {best['devices']} × {best['hardware']}, {options_text(best)}{cost}{per_token};"
-        f" {figures}{chance}"
-    )
+    fleet = f"{best['devices']} × {best['hardware']}, {options_text(best)}"
+    return f"{BEST[request['objective']][0]}: {fleet}{cost}{per_token}; {figures}{chance}{_against(answer)}"
+
+
+def _against(answer: dict[str, Any]) -> str:
+    """Returns how many times as much the best configuration of another kind needs: `; against aggregated: 1.2 ×`."""
+    told = []
+    for kind, one in answer["against"].items():
+        text, other = "none meets the limits", one["configuration"]
+        if other is not None:
+            times = f"{fmt.digits(one['ratio'])} × the {BEST[answer['request']['objective']][1]}"
+            text = f"{times} ({other['devices']} × {other['hardware']}, {options_text(other)})"
+        told.append(f"; against {AGAINST[kind]}: {text}")
+    return "".join(told)
 
 
 def _nearest(answer: dict[str, Any]) -> str:
@@ -93,7 +105,8 @@ def options_text(one: dict[str, Any]) -> str:
         words.append(f"{one['replicas']} replicas")
     for name, value in one["options"].items():
         if name not in ("pools", "replicas"):
-            words.append(f"{SHORT.get(name, name.replace('_', '-'))} {value}".strip())
+            mark = "*" if name == "quantization" and one.get("quality_not_judged") else ""
+            words.append(f"{SHORT.get(name, name.replace('_', '-'))} {value}{mark}".strip())
     return ", ".join(words) or "defaults"
 
 
@@ -148,6 +161,8 @@ def _configurations(answer: dict[str, Any]) -> Table:
     rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
     steady = not all(one["simulated"] for one in answer["configurations"])
     note = "simulated; ≈: in the steady state" if steady else "simulated"
+    if any(one["quality_not_judged"] for one in answer["configurations"]):
+        note += "; *: 4-bit weights, the quality of answers is not judged"
     return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
 
 

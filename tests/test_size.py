@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(
     path for folder in ("llmviewer", "reports", "calibrate", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 50
 MAX_PARAMETERS = 7
 #: path or path::function -> reason for its size.
@@ -64,60 +64,3 @@ def test_every_size_exception_is_still_needed() -> None:
         path, _, function = key.partition("::")
         assert (ROOT / path).exists()
         assert not function or function in {found.name for found in functions(ROOT / path)}
-
-
-MIN_LINES = 40
-#: Folders whose files are registry entries or kernels of one table each, and may be short.
-ENTRIES = (
-    "llmviewer/techniques/",
-    "calibrate/kernels/",
-    "reports/plots/",
-    "reports/web/tabs/",
-    "llmviewer/timing/kernels/",
-)
-#: path -> reason why the short file is not part of another.
-SHORT: dict[str, str] = {
-    "llmviewer/__main__.py": "`python -m llmviewer`",
-    "calibrate/lower_bound.py": "the bound that tables, diagnosis and the test of the ledger share",
-    "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
-    "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
-    "llmviewer/cli/mcp.py": "a command of one option",
-    "llmviewer/cli/plot/loads.py": "loads among the data of plots; given.py is full",
-    "calibrate/diagnosis/patterns.py": "the reader of one table of names",
-    "calibrate/diagnosis/wording.py": "times and ratios in words, for parts, suspects and results",
-    "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
-    "llmviewer/core/malloc.py": "the only call of the C library",
-    "llmviewer/core/running.py": "the last step of a graph's preparation; ir.py is full",
-    "llmviewer/simulation/limits.py": "the grammar of limits, which several commands share",
-    "llmviewer/simulation/rate_search.py": "a search that knows nothing of simulations",
-    "llmviewer/simulation/separate_passes.py": "one of two prices of a mixed step",
-    "llmviewer/core/version.py": "the version in one place; pyproject reads it",
-    "llmviewer/layers/parallel_mixers.py": "one kind of layer",
-    "llmviewer/models/rwkv.py": "one family",
-    "llmviewer/ops/embedding.py": "one family of kernels",
-    "llmviewer/serving/encoded_inputs.py": "the schedule of encoder-decoders, which no other file needs",
-    "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
-    "llmviewer/tracing/load.py": "what a call gives; the files beside it need no config's source",
-    "reports/formulas.py": "formulas in words, for the report",
-    "reports/fusions.py": "one table of the page",
-    "reports/load_pictures.py": "pictures in a report; it alone draws plots for one",
-    "reports/letters.py": "the only text that knows how wide a letter is",
-    "reports/units.py": "units of columns, read by plots and the report",
-    "reports/survey/ask.py": "figures and peers both ask, and must not import each other",
-    "reports/survey/roof_axes.py": "axes that four figures share",
-}
-
-
-def test_a_short_file_has_a_reason() -> None:
-    """Which file is it a part of?"""
-    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert [
-        name
-        for name, count in lines.items()
-        if count < MIN_LINES and not name.endswith("__init__.py") and not name.startswith(ENTRIES) and name not in SHORT
-    ] == []
-
-
-def test_every_short_file_exception_is_still_needed() -> None:
-    for name in SHORT:
-        assert (ROOT / name).exists() and len((ROOT / name).read_text(encoding="utf-8").splitlines()) < MIN_LINES, name

@@ -17,7 +17,7 @@ from tests.test_sizing import LOAD, MODEL
 
 PAIR: dict[str, Any] = {
     "request_rate": 30, "input_len": 1000, "output_len": 200, "requests": 1500, "tpot": "p99:50ms",
-    "quantization": "fp8", "kv_cache_dtype": "fp8", "batching": "disaggregated",
+    "quantization": "fp8", "kv_cache_dtype": "fp8", "batching": "disaggregated", "confidence": 0,
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def paired(ttft: str) -> Sizing:
 
 
 def test_a_tighter_limit_of_first_tokens_does_not_explode_the_pool_for_prompts() -> None:
-    """Four instances hold 200 ms and six hold 130 ms; the M/D/1 tail of single instances would ask for 46."""
+    """Four instances hold 200 ms and six hold 130 ms by the prediction alone; M/D/1 tails would ask for 46."""
     devices = []
     for limit in ("p99:200ms", "p99:150ms", "p99:130ms"):
         best = paired(limit).best

@@ -1,4 +1,4 @@
-"""What a sizing says of its load: highest rates as the search finds them, a front that holds, a warning when full."""
+"""Sizing: highest rates are those of the search, every point of the front holds, and a full server is a warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.planning.capacities import Bracket, capacity_notes, highest, scaled_text, simulated_words
+from llmviewer.planning.chance import chance_of
 from llmviewer.planning.sizing import Sizing
+from llmviewer.planning.space import Structure, has_few_bits, structures
+from llmviewer.reports import sizing_page
 from llmviewer.simulation.rate_search import TOLERANCE
 
 #: One replica of several; all of its own length; two pools; a chip whose runs are cut by their number of requests.
@@ -75,19 +78,24 @@ def test_rates_with_other_lengths_are_what_find_rate_finds(name: str, change: st
         assert made.sensitivity[option][change] / best.servers == pytest.approx(expected, rel=TOLERANCE)
 
 
-def test_replicas_at_another_rate_are_those_of_a_sizing_at_that_rate() -> None:
+def test_replicas_at_another_rate_are_the_fewest_that_hold_there() -> None:
     made = sized("replicas")
     best = made.best
     assert best is not None
     for change, factor in (("-25 %", 0.75), ("+25 %", 1.25)):
-        again = lv.size(**{**QUESTIONS["replicas"], "request_rate": 10 * factor}, max_num_seqs="256").best
-        assert again is not None
-        assert made.sensitivity["request_rate"][change] == again.replicas
+        replicas = made.sensitivity["request_rate"][change]
+        fewer = replicas - 1.0
+        for count in (replicas, fewer):
+            words = {**simulated_words(made.question, best), "request_rate": 10 * factor / count} if count else {}
+            again = lv.simulate("llama-3.1-8b", **words) if count else None
+            chance = chance_of(again.limits, again.latencies(), again.ratios) if again else None
+            holds = again is not None and again.holds and chance is not None and chance >= 0.9
+            assert holds == (count == replicas)
 
 
 def test_lengths_are_scaled_by_their_tokens_alone() -> None:
     assert scaled_text("2000", 0.75) == "1500"
-    assert scaled_text("2k", 0.5) == "1000"
+    assert scaled_text("2k", 0.5) == "1024"  # as typed there, 2k is 2,048
     assert scaled_text("1", 0.75) == "1"  # no request is empty
     assert scaled_text("lognormal,mean=2000,cv=0.5,max=8000", 1.25) == "lognormal,mean=2500,cv=0.5,max=10000"
     assert scaled_text("uniform,low=100,high=300", 0.75) == "uniform,low=75,high=225"
@@ -165,3 +173,43 @@ def test_a_question_that_cannot_be_answered_is_one_line(
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
     assert told in said.err
+
+
+def test_formats_of_4_bits_are_searched_where_the_chip_has_kernels_and_marked() -> None:
+    """NVFP4 on Blackwell, AWQ on NVIDIA's chips from Turing on, none on V100 and on chips of AMD."""
+    words = {"b200": {"nvfp4"}, "h100-sxm": {"awq"}, "t4": {"awq"}, "v100-32gb-sxm": set(), "mi300x": set()}
+    for chip, formats in words.items():
+        tried = {one.options.get("quantization", "none") for one in structures("llama-3.2-1b", chip, {}, 1)}
+        assert {name for name in tried if has_few_bits(name)} == formats
+    listed = lv.size("llama-3.2-1b", "h100", request_rate=5, requests=200, ttft="p99:1s", quantization="awq")
+    answer = listed.to_dict()
+    assert answer["best"]["quality_not_judged"] is True
+    assert any("awq" in note and "not judged" in note for note in answer["notes"])
+    assert answer["against"]["wider"]["configuration"] is None  # only awq was allowed
+    assert sized("replicas").to_dict()["best"]["quality_not_judged"] is False
+
+
+def test_two_pools_are_compared_with_one() -> None:
+    made = sized("pools")
+    answer = made.to_dict()
+    found = answer["against"]["aggregated"]
+    other = found["configuration"]
+    assert "pools" not in other["options"]
+    assert found["ratio"] == pytest.approx(other["usd_per_hour"] / answer["best"]["usd_per_hour"])
+    again = lv.simulate(made.question.model, **simulated_words(made.question, made.against["aggregated"].other))
+    assert again.holds
+    assert "against" not in sizing_page.verdict(sized("replicas").to_dict())
+    assert "; against aggregated: " in sizing_page.verdict(answer)
+
+
+def test_groups_span_nodes_where_a_network_is_named() -> None:
+    """DeepSeek-V3 has 671 GB in FP8, a node of H100 has 640."""
+    named = {"network": ("infiniband-ndr",), "kv_cache_dtype": ("auto",)}
+    degrees = {
+        one.configuration.system.parallelism.devices
+        for one in structures("deepseek-v3", "h100-sxm", named, 64)
+        if isinstance(one, Structure)
+    }
+    assert max(degrees) == 32
+    alone = lv.size("deepseek-v3", "h100", request_rate=1, requests=200, ttft="p99:2s", tensor_parallel_size=8)
+    assert "--network lets a group span nodes" in alone.rejected[0].gate.text

@@ -12,6 +12,7 @@ from llmviewer.core import arguments, data
 from llmviewer.core.errors import UserError
 from llmviewer.core.parsing import duration
 from llmviewer.planning import options as declared
+from llmviewer.planning.against import against
 from llmviewer.planning.autoscaling import gpu_hours
 from llmviewer.planning.capacities import capacity_notes, with_searched_rates
 from llmviewer.planning.choices import Choice, order_of
@@ -23,7 +24,7 @@ from llmviewer.planning.screen import Order
 from llmviewer.planning.second_floor import Tried, best_of_chip, mixed_pools
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
-from llmviewer.planning.space import SEARCHED
+from llmviewer.planning.space import SEARCHED, few_bits_notes
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.techniques.options import OPTIONS
@@ -66,11 +67,19 @@ def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **
         sensitivity=sensitivity(asked, best[0]) if best else {},
         runner_up=next((one for one in choices if one is not best[0]), None) if best else None,
         scaling=_scaling(asked, best[0]) if best else None,
-        notes=(
-            *(capacity_notes(asked, best[0]) if best else ()),
-            *asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today()),
-            *_unused(asked, best),
-        ),
+        notes=_notes(asked, best),
+        against=against(asked, screens, choices, best[0]) if choices else {},
+    )
+
+
+def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
+    """Warnings about load, formats and prices of the best of each chip."""
+    chips = (name for one in best for name in one.hardware.split("+"))
+    return (
+        *(capacity_notes(asked, best[0]) if best else ()),
+        *few_bits_notes(str(one.options.get("quantization", "none")) for one in best),
+        *asked.prices.notes(chips, date.today()),
+        *_unused(asked, best),
     )
 
 

@@ -12,6 +12,7 @@ from llmviewer.planning.options import Question
 from llmviewer.planning.pools import Pair, of_answers, of_prompts
 from llmviewer.planning.power import carbon_g
 from llmviewer.planning.screen import Candidate, Order, capacity
+from llmviewer.planning.space import has_few_bits
 from llmviewer.planning.verification import Answer
 from llmviewer.planning.workload import Workload
 
@@ -86,6 +87,11 @@ class Choice:
         return self.searched_rate * self.servers / self.in_a_server
 
     @property
+    def has_few_bits(self) -> bool:
+        """Whether its weights have about four bits or less; the quality of its answers is not judged."""
+        return has_few_bits(str(self.options.get("quantization", "none")))
+
+    @property
     def usd_per_token(self) -> float | None:
         """Dollars per output token at the asked rate, input included."""
         return None if self.usd_per_hour is None else self.usd_per_hour / 3600.0 / self.tokens_per_s
@@ -130,6 +136,7 @@ class Choice:
             "max_request_rate_per_server": self.searched_rate,
             "head_room": self.head_room,
             "simulated": self.simulated,
+            "quality_not_judged": self.has_few_bits,
         }
 
     def intervals(self) -> dict[str, dict[str, list[float]]]:

@@ -73,7 +73,7 @@ def _is_needed(asked: Question, one: Candidate | Choice, most: float) -> bool:
 def _with_runs(
     points: Sequence[Candidate], known: Mapping[Key, Choice | None], held: Sequence[Choice]
 ) -> list[Candidate | Choice]:
-    """What is known of every point: its run in place of it, and nothing of those whose run was rejected."""
+    """Every point, or its run in place of it where it has one; those whose run was rejected are left out."""
     told = [known.get(_key(one), one) for one in points]
     return [*held, *(one for one in told if one is not None)]
 

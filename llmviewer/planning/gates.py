@@ -61,7 +61,10 @@ def _memory_gate(structure: Structure, workload: Workload) -> Gate:
     if not missing and sum(lengths) > longest:
         text = f"requests of {sum(lengths):,} tokens, {longest:,.0f} at most"
         return Gate(constraint="kv_cache", margin=float(sum(lengths) - longest), unit="tokens", text=text)
-    text = f"KV cache: {missing / 2**30:.3g} GiB short{_layout(structure)}"
+    one = structure.configuration
+    alone = structure.devices >= one.chip.near and "network" not in structure.options
+    wider = "; --network lets a group span nodes" if alone else ""
+    text = f"KV cache: {missing / 2**30:.3g} GiB short{_layout(structure)}{wider}"
     return Gate(constraint="kv_cache", margin=float(missing), unit="bytes", text=text)
 
 

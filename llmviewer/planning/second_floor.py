@@ -32,7 +32,7 @@ class Tried:
 
 def best_of_chip(asked: Question, one: ChipScreen) -> Tried:
     """The configurations of a chip that hold in simulation, until no other candidate can be better."""
-    return _simulated(asked, one.hardware, one.ordered)
+    return simulated(asked, one.hardware, one.ordered)
 
 
 def mixed_pools(asked: Question, screens: Sequence[ChipScreen], tried: Sequence[Tried]) -> Tried:
@@ -51,10 +51,11 @@ def mixed_pools(asked: Question, screens: Sequence[ChipScreen], tried: Sequence[
         for one in mixed
         if not held or one.order(asked.objective, asked.workload)[:2] < held[0].order(asked.objective)[:2]
     ]
-    return _simulated(asked, name, better[:1])
+    return simulated(asked, name, better[:1])
 
 
-def _simulated(asked: Question, hardware: str, candidates: Sequence[Candidate | Pair]) -> Tried:
+def simulated(asked: Question, hardware: str, candidates: Sequence[Candidate | Pair]) -> Tried:
+    """Candidates that hold in simulation, in their order until none that is left can be better than one that holds."""
     choices: list[Choice] = []
     gates: list[Gate] = []
     done: set[str] = set()

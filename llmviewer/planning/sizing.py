@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.planning.against import Against
 from llmviewer.planning.capacities import simulated_words
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.gates import Gate
@@ -47,7 +48,7 @@ class Sizing:
     choices: the best configuration of each chip that has one, best first.  front: configurations none of which is worse
     in both figures.  searched: points that were priced; simulated: configurations that were simulated.  sensitivity:
     what varies -> change -> highest rate or replicas.  runner_up: the configuration that came second, of any chip.
-    scaling: GPU hours of an autoscaler.
+    scaling: GPU hours of an autoscaler.  against: kind of another configuration -> the best one of it.
     """
 
     question: Question
@@ -61,6 +62,7 @@ class Sizing:
     runner_up: Choice | None = None
     scaling: Mapping[str, float] | None = None
     notes: Sequence[str] = ()
+    against: Mapping[str, Against] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         best = self.best
@@ -93,6 +95,13 @@ class Sizing:
             "why": None if best is None or self.runner_up is None else waterfall(best, self.runner_up),
             "autoscaling": None if self.scaling is None else dict(self.scaling),
             "notes": list(self.notes),
+            "against": {
+                name: {
+                    "ratio": one.ratio,
+                    "configuration": None if one.other is None else self.configuration(one.other),
+                }
+                for name, one in self.against.items()
+            },
         }
 
     def configuration(self, one: Choice) -> dict[str, Any]:

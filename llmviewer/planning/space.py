@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,12 +14,14 @@ from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.simulation.call import BATCHING, ENGINE
+from llmviewer.techniques.quantization.grammar import parse_scheme
 
-#: Sizes of tensor groups that are tried where the user lists none.
-DEGREES = (1, 2, 4, 8)
+#: Sizes of tensor groups that are tried where the user lists none, and those across nodes where a network is named.
+DEGREES, ACROSS_NODES = (1, 2, 4, 8), (16, 32)
 #: Formats of linear layers that are tried where the user lists none, best first, with the matrix dtype that they need.
-#: Four-bit weights change answers more; users list them.
 FORMATS = {"fp8": "fp8", "w8a8": "int8"}
+#: Bits of a weight below which a format is marked, since it changes answers more than others.
+FEW_BITS = 5.0
 #: Engine of ideal times.
 NO_ENGINE = "kernels"
 LAYOUT = ("tensor_parallel_size", "data_parallel_size", "expert_parallel_size")
@@ -35,6 +37,33 @@ DEFAULTS: Mapping[str, str] = {
 }
 #: Words of one configuration by the names of options.
 Words = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FourBits:
+    """A format with 4-bit weights and the chips whose engines have kernels for it: of a maker, with a matrix rate."""
+
+    maker: str
+    needed: str
+    chips: str
+    source: str
+
+
+#: Formats with 4-bit weights that are tried where the user lists none: the first one that the chip has kernels for.
+FOUR_BITS: Mapping[str, FourBits] = {
+    "nvfp4": FourBits(
+        maker="NVIDIA",
+        needed="fp4",
+        chips="chips of NVIDIA with FP4 units",
+        source="https://developer.nvidia.com/blog/introducing-nvfp4-for-efficient-and-accurate-low-precision-inference/",
+    ),
+    "awq": FourBits(
+        maker="NVIDIA",
+        needed="int8",
+        chips="chips of NVIDIA from Turing on",
+        source="https://docs.vllm.ai/en/latest/features/quantization/",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,11 +136,31 @@ def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structu
 
 
 def _formats(model: Model, chip: Chip) -> tuple[str, ...]:
-    """The checkpoint's format, and the widest format of 8 bits that the chip computes natively."""
+    """The checkpoint's format, the widest format of 8 bits that the chip computes natively, and one of 4 bits."""
     if model.checkpoint is not as_built:
         return ("none",)
     native = [name for name, needed in FORMATS.items() if needed in chip.matrix_flops_per_s]
-    return ("none", *native[:1])
+    small = [
+        name for name, one in FOUR_BITS.items() if one.maker == chip.maker and one.needed in chip.matrix_flops_per_s
+    ]
+    return ("none", *native[:1], *small[:1])
+
+
+def few_bits_notes(formats: Iterable[str]) -> list[str]:
+    """A warning for each of these formats whose weights have few bits, with the chips that have kernels for it."""
+    found = []
+    for name in dict.fromkeys(formats):
+        if has_few_bits(name):
+            one = FOUR_BITS.get(name)
+            kernels = f"kernels for it: {one.chips} ({one.source})" if one else "see that the engine has kernels for it"
+            found.append(f"{name}: weights of about 4 bits; the quality of answers is not judged; {kernels}")
+    return found
+
+
+def has_few_bits(quantization: str) -> bool:
+    """Whether a format stores weights of about four bits or less, whose answers are not judged here."""
+    weights = parse_scheme(quantization).weights
+    return weights is not None and weights.bits < FEW_BITS
 
 
 def _cache_formats(chip: Chip) -> tuple[str, ...]:
@@ -127,8 +176,9 @@ def _layouts(
         yield from (dict(zip(LAYOUT, sizes, strict=True)) for sizes in product(*lists))
         return
     routed = model.active_parameters < model.parameters
-    for degree in DEGREES:
-        if degree > min(chip.near, most_devices):
+    across = "network" in allowed
+    for degree in (*DEGREES, *(ACROSS_NODES if across else ())):
+        if degree > (most_devices if across else min(chip.near, most_devices)):
             return
         sizes = [(degree, 1, 1)]
         if routed and degree > 1:
