@@ -126,7 +126,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
         (["analyze", *LLAMA, "--batch-size", "two"], "two"),
         (["analyze", *LLAMA, "--batch-size", "0"], "batch-size is 0; allowed"),
         (["analyze", *LLAMA, "--input-len", "-5"], "input-len is -5"),
-        (["analyze", *LLAMA, "--output-len", "99999999999"], "output_len is"),
+        (["analyze", *LLAMA, "--output-len", "99999999999"], "output-len is"),
         (["analyze", *LLAMA, "--format", "tabel"], "unknown format 'tabel'; allowed: csv, json, markdown, table"),
         (["analyze", *LLAMA, "--dtype", "bf17"], "unknown dtype 'bf17'"),
         (["analyze", *LLAMA, "--attention", "flsh"], "did you mean 'flash'"),

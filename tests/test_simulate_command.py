@@ -165,7 +165,10 @@ def test_a_server_that_answers_nothing_exits_1(run, words) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "nothing says when requests arrive; give one of request_rate, concurrency, trace, burst, rate_curve"),
+        (
+            [],
+            "nothing says when requests arrive; give one of --request-rate, --concurrency, --trace, --burst, --rate-curve",
+        ),
         (["--request-rate", "8", "--concurrency", "4"], "both say when requests arrive"),
         (["--request-rate", "0"], "request-rate is 0; allowed: a number above 0"),
         (["--request-rate", "inf"], "allowed: a number above 0"),
@@ -179,7 +182,7 @@ def test_a_server_that_answers_nothing_exits_1(run, words) -> None:
         (["--request-rate", "8", "--requests", "50", "--warm-up", "9h"], "but the last request arrives after"),
         (["--request-rate", "8", "--router", "nearest"], "unknown router 'nearest'"),
         (["--request-rate", "8", "--speed-up", "2"], "speed-up is of a trace or a curve"),
-        (["--find-rate", "--concurrency", "4"], "remove concurrency and burst"),
+        (["--find-rate", "--concurrency", "4"], "remove --concurrency and --burst"),
         (["--trace", "/nonexistent.csv"], "cannot read '/nonexistent.csv'"),
         (["--rate-curve", "8h:2"], "rate-curve is '8h:2'; allowed: TIME:RATE"),
     ],
