@@ -171,6 +171,7 @@ OUTPUT = {
 }
 #: Commands without a run of their own -> the file that tests their options.
 ELSEWHERE = {
+    "size": "test_sizing.py, test_sizing_doors.py; its cases stand above for a walk that takes minutes",
     "check": "test_contract.py; its lines have the options of analyze",
     "diagnose": "test_diagnose_results.py",
     "plot": "test_plots.py; it loads what analyze, sweep and simulate do",

@@ -166,10 +166,10 @@ def test_a_met_limit_exits_0_and_a_command_can_be_copied(capsys: pytest.CaptureF
         ("--tpot soon", "tpot is 'soon'"),
         ("--tpot 0s", "tpot is '0s'"),
         ("--metric speed", "unknown metric 'speed'"),
-        ("--max-gpus 0", "max_gpus is 0"),
+        ("--max-gpus 0", "max-gpus is 0"),
         ("--output-len 1", "tpot_s has no value here"),
         ("--quantization w99", "unknown quantization 'w99'"),
-        ("--batch-size 0", "batch_size is 0"),
+        ("--batch-size 0", "batch-size is 0"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

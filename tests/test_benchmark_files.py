@@ -397,7 +397,7 @@ def test_parity_draws_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (VLLM, (), "does not state the chip: add --hardware NAME"),
         (SGLANG, ("--hardware", "h100"), "add --model NAME to `llmviewer calibrate validate FILE -o rows.csv`"),
-        (VLLM, ("--hardware", "h100", "--batch-size", "1,2"), "batch_size is '1,2'; allowed: whole numbers"),
+        (VLLM, ("--hardware", "h100", "--batch-size", "1,2"), "batch-size is '1,2'; allowed: whole numbers"),
     ],
 )
 def test_parity_of_an_incomplete_benchmark_is_one_line(

@@ -29,11 +29,10 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
     "train": ("", {"--batch-size": "4", "--input-len": "256"}),
     "trace": ("", {**SIZES, "-o": "-", "--steps": "1"}),
     "simulate": ("", OF_LOAD),
-    "size": ("", {**OF_LOAD, "--ttft": "1s", "--max-gpus": "8", "-q": "none", "-tp": "1"}),
     "why": ("", SIZES),
 }
 #: Commands that take seconds for each option.
-SLOW = ("explain", "advise", "size", "simulate", "why")
+SLOW = ("explain", "advise", "simulate", "why")
 #: What states the question again in an answer.
 ECHO = {
     *("workload", "parallelism", "techniques", "options", "request", "provenance", "line", "warnings", "values"),

@@ -129,7 +129,7 @@ def test_a_list_in_analyze_is_answered_with_the_command_to_type(
 def test_a_list_of_sizes_in_compare_is_answered_with_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     line = refusal(shlex.split("compare phi-2,gpt2 --hardware h100 --batch 1,2 --no-fit-check"), capsys)
     advised = "sweep phi-2,gpt2 --hardware h100 --batch 1,2"
-    assert line.endswith(f"batch_size is '1,2'; compare takes one value; for lists use sweep: llmviewer {advised}")
+    assert line.endswith(f"--batch is '1,2'; compare takes one value; for lists use sweep: llmviewer {advised}")
     assert "for lists" not in refusal(shlex.split("compare phi-2 --hardware h100 -q fp8,int5"), capsys)
 
 
@@ -137,7 +137,7 @@ def test_a_list_of_sizes_in_compare_is_answered_with_a_sweep(capsys: pytest.Capt
     ("words", "error"),
     [
         ("phi-2 --hardware h1000", "unknown chip 'h1000'"),
-        ("phi-2 --hardware h100 --batch-size two", "batch_size is 'two'; allowed: whole numbers"),
+        ("phi-2 --hardware h100 --batch-size two", "batch-size is 'two'; allowed: whole numbers"),
         ("phi-2 --hardware h100 --lora rank=x,adapters=2", "rank is 'x'; allowed: a whole number"),
     ],
 )

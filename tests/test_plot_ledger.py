@@ -36,7 +36,7 @@ def test_a_table_without_usable_rows_is_a_one_line_error(tmp_path: Path, capsys:
     ("words", "error"),
     [
         (["--hardware", "nope"], "hardware is 'nope'; this plot does not take it"),
-        (["--batch-size", "4"], "batch_size is '4'; this plot does not take it"),
+        (["--batch-size", "4"], "batch-size is '4'; this plot does not take it"),
         (["--ignore-field", "zzz"], "ignore_fields is 'zzz'; this plot does not take it"),
         (["-tp", "2"], "tensor_parallel_size is '2'; this plot does not take it"),
         (["--efficiency", "ideal"], "efficiency is 'ideal'; this plot does not take it"),

@@ -405,7 +405,7 @@ WRONG = [
         "configurations",
     ),
     ("bandwidth llama-2-7b --hardware a6000 --bandwidth fast", "bandwidth"),
-    ("bandwidth llama-2-7b --hardware a6000 --target soon", "target is 'soon'; allowed: a time in ms above 0"),
+    ("bandwidth llama-2-7b --hardware a6000 --target soon", "target is 'soon'; allowed: a time such as"),
     ("bandwidth llama-2-7b --hardware a6000 --target nan", "target is 'nan'"),
     ("bandwidth llama-2-7b --hardware a6000 --target -5", "target is '-5'"),
     ("latency llama-2-7b --hardware a6000 --target 50ms", "does not take it"),

@@ -174,9 +174,12 @@ def test_a_server_that_answers_nothing_exits_1(run, words) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "nothing says when requests arrive; give one of request_rate, concurrency, trace, burst, rate_curve"),
+        (
+            [],
+            "nothing says when requests arrive; give one of --request-rate, --concurrency, --trace, --burst, --rate-curve",
+        ),
         (["--request-rate", "8", "--concurrency", "4"], "both say when requests arrive"),
-        (["--request-rate", "0"], "request_rate is 0; allowed: a number above 0"),
+        (["--request-rate", "0"], "request-rate is 0; allowed: a number above 0"),
         (["--request-rate", "inf"], "allowed: a number above 0"),
         (["--request-rate", "8", "--requests", "0"], "requests is 0; allowed: whole numbers"),
         (["--request-rate", "8", "--duration", "0s"], "duration is '0s'; allowed: a time above 0"),
@@ -187,10 +190,10 @@ def test_a_server_that_answers_nothing_exits_1(run, words) -> None:
         (["--request-rate", "8", "--ttft", "0s"], "ttft is '0s'; allowed: a time above 0"),
         (["--request-rate", "8", "--requests", "50", "--warm-up", "9h"], "but the last request arrives after"),
         (["--request-rate", "8", "--router", "nearest"], "unknown router 'nearest'"),
-        (["--request-rate", "8", "--speed-up", "2"], "speed_up is of a trace or a curve"),
-        (["--find-rate", "--concurrency", "4"], "remove concurrency and burst"),
+        (["--request-rate", "8", "--speed-up", "2"], "speed-up is of a trace or a curve"),
+        (["--find-rate", "--concurrency", "4"], "remove --concurrency and --burst"),
         (["--trace", "/nonexistent.csv"], "cannot read '/nonexistent.csv'"),
-        (["--rate-curve", "8h:2"], "rate_curve is '8h:2'; allowed: TIME:RATE"),
+        (["--rate-curve", "8h:2"], "rate-curve is '8h:2'; allowed: TIME:RATE"),
     ],
 )
 def test_wrong_options_are_one_line_and_exit_2(run, words, message) -> None:

@@ -173,7 +173,7 @@ def test_paged_state_crosses_the_link_twice_a_step() -> None:
         ("--speculative pass,tokens=4,acceptance=0.7", "speculation without a draft model or heads"),
         ("--speculative self,attention=0.5,mlp=0.5,tokens=4,acceptance=0.7", "speculation without a draft model"),
         ("--lora rank=8 --speculative medusa", "--lora beside --speculative: a step trains one of them; remove one"),
-        ("--batch-size 0", "batch_size"),
+        ("--batch-size 0", "--batch-size"),
     ],
 )
 def test_what_a_step_does_not_have_is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

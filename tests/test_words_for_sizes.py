@@ -103,9 +103,9 @@ def test_concurrency_is_answered_with_the_batch_size(option: str, capsys: pytest
         ("crossover gpt2 --hardware h100,a100 --input-len 1k", "no such option: --input-len; use --context"),
         (
             "crossover gpt2 --hardware h100 --max-model-len 1k",
-            "max_model_len is 1024; it needs an engine, such as vllm",
+            "max-model-len is 1024; it needs an engine, such as vllm",
         ),
-        ("analyze gpt2 --hardware h100 --max-num-seqs 8", "max_num_seqs is 8; it needs an engine, such as vllm"),
+        ("analyze gpt2 --hardware h100 --max-num-seqs 8", "--max-num-seqs is 8; it needs an engine, such as vllm"),
         ("models show gpt2 --concurrency 8", "no such option: --concurrency (llmviewer models show --help lists all)"),
     ],
 )

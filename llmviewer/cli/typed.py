@@ -20,7 +20,7 @@ def as_typed(error: UserError, words: Sequence[str], command: Any) -> UserError:
     spelled = _spelled(words, command)
     text = str(error)
     for name, option in spelled.items():
-        text = re.sub(_pattern(name), lambda found, option=option: option, text)
+        text = re.sub(_pattern(name), option, text)
     text = _in_lists(text, spelled)
     values = list(_values(words, spelled))
     rejected = next((option for option, value in values if quoted(value) in text), "")
