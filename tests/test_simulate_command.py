@@ -176,7 +176,8 @@ def test_a_server_that_answers_nothing_exits_1(run, words) -> None:
     [
         (
             [],
-            "nothing says when requests arrive; give one of --request-rate, --concurrency, --trace, --burst, --rate-curve",
+            "nothing says when requests arrive; give one of --request-rate, --concurrency, --trace, --burst, "
+            "--rate-curve",
         ),
         (["--request-rate", "8", "--concurrency", "4"], "both say when requests arrive"),
         (["--request-rate", "0"], "request-rate is 0; allowed: a number above 0"),

@@ -81,8 +81,9 @@ def _check_callback(app: Dash) -> Callable[[], None]:
     def check() -> None:
         if request.path != CALLBACKS or request.method != "POST":
             return
-        body = request.get_json(silent=True)
-        known = app.callback_map.get(str(body.get("output"))) if isinstance(body, dict) else None
+        sent_body = request.get_json(silent=True)
+        body = sent_body if isinstance(sent_body, dict) else {}
+        known = app.callback_map.get(str(body.get("output")))
         if known is None:
             raise UserError("the request names no callback of the page")
         for part in ("inputs", "state"):
