@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from llmviewer.simulation.step_times import StepTimes
+
+#: Passes of prompts whose times are kept, as many prompts are of one length.
+KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,7 +29,9 @@ class SeparatePasses:
     def of(times: StepTimes) -> SeparatePasses:
         """The separate passes of these step times."""
         return SeparatePasses(
-            tokens_per_round=times.tokens_per_round, decode_line=times.decode_line, together_s=times.mixed_s
+            tokens_per_round=times.tokens_per_round,
+            decode_line=times.decode_line,
+            together_s=lru_cache(KEPT)(times.mixed_s),
         )
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import frexp
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,6 +24,10 @@ LONGEST_CONTEXT = 2.0**24
 STRAIGHT = 1e-6
 #: Tokens of each sequence for which a step's time is taken as a line where the host stops waiting for kernels.
 SHORT = 16
+#: Configurations whose step times are kept, as searches simulate one under many loads.
+KEPT = 8
+#: Time of a decode step over its total context: value at 0 [s], slope [s/token], and end [token].
+Line: TypeAlias = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +46,8 @@ class StepTimes:
     tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
     passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
     outside kernels.  most_tokens: prompt tokens of a step, up to which its time is known; of a longer prompt that runs
-    alone, in proportion.  rows: sequences -> times of a decode step over their total context, made when first asked.
+    alone, in proportion.  rows: sequences -> segment of their mean context -> time of a decode step as a line over the
+    total context, made when first asked; empty where it is none.
     """
 
     tokens_per_round: float
@@ -50,20 +57,21 @@ class StepTimes:
     drafts: tuple[Drafting, ...]
     means: Knots
     most_tokens: int
-    rows: list[list[tuple[float, float, float] | None] | None] = field(repr=False)
+    rows: list[list[Line | tuple[()] | None] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
         """Time of one decode step of `sequences` sequences over `context` cached tokens in total [s]."""
         base, rise, _ = self.decode_line(sequences, context)
         return base + rise * context
 
-    def decode_line(self, sequences: int, context: float) -> tuple[float, float, float]:
+    def decode_line(self, sequences: int, context: float) -> Line:
         """Time of a decode step as a line over the total context: its value at 0 [s], slope [s/token], and end."""
         mantissa, octave = frexp(context / sequences + 1.0)
-        row = self.rows[sequences] or self._row(sequences)
-        return row[8 * octave + int(16.0 * mantissa) - 16] or self._short_line(sequences, context)
+        at = 8 * octave + int(16.0 * mantissa) - 16
+        row = self.rows[sequences]
+        return (row and row[at]) or self._line(sequences, at) or self._short_line(sequences, context)
 
-    def _short_line(self, sequences: int, context: float) -> tuple[float, float, float]:
+    def _short_line(self, sequences: int, context: float) -> Line:
         """The line over the next few tokens of each sequence, in a segment that is no line as a whole."""
         ahead = float(SHORT * sequences)
         seconds, later = (self._round_s(sequences, total / sequences) for total in (context, context + ahead))
@@ -102,28 +110,30 @@ class StepTimes:
         seconds = self.target.seconds(sequences, mean, 0, 0.0, 0)
         return seconds + self._drafts_s(sequences, mean, 0, 0.0) if self.drafts else seconds
 
-    def _row(self, sequences: int) -> list[tuple[float, float, float] | None]:
-        """Decode steps of so many sequences: per segment of the mean context, a line over the total context.
+    def _line(self, sequences: int, at: int) -> Line | None:
+        """Decode steps of so many sequences within a segment of the mean context, as a line over the total context.
 
-        None where a segment is no line, as the host stops waiting for kernels within it.
+        None where it is no line, as the host stops waiting for kernels within the segment.
         """
-        first, last = self.means.first, self.means.last
-        one, middle, other = (
-            np.array([self._round_s(sequences, x) for x in means.tolist()])
-            for means in (first, 0.5 * (first + last), last)
-        )
+        row = self.rows[sequences]
+        if row is None:
+            row = self.rows[sequences] = [None] * len(self.means.first)
+        if row[at] is not None:  # it was found to be none
+            return None
+        first, last = float(self.means.first[at]), float(self.means.last[at])
+        one, middle, other = (self._round_s(sequences, mean) for mean in (first, 0.5 * (first + last), last))
         rise = (other - one) / (last - first)
-        straight = np.abs(one + other - 2.0 * middle) <= STRAIGHT * middle
-        columns = (straight, one - rise * first, rise / sequences, last * sequences)
-        row = [
-            tuple(line) if is_line else None for is_line, *line in zip(*(one.tolist() for one in columns), strict=True)
-        ]
-        self.rows[sequences] = row
-        return row
+        is_line = abs(one + other - 2.0 * middle) <= STRAIGHT * middle
+        row[at] = line = (one - rise * first, rise / sequences, last * sequences) if is_line else ()
+        return line or None
 
 
+@lru_cache(KEPT)
 def step_times(configuration: Configuration) -> StepTimes:
-    """Times of the steps of one replica of a configuration.  Raises UserError for what they do not price."""
+    """Times of the steps of one replica of a configuration, those of the last ones kept.
+
+    Raises UserError for what they do not price.
+    """
     check(configuration)
     model, system, capacity = configuration.model, configuration.system, cache_capacity(configuration)
     sizes, generation = _sizes(capacity), system.generation
