@@ -69,11 +69,16 @@ class Bracket:
         return known * share if up else known / share
 
     def between(self, *, halved: bool) -> float:
-        """The next rate where both are known: where the excess is 1 by its logarithm, or the middle."""
-        known = 0.0 < self.below < self.above < inf and not halved
+        """The next rate where both are known: where the excess is 1 by its logarithm, or the middle.
+
+        Where that is near one of them, a rate beyond it that ends the search unless the excess is on its side.
+        """
+        known = 0.0 < self.below < self.above < inf
         width = self.high - self.low
         share = -log(self.below) / log(self.above / self.below) if known else 0.5
-        least = min(0.4 * TOLERANCE * self.high / width, 0.5)
+        least = min(0.9 * TOLERANCE * self.high / width, 0.5)
+        if halved and least <= share <= 1.0 - least:
+            share = 0.5
         return self.low + width * min(max(share, least), 1.0 - least)
 
 

@@ -82,22 +82,25 @@ class Trial:
         """A shorter simulation, which finds the numbers that are worth a whole one."""
         if counts not in self.probes:
             made = self.at(counts)
-            outcomes = tuple(run_all(made.fleet, _shorter(made.traffic), 1))
-            self.probes[counts] = replace(made, outcomes=outcomes)
+            made = replace(made, outcomes=tuple(run_all(made.fleet, _shorter(made.traffic), 1)))
+            ratios = ratios_of(self.server.answering, made) if self.confidence and made.holds else {}
+            self.probes[counts] = replace(made, ratios=ratios)
         return self.probes[counts]
 
     def whole(self, counts: Counts) -> Simulation:
         """The simulation that `llmviewer simulate` makes."""
         if counts not in self.wholes:
-            self.wholes[counts] = self.server.run(self.at(counts))
+            made, probe = self.at(counts), self.probes.get(counts)
+            if probe and self.server.replications == 1 and _shorter(made.traffic) is made.traffic:
+                made = replace(made, outcomes=probe.outcomes)
+            self.wholes[counts] = self.server.run(made)
         return self.wholes[counts]
 
     def holds(self, made: Simulation) -> bool:
         """Whether the load is sustained within the limits, with the least probability if one is asked for."""
         if not made.holds or not self.confidence:
             return made.holds
-        known = made if made.ratios else replace(made, ratios=ratios_of(self.server.answering, made))
-        chance = chance_of(known.limits, known.latencies(), known.ratios)
+        chance = chance_of(made.limits, made.latencies(), made.ratios)
         return chance is None or chance >= self.confidence
 
 

@@ -64,12 +64,12 @@ class Prepared:
     finds_rate: bool
 
     def run(self, made: Simulation | None = None) -> Simulation:
-        """The simulation with its outcomes.  made: in place of the prepared one, under other traffic.
+        """The simulation with its outcomes.  made: in place of the prepared one, under other traffic or already run.
 
         Raises UserError for a warm-up that no request outlasts.
         """
         made = made or self.made
-        made = replace(made, outcomes=tuple(run_all(made.fleet, made.traffic, self.replications)))
+        made = replace(made, outcomes=made.outcomes or tuple(run_all(made.fleet, made.traffic, self.replications)))
         _check_warm_up(made)
         ratios = ratios_of(self.answering, made)
         made = replace(made, ratios=ratios, throughput_ratios=throughput_ratios(made, ratios))
