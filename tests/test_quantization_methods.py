@@ -155,6 +155,39 @@ def test_a_layer_with_16_bits_of_its_own_is_not_quantized() -> None:
     assert sorted(block.repeats for block in blocks) == [1, 31]
 
 
+@pytest.mark.parametrize("name", [".*up_proj.*", "up_proj$", r"layers\.\d+\.mlp\.up_proj"])
+def test_auto_round_names_modules_by_expressions(name: str) -> None:
+    """An expression is searched for in the names of modules; 4 + 20 / 128 bits elsewhere."""
+    model = stored(quantization_config={"quant_method": "auto-round", "bits": 4, "extra_config": {name: {"bits": 16}}})
+    assert (bits(model, "up_proj"), bits(model, "down_proj")) == (16.0, 4 + 20 / 128)
+    assert not any("no linear layer" in note for note in model.notes)
+
+
+@pytest.mark.parametrize("other", ["load_in_4bit", "load_in_8bit"])
+def test_bitsandbytes_states_both_widths(other: str) -> None:
+    """Every file of bitsandbytes has both flags, of which one is false."""
+    flags = {"load_in_4bit": True, "load_in_8bit": True, other: False}
+    model = stored(quantization_config={"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "nf4", **flags})
+    assert bits(model) == (8.0 if other == "load_in_4bit" else 4 + 32 / 64)
+
+
+def test_mlx_leaves_a_module_without_a_dot_in_16_bit() -> None:
+    fields = {"bits": 4, "group_size": 64}
+    model = stored(quantization={**fields, "lm_head": False})
+    assert (bits(model), bits(model, "lm_head", block=-1)) == (4.5, 16.0)
+    six = stored(quantization={**fields, "lm_head": {"bits": 6, "group_size": 64}})
+    assert bits(six, "lm_head", block=-1) == 6.5
+
+
+@pytest.mark.parametrize("scheme", [{"num_bits": 8, "type": "float", "dynamic": False}, "FP8"])
+@pytest.mark.parametrize("algorithm", ["FP8", "MIXED_PRECISION"])
+def test_modelopt_states_the_cache_in_either_form(scheme: Any, algorithm: str) -> None:
+    layers = {f"model.layers.{n}.mlp.down_proj": {"quant_algo": "FP8"} for n in range(32)}
+    fields = {"quant_algo": algorithm, "kv_cache_scheme": scheme, "quantized_layers": layers}
+    model = stored(quantization_config={"quant_method": "modelopt", **fields})
+    assert (bits(model), model.checkpoint.cache.bits) == (8.0, 8.0)
+
+
 def test_experts_of_an_fp8_checkpoint_in_nvfp4() -> None:
     """ModelOpt's DeepSeek checkpoints: quant_method fp8, `moe_quant_algo` NVFP4 with an 8-bit scale per 16."""
     config = dict(data.read_yaml(data.folder("model_configs") / "deepseek-v3.yaml")["config"])

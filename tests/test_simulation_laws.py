@@ -227,6 +227,15 @@ def test_shared_prefixes_are_computed_once() -> None:
     assert records.ttft_s[1] < records.ttft_s[0]
 
 
+@pytest.mark.parametrize(("block", "found"), [(16, 128), (64, 128), (48, 96), (80, 80), (128, 128), (256, 0)])
+def test_blocks_larger_than_those_of_a_trace_hold_its_prefixes(block: int, found: int) -> None:
+    """Prompts of 160 tokens of which 128 are equal, in blocks of 16: whole blocks of the engine within these."""
+    names = tuple((*range(8), 100 + 2 * at, 101 + 2 * at) for at in range(20))
+    asked = replace(requests(np.arange(20) * 1.0, 160, 4), prefixes=names, prefix_tokens=16)
+    records = simulate_requests(asked, fleet(room=Cache(block_tokens=block))).records
+    assert records.cached_tokens.tolist() == [0, *[found] * 19]
+
+
 def test_a_small_cache_evicts_the_prefixes_used_least_recently() -> None:
     # eight prefixes of 4 blocks in turn, in a cache of 16 blocks: each is evicted before it is used again
     names = tuple((one % 8,) for one in range(80))

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from llmviewer.cli import COMMANDS
+from llmviewer.cli.app import command_tree
+from llmviewer.cli.typed import as_typed
 from llmviewer.core.errors import UserError
 from llmviewer.simulation import trace_rows
 from llmviewer.simulation.traces import read_trace
@@ -204,3 +207,36 @@ def test_a_line_without_an_end_is_refused(begin: str, tmp_path: Path, monkeypatc
     monkeypatch.setattr(trace_rows, "MAX_LINE", 100)
     with pytest.raises(UserError, match="a line of more than 100 characters"):
         read_trace(written(tmp_path, begin + "1" * 101))
+
+
+def test_quoted_cells_are_cells(tmp_path: Path) -> None:
+    """Writers of CSV may quote every cell."""
+    quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in AZURE.splitlines()) + "\n"
+    plain, found = (read_trace(written(tmp_path, text)) for text in (AZURE, quoted))
+    assert found.arrival_s is not None and plain.arrival_s is not None
+    assert found.arrival_s.tolist() == plain.arrival_s.tolist()
+    assert found.input_len.tolist() == plain.input_len.tolist()
+
+
+@pytest.mark.parametrize(("unit", "start"), [(1, 1_700_000_000), (1000, 1_700_000_000_000), (1000, 0)])
+def test_seconds_since_1970_are_seconds(unit: int, start: int, tmp_path: Path) -> None:
+    rows = [{"timestamp": start + unit * at, "prompt_tokens": 4, "completion_tokens": 5} for at in range(3)]
+    found = read_trace(written(tmp_path, lines_of(rows)))
+    assert found.arrival_s is not None and found.arrival_s.tolist() == pytest.approx([0.0, 1.0, 2.0])
+    assert not found.notes
+
+
+def test_times_so_close_that_their_unit_is_in_doubt_are_noted(tmp_path: Path) -> None:
+    """Times 3 s apart, read as 3 ms."""
+    rows = [{"timestamp": 3.0 * at, "input_length": 4, "output_length": 5} for at in range(3)]
+    assert "read as milliseconds" in read_trace(written(tmp_path, lines_of(rows))).notes[0]
+    slow = [{**row, "timestamp": 1000.0 * at} for at, row in enumerate(rows)]
+    assert not read_trace(written(tmp_path, lines_of(slow))).notes
+
+
+def test_fields_of_a_file_are_not_spelled_as_options(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"timestamp": 0, "input_len": 0, "output_len": 1}')
+    with pytest.raises(UserError) as caught:
+        read_trace(path)
+    told = as_typed(caught.value, ["simulate", "--trace", str(path)], command_tree(COMMANDS, "simulate"))
+    assert "line 1: input_len is 0" in str(told)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.errors import FileError, UserError, quoted
 
 #: Words of an error in front of the name of an option, or behind one that begins it.
 BEFORE = ("give", "one of", "remove", "use", "change", "but", "beside", "such as")
@@ -17,6 +17,8 @@ BETWEEN = ", | and | or "
 
 def as_typed(error: UserError, words: Sequence[str], command: Any) -> UserError:
     """The error of a command line with the spelling of every option it names, and of one whose value it rejects."""
+    if isinstance(error, FileError):
+        return error
     spelled = _spelled(words, command)
     text = str(error)
     for name, option in spelled.items():

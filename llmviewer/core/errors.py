@@ -29,6 +29,10 @@ class UserError(Exception):
         super().__init__(printable(message, MAX_LINE_CHARACTERS))
 
 
+class FileError(UserError):
+    """Wrong content of a file, whose fields may have the names of options: they are not spelled as these."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word closest to `word`, one that begins with the same letter if any is close; None if none is."""
     from difflib import get_close_matches  # imported here because only errors need it

@@ -31,13 +31,13 @@ def compressed_tensors(config: Config) -> QuantizedFormats:
         config.section("sparsity_config").ignore(*config.section("sparsity_config").fields)
     groups = config.section("config_groups")
     rules = sorted((_group(groups.section(name)) for name in groups.fields), key=lambda rule: not rule.targets)
-    cache = _cache_format(config)
+    cache = cache_format(config)
     unquantized = module_entries(config, "ignore")
     head = any(not rule.targets or "lm_head" in rule.targets for rule in rules)
     return QuantizedFormats(rules=tuple(rules), unquantized=unquantized, head=head, cache=cache)
 
 
-def _cache_format(config: Config) -> Dtype | None:
+def cache_format(config: Config) -> Dtype | None:
     """The format of the KV cache: a mapping of fields, a name as ModelOpt states it, or None."""
     if not config.has("kv_cache_scheme"):
         return None

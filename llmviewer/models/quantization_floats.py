@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.formats.linear import Format
-from llmviewer.models.compressed_tensors import compressed_tensors
+from llmviewer.models.compressed_tensors import cache_format, compressed_tensors
 from llmviewer.models.config import Config
 from llmviewer.models.quantization_methods import MXFP8, LayerFormat, QuantizedFormats, fp8, module_entries
 
@@ -31,6 +31,8 @@ ALGORITHMS: dict[str, Format] = {
     "MXFP4": Format(weights=DTYPES["mxfp4"]),
     "MXFP8": Format(weights=MXFP8, activations=MXFP8),
 }
+#: Fields that state ModelOpt's format of the KV cache.
+CACHE_FIELDS = ("kv_cache_quant_algo", "kv_cache_scheme")
 #: Class of torchao (or its older name) -> weights and inputs; group sizes are those of its defaults.
 #: Source: https://docs.pytorch.org/ao/stable/api_ref_quantization.html
 TORCHAO: dict[str, Format] = {
@@ -64,10 +66,12 @@ def modelopt(config: Config) -> QuantizedFormats:
         rules.append(LayerFormat(format=algorithm_format(config, algorithm, config.get("group_size"))))
     if not rules:
         raise UserError(f"{config.where}: quant_algo is MIXED_PRECISION, but 'quantized_layers' lists no layer")
-    cache = config.text(config.first_present("kv_cache_quant_algo", "kv_cache_scheme"), "")
+    scheme = isinstance(config.get("kv_cache_scheme"), Mapping)  # as in compressed-tensors
+    cache = config.text("kv_cache_quant_algo" if scheme else config.first_present(*CACHE_FIELDS), "")
     if cache.upper() not in ("", "FP8", "NVFP4", "INT8", "NONE"):
         raise UserError(f"{config.where}: field 'kv_cache_quant_algo' is {quoted(cache)}; supported: FP8, INT8, NVFP4")
-    stored = {"FP8": FP8, "INT8": INT8, "NVFP4": DTYPES["nvfp4"]}.get(cache.upper())
+    named = {"FP8": FP8, "INT8": INT8, "NVFP4": DTYPES["nvfp4"]}.get(cache.upper())
+    stored = cache_format(config) if scheme else named
     unquantized = module_entries(config, "exclude_modules", "ignore")
     head = not unquantized or any("lm_head" in rule.targets for rule in rules)
     return QuantizedFormats(rules=tuple(rules), unquantized=unquantized, head=head, cache=stored)

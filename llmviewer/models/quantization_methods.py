@@ -154,12 +154,13 @@ def bitsandbytes(config: Config) -> QuantizedFormats:
     double = config.flag("bnb_4bit_use_double_quant", default=False)
     kind = config.text("bnb_4bit_quant_type", "fp4")
     unquantized = module_entries(config, "llm_int8_skip_modules")
+    four = config.flag("load_in_4bit", default=False)
     if config.flag("load_in_8bit", default=False):
         return QuantizedFormats(
             rules=(LayerFormat(format=Format(weights=DTYPES["int8"], activations=DTYPES["int8"])),),
             unquantized=unquantized,
         )
-    if not config.flag("load_in_4bit", default=False):
+    if not four:
         raise UserError(f"{config.where}: neither 'load_in_8bit' nor 'load_in_4bit' is true")
     scale_bits = 8 + 32 / BITSANDBYTES_SCALES if double else 32
     weights = scaled(kind, 4, group=BITSANDBYTES_GROUP, scale_bits=scale_bits, name=kind)

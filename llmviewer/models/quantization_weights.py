@@ -16,6 +16,11 @@ from llmviewer.models.quantization_methods import MXFP8, LayerFormat, QuantizedF
 QUANTO_GROUP = 128
 #: Module of the token table in MLX.
 _TABLE = "embed_tokens"
+#: Modules of MLX whose names have no dot.
+_MODULES = ("lm_head", _TABLE)
+#: Characters by which a name of AutoRound's `extra_config` is an expression, searched for in the names of modules
+#: (https://github.com/vllm-project/vllm, vllm/model_executor/layers/quantization).
+_EXPRESSION = frozenset("*+?^$()[]{}|\\")
 
 
 def weights_only(dtype: Dtype, unquantized: tuple[str, ...] = (), note: str = "") -> QuantizedFormats:
@@ -52,7 +57,7 @@ def auto_round(config: Config) -> QuantizedFormats:
         return _auto_round_format(Config(given, where))
 
     named = {
-        name: own(fields, f"{config.where}: extra_config")
+        _searched(name): own(fields, f"{config.where}: extra_config")
         for name, fields in _mapping(config, "extra_config").items()
         if isinstance(fields, Mapping)
     }
@@ -64,6 +69,13 @@ def auto_round(config: Config) -> QuantizedFormats:
     has_head = any(rule.targets == ("lm_head",) for rule in rules)
     rules.append(LayerFormat(format=default))
     return QuantizedFormats(rules=tuple(rules), unquantized=plain, head=config.flag("lm_head", default=has_head))
+
+
+def _searched(name: str) -> str:
+    """A name of `extra_config` as an entry of a module list."""
+    if _EXPRESSION.isdisjoint(name):
+        return name
+    return f"re:{name}" if name.startswith((".*", "^")) else f"re:.*{name}"
 
 
 def _auto_round_format(fields: Config) -> Format | None:
@@ -257,7 +269,9 @@ def mlx(config: Config) -> QuantizedFormats:
     config.ignore("quant_method", "linear_class", "quantization_mode")
     config.expect("dequantize", False)
     modules = {
-        name: value for name, value in config.fields.items() if isinstance(value, (Mapping, bool)) and "." in name
+        name: value
+        for name, value in config.fields.items()
+        if isinstance(value, (Mapping, bool)) and ("." in name or name in _MODULES)
     }
     config.ignore(*modules)
     own = [

@@ -30,6 +30,7 @@ class Station:
 
         rounds: decode steps of each after its first token.  held: tokens of each that another pool has computed.
         """
+        requests = requests.in_blocks(pool.room.block_tokens)
         ledger = Ledger(requests, rounds, pool.hits(requests.input_len), pool.host_s)
         ledger.held = held or ledger.held
         replicas = [

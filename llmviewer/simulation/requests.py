@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Array
 
+#: Differences of times below this are of their rounding [s].
+ROUNDING_S = 1e-9
 Whole = npt.NDArray[np.int64]
 
 
@@ -30,6 +32,22 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def in_blocks(self, tokens: int) -> Requests:
+        """The requests with an id for each block of so many tokens, where those of the trace are smaller.
+
+        A block is found where all of the trace's blocks that it touches are.
+        """
+        own = self.prefix_tokens
+        if not self.prefixes or not own or own >= tokens:
+            return self
+        names: dict[tuple[int, ...], int] = {}
+
+        def regrouped(ids: tuple[int, ...]) -> tuple[int, ...]:
+            edges = ((at * tokens // own, -(-(at + 1) * tokens // own)) for at in range(len(ids) * own // tokens))
+            return tuple(names.setdefault(ids[first:last], len(names)) for first, last in edges)
+
+        return replace(self, prefixes=tuple(map(regrouped, self.prefixes)), prefix_tokens=tokens)
 
     def select(self, chosen: npt.NDArray[np.intp]) -> Requests:
         """The requests at these indices."""
@@ -87,7 +105,8 @@ class Records:
     @property
     def queue_s(self) -> Array:
         """Time in the scheduler's queue, until the first prompt token is scheduled [s]."""
-        return self.start_s - self.arrival_s - self.host_s
+        waited = self.start_s - self.arrival_s - self.host_s
+        return np.where(np.abs(waited) < ROUNDING_S, 0.0, waited)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

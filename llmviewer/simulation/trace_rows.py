@@ -45,7 +45,7 @@ class Columns:
     """The rows read so far; numbers only, so that ten million of them fit in memory.
 
     line: number of the row that is being read.  failed, unanswered: requests left out.  texts: rows whose lengths are
-    estimated.
+    estimated.  in_milliseconds: whether times are read as such.
     """
 
     arrival_s: array[float] = field(default_factory=lambda: array("d"))
@@ -56,6 +56,7 @@ class Columns:
     failed: int = 0
     unanswered: int = 0
     texts: int = 0
+    in_milliseconds: bool = False
 
     def add(self, row: Row) -> None:
         """Append a row.  Raises RowError if it is earlier than the one before."""
@@ -89,7 +90,7 @@ def rows_of(stream: TextIOWrapper, columns: Columns) -> Iterator[Row]:
         lines = ((number, line) for number, line in enumerate(chain((head,), below), 1) if line.strip())
         yield from _answered(lines, columns)
         return
-    names = [name.strip().lower() for name in head.split(",")]
+    names = [name.strip().lower() for name in _cells(head)]
     layout = next((one for one in LAYOUTS if {one.input_len, one.output_len} <= set(names)), None)
     if layout is None:
         known = "; ".join(f"{one.time}, {one.input_len}, {one.output_len}" for one in LAYOUTS)
@@ -103,6 +104,11 @@ def _line(stream: TextIOWrapper) -> str:
     if len(line) > MAX_LINE:
         raise RowError(f"a line of more than {MAX_LINE:,} characters; expected a request in each line")
     return line
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line of CSV, quoted or not; numbers and times hold no comma."""
+    return line.replace('"', "").split(",")
 
 
 def _answered(entries: Iterable[tuple[int, Any]], columns: Columns) -> Iterator[Row]:
@@ -179,7 +185,7 @@ class Layout:
         prompt, answer = names.index(self.input_len), names.index(self.output_len)
         time = names.index(self.time) if self.time in names else None
         for columns.line, line in enumerate(iter(lambda: _line(stream), ""), 2):
-            cells = line.strip().split(",")
+            cells = _cells(line.strip())
             if cells == [""]:
                 continue
             if len(cells) != len(names):
@@ -206,10 +212,19 @@ LAYOUTS = (
 #: Fields of JSON objects: time -> its unit [s]; numbers of tokens of prompt and answer, in order of preference.
 TIMES = {"timestamp": 1e-3, "arrival_s": 1.0, "start_time_unix_nano": 1e-9}
 PROMPTS = ("input_length", "input_len", "prompt_len", "prompt_tokens", "gen_ai.usage.input_tokens")
-ANSWERS = ("output_length", "output_len", "output_tokens", "max_tokens", "gen_ai.usage.output_tokens")
+ANSWERS = (
+    "output_length",
+    "output_len",
+    "output_tokens",
+    "completion_tokens",
+    "max_tokens",
+    "gen_ai.usage.output_tokens",
+)
 #: Field by which traces of Alibaba's Bailian are known, whose timestamps are seconds
 #: (https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon).
 IN_SECONDS = "chat_id"
+#: Seconds since 1970 of the years 2001 to 2100: no trace has so many milliseconds since its start (11 days and more).
+EPOCH_S = (1e9, 4.1e9)
 #: Time of a turn from the end of the one before it on, which a trace of arrivals cannot tell.
 DELAY = "delay"
 
@@ -237,11 +252,15 @@ def _of_fields(entry: Any, columns: Columns) -> Row:
     time = next((name for name in TIMES if name in entry), None)
     if time is None and DELAY in entry:
         raise RowError("it starts a delay after the turn before it ends, which is not simulated; give it a timestamp")
+    unit_s = 1.0 if IN_SECONDS in entry else TIMES.get(time or "", 1.0)
+    if time == "timestamp" and unit_s < 1.0 and EPOCH_S[0] < _seconds(time, entry[time]) < EPOCH_S[1]:
+        unit_s = 1.0
+    columns.in_milliseconds = columns.in_milliseconds or unit_s == TIMES["timestamp"]
     ids = entry.get("hash_ids")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(one, int) for one in ids)):
         raise RowError("hash_ids is no list of whole numbers")
     return Row(
-        arrival_s=np.nan if time is None else _seconds(time, entry[time], 1.0 if IN_SECONDS in entry else TIMES[time]),
+        arrival_s=np.nan if time is None else _seconds(time, entry[time], unit_s),
         input_len=prompted,
         output_len=answered,
         prefixes=None if ids is None else tuple(ids),

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer.core import file_cache, files
 from llmviewer.core.counts import Array
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import FileError, UserError, printable
 from llmviewer.simulation.requests import Whole
 from llmviewer.simulation.trace_rows import CHARACTERS_PER_TOKEN, Columns, RowError, rows_of
 
@@ -18,6 +18,8 @@ from llmviewer.simulation.trace_rows import CHARACTERS_PER_TOKEN, Columns, RowEr
 MAX_BYTES, MAX_ROWS = 2**36, 10**7
 #: Tokens of a block that an id of `hash_ids` stands for: https://github.com/kvcache-ai/Mooncake (FAST25 traces).
 MOONCAKE_BLOCK = 512
+#: Mean time between requests [s] below which the unit of the times is said: few servers have more than 100 in a second.
+LEAST_GAP_S = 0.01
 #: Sizes of blocks of other traces, the likeliest first: Bailian's have 16.
 BLOCKS = (512, 16, 32, 64, 128, 256, 1024)
 
@@ -66,7 +68,7 @@ def read_trace(path: str | Path, most: int | None = None, duration_s: float = np
                 limit = MAX_ROWS + 1  # the file ended
     except (RowError, ValueError) as error:
         reason = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
-        raise UserError(f"{printable(path)}, line {columns.line}: {printable(reason, 300)}") from error
+        raise FileError(f"{printable(path)}, line {columns.line}: {printable(reason, 300)}") from error
     if len(columns.input_len) == limit and most is None:
         raise UserError(f"'{printable(path)}' has more than {MAX_ROWS:,} requests; use --requests")
     if not columns.input_len:
@@ -81,6 +83,8 @@ def _trace(columns: Columns) -> Trace:
         told.append(f"{columns.failed:,} failed requests of the trace, without an answer, are left out")
     if columns.unanswered:
         told.append(f"{columns.unanswered:,} conversations without an answer are left out")
+    if columns.in_milliseconds and len(times) > 1 and times[-1] - times[0] < LEAST_GAP_S * (len(times) - 1):
+        told.append("timestamp is read as milliseconds, as of Mooncake; seconds are named arrival_s")
     if columns.texts:
         told.append(f"tokens are estimated as characters / {CHARACTERS_PER_TOKEN}: the file has texts")
     return Trace(
