@@ -132,7 +132,11 @@ class Traffic:
             _check(count)
             return np.zeros(count)
         if self.curve is not None:
-            edges, expected = self.curve.expected((self.duration_s or DAY_S) * self.speed_up)
+            span_s = (self.duration_s or DAY_S) * self.speed_up
+            if self.count:  # days long after the last request are not written out
+                span_s = min(span_s, (10.0 * self.count + 100.0) / self.curve.mean + DAY_S)
+            _check(min(self.curve.mean * (span_s - DAY_S), self.count or np.inf))
+            edges, expected = self.curve.expected(span_s)
             arrived = self._unit_times(min(expected[-1], self.count or np.inf), random, self.count or 0)
             times: Array = np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
             return times
