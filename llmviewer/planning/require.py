@@ -186,13 +186,12 @@ def require(
     return replace(found, nearest=_nearest(found, options)) if solutions else found
 
 
-def _kept(chosen: Configuration, names: Sequence[str]) -> str:
-    """The settings of the run without the figures that vary."""
+def _kept(chosen: Configuration, names: Sequence[str]) -> str | None:
+    """The settings of the run without the figures that vary; None if none is left."""
     text = chosen.techniques["set"]
     if text == OPTIONS["set"].default:
-        return text
-    kept = [f"{one.name}={one.text}" for one in settings(text) if one.name not in names]
-    return ",".join(kept) or str(OPTIONS["set"].default)
+        return None
+    return ",".join(f"{one.name}={one.text}" for one in settings(text) if one.name not in names) or None
 
 
 def _idle_note(name: str) -> str:
