@@ -35,11 +35,11 @@ def test_a_table_without_usable_rows_is_a_one_line_error(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--hardware", "nope"], "hardware is 'nope'; this plot does not take it"),
-        (["--batch-size", "4"], "batch-size is '4'; this plot does not take it"),
-        (["--ignore-field", "zzz"], "ignore_fields is 'zzz'; this plot does not take it"),
-        (["-tp", "2"], "tensor_parallel_size is '2'; this plot does not take it"),
-        (["--efficiency", "ideal"], "efficiency is 'ideal'; this plot does not take it"),
+        (["--hardware", "nope"], "--hardware is 'nope'; this plot does not take it"),
+        (["--batch-size", "4"], "--batch-size is '4'; this plot does not take it"),
+        (["--ignore-field", "zzz"], "--ignore-field is 'zzz'; this plot does not take it"),
+        (["-tp", "2"], "-tp is '2'; this plot does not take it"),
+        (["--efficiency", "ideal"], "--efficiency is 'ideal'; this plot does not take it"),
     ],
 )
 @pytest.mark.parametrize("kind", ["ledger", "parity"])
