@@ -11,12 +11,16 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
+from llmviewer.planning import verification
 from llmviewer.planning.capacities import Bracket, capacity_notes, highest, scaled_text, simulated_words
 from llmviewer.planning.chance import chance_of
 from llmviewer.planning.sizing import Sizing
 from llmviewer.planning.space import Structure, has_few_bits, structures
 from llmviewer.reports import sizing_page
+from llmviewer.simulation import call
+from llmviewer.simulation.call import run_all
 from llmviewer.simulation.rate_search import TOLERANCE
+from llmviewer.simulation.traffic import Traffic
 
 #: One replica of several; all of its own length; two pools; a chip whose runs are cut by their number of requests.
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -116,6 +120,41 @@ def test_the_search_ends_within_its_tolerance_from_any_guess(guess: float, slope
     assert len(runs) <= 16 + abs(log(guess / 10.0))
 
 
+def test_a_guess_that_just_fails_is_two_runs() -> None:
+    """The excess says that the limit is near, so the next rate is as far below as ends the search."""
+    runs = []
+
+    def excess(rate: float) -> float:
+        runs.append(rate)
+        return float((rate / 10.0) ** 8.0)
+
+    found = highest(excess, 10.01, Bracket(low=8.0, below=0.8**8.0))
+    assert found.low <= 10.0 <= found.high <= found.low / (1.0 - TOLERANCE)
+    assert len(runs) == 2
+
+
+def test_a_run_that_found_the_number_of_replicas_is_not_repeated_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 requests are as many in a probe as in a whole run; every number of replicas is simulated once."""
+    rates = []
+
+    def counted(fleet: Any, traffic: Traffic, replications: int) -> Any:
+        rates.append(traffic.mean_rate)
+        return run_all(fleet, traffic, replications)
+
+    made = sized("replicas")
+    assert made.best is not None
+    (point, _), *_ = made.best.parts
+    monkeypatch.setattr(verification, "run_all", counted)
+    monkeypatch.setattr(call, "run_all", counted)
+    load = replace(made.question.load, words={**made.question.load.words, "requests": 1000})
+    found = verification.verified(made.question.model, point, load, made.question.bounds)
+    assert rates and len(set(rates)) == len(rates)
+    whole = lv.simulate(
+        made.question.model, point.screened.hardware, **found.words, **load.words, request_rate=found.rate
+    )
+    assert found.latencies["tpot_s"] == whole.to_dict()["tpot_s"]
+
+
 def test_no_rate_is_found_where_none_holds() -> None:
     assert highest(lambda rate: 2.0, 5.0, Bracket()).low == 0.0
 
@@ -159,8 +198,8 @@ def test_limits_hold_with_probability_nine_tenths_unless_another_is_asked() -> N
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--request-rate 1e-10 --ttft 1s", "request_rate is 1e-10; allowed: a number above 0, at least 1e-09"),
-        ("--ttft 1s", "nothing says when requests arrive; give one of request_rate, rate_curve, trace"),
+        ("--request-rate 1e-10 --ttft 1s", "--request-rate is 1e-10; allowed: a number above 0, at least 1e-09"),
+        ("--ttft 1s", "nothing says when requests arrive; give one of --request-rate, --rate-curve, --trace"),
         ("--request-rate 5 --ttft 1s --emit vllm --format json", "prints a manifest; remove --format"),
         ("--request-rate 5 --ttft 1s --emit vllm --efficiency ideal", "remove --efficiency ideal"),
         ("--request-rate 5 --ttft 1s --tensor-parallel-size 1,2.5", "2.5"),
@@ -196,7 +235,9 @@ def test_two_pools_are_compared_with_one() -> None:
     other = found["configuration"]
     assert "pools" not in other["options"]
     assert found["ratio"] == pytest.approx(other["usd_per_hour"] / answer["best"]["usd_per_hour"])
-    again = lv.simulate(made.question.model, **simulated_words(made.question, made.against["aggregated"].other))
+    beside = made.against["aggregated"].other
+    assert beside is not None
+    again = lv.simulate(made.question.model, **simulated_words(made.question, beside))
     assert again.holds
     assert "against" not in sizing_page.verdict(sized("replicas").to_dict())
     assert "; against aggregated: " in sizing_page.verdict(answer)

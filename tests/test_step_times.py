@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import ceil
 
@@ -69,6 +70,28 @@ def test_decode_steps_cost_what_the_step_costs(name: str) -> None:
         sequences, context, _, _ = random_sizes(name, draw)
         expected = direct_s(one, (sequences, 1, context, 1))
         assert times.decode_s(sequences, sequences * context) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_line_of_decode_steps_is_the_step_at_its_ends_in_whatever_order_it_is_asked(name: str) -> None:
+    """Whether a segment is read first or again: the line is its own step at any context of it."""
+    one, times, capacity = configured(name)
+    fresh, sequences = replace(times, rows=[None] * len(times.rows)), min(7, capacity.max_sequences)
+    contexts = [sequences * mean for mean in (3.0, 100.0, 5000.0)]
+    first = [fresh.decode_line(sequences, context) for context in contexts]
+    again = [fresh.decode_line(sequences, context) for context in reversed(contexts)][::-1]
+    assert first == again
+    for context, (base, slope, end) in zip(contexts, first, strict=True):
+        assert end > context
+        expected = direct_s(one, (sequences, 1, context / sequences, 1))
+        assert base + slope * context == pytest.approx(expected, rel=0.01)
+
+
+def test_step_times_of_a_configuration_are_built_once() -> None:
+    words = {"engine": "vllm", "max_num_seqs": 8}
+    one, other = (api.configuration("llama-3.1-8b", chip, **words) for chip in ("h100-sxm", "mi300x"))
+    assert step_times(one) is step_times(one)
+    assert step_times(one) is not step_times(other)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
