@@ -165,6 +165,7 @@ OWN = {
         "metric": _case("e2e_s", "--quantization none,w4a16"),
         "over": _case("bandwidth=1TB/s:4TB/s:*2", without="--over peak.bf16=250TFLOP/s:1PFLOP/s:*2"),
         "measured": _case("timed.csv"),
+        "duration": _case("1s"),
     },
     "size": {
         "rate_curve": _case("0h:5,12h:40", without="--request-rate 20"),
@@ -192,6 +193,7 @@ PLOTS = {
     "over": "figure",
     "measured": "roofline",
     "find_rate": "latency-rate",
+    "gpu_memory_utilization": "memory",
 }
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {

@@ -56,7 +56,10 @@ TITLED = ("loads",)
 #: Option -> why it is not tried here.
 NOT_TRIED = {"trace_model": "test_trace_model.py: it needs transformers"}
 #: Command and option whose figures are known not to change, until they do.
-EXPECTED: dict[tuple[str, str], str] = {}
+EXPECTED: dict[tuple[str, str], str] = {
+    ("size", "confidence"): "the limits of this case hold by far; a case with a tight limit is needed",
+    ("size", "front"): "one chip with one price has the same front by GPUs and by dollars; a case of two is needed",
+}
 
 
 def parameters(command: str) -> list[Any]:
