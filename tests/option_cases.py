@@ -33,7 +33,7 @@ RUN = {
     "latent_attention": _case("naive", model=LATENT),
     "efficiency": _case("ideal"),
     "engine": _case("sglang"),
-    "profile": _case("calibrate/profiles/h100-sxm.yaml"),
+    "profile": _case("calibrate/profiles/l40s.yaml"),
     "gpu_memory_utilization": _case("0.1", CROWD.replace("0.15", "0.9")),
     "max_num_batched_tokens": _case("64"),
     "max_num_seqs": _case("2", "--engine vllm"),
@@ -148,7 +148,27 @@ OWN = {
         "expert_skew": _case("0.7", "--batch-size 1 --input-len 4", MOE),
     },
     "simulate": {},
+    "check": {
+        "prefix_cache": _case("0.5"),
+    },
+    "diagnose": {
+        "stage": _case("prefill", without="--stage decode"),
+        "passes": _case("20"),
+        "batch_size": _case("8"),
+        "input_len": _case("512"),
+    },
+    "plot": {
+        "batch_size": _case("8,16"),
+        "bandwidth": _case("1000,2000"),
+        "target": _case("20ms"),
+        "vary": _case("bandwidth,peak.bf16", "--target 100ms", without="--vary bandwidth,capacity"),
+        "metric": _case("e2e_s", "--quantization none,w4a16"),
+        "over": _case("bandwidth=1TB/s:4TB/s:*2", without="--over peak.bf16=250TFLOP/s:1PFLOP/s:*2"),
+        "measured": _case("timed.csv"),
+        "duration": _case("1s"),
+    },
     "size": {
+        "rate_curve": _case("0h:5,12h:40", without="--request-rate 20"),
         "price": _case("a100-80gb-sxm=9.99"),
         "max_usd_per_hour": _case("0.01"),
         "max_gpus": _case("1", "--ttft 1us"),
@@ -164,6 +184,17 @@ OWN = {
         "trace": _case("TRACE", without="--request-rate 20"),
     },
 }
+#: Option of `plot` -> the kind of plot that draws it; of a load "latency-cdf", of a run "latency".
+PLOTS = {
+    "bandwidth": "bandwidth",
+    "target": "bandwidth",
+    "vary": "frontier",
+    "metric": "waterfall",
+    "over": "figure",
+    "measured": "roofline",
+    "find_rate": "latency-rate",
+    "gpu_memory_utilization": "memory",
+}
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {
     *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
@@ -171,11 +202,6 @@ OUTPUT = {
 }
 #: Commands without a run of their own -> the file that tests their options.
 ELSEWHERE = {
-    "size": "test_sizing.py, test_sizing_doors.py; its cases stand above for a walk that takes minutes",
-    "check": "test_contract.py; its lines have the options of analyze",
-    "diagnose": "test_diagnose_results.py",
-    "plot": "test_plots.py; it loads what analyze, sweep and simulate do",
-    "report": "test_report.py; it loads what analyze and sweep do",
     "survey": "test_survey.py",
     "serve": "test_server_safety.py",
     "mcp": "test_mcp.py",

@@ -15,11 +15,16 @@ from llmviewer.cli.app import command_tree
 from llmviewer.server import arguments as described
 from llmviewer.server.calls import CALLS
 from llmviewer.techniques.options import OPTIONS
-from tests.option_cases import ELSEWHERE, LOAD, OUTPUT, OWN, RUN, Case
+from tests.option_cases import ELSEWHERE, LOAD, OUTPUT, OWN, PLOTS, RUN, Case
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = {"--batch-size": "4", "--input-len": "256", "--output-len": "8"}
 OF_LOAD = {"--request-rate": "20", "--requests": "60", "--input-len": "256", "--output-len": "8"}
+#: What `size` searches unless it is stated.
+SEARCHED = {
+    "--engine": "vllm", "--quantization": "none", "--kv-cache-dtype": "auto", "--tensor-parallel-size": "1",
+    "--batching": "continuous",
+}  # fmt: skip
 #: Command -> what is typed in front of the options of a case, and what stays unless the case has it.
 LINES: dict[str, tuple[str, dict[str, str]]] = {
     **dict.fromkeys(("analyze", "sweep", "compare", "advise", "elasticity"), ("", SIZES)),
@@ -29,20 +34,32 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
     "train": ("", {"--batch-size": "4", "--input-len": "256"}),
     "trace": ("", {**SIZES, "-o": "-", "--steps": "1"}),
     "simulate": ("", OF_LOAD),
+    "size": ("", {**OF_LOAD, "--ttft": "2s", **SEARCHED}),
     "why": ("", SIZES),
+    "check": ("", {"--batch-size": "4"}),
+    "diagnose": ("sums.csv", {"--stage": "decode", "--batch-size": "32", "--input-len": "2000"}),
+    "report": ("", SIZES),
+    "plot": ("latency", SIZES),
 }
+#: Kind of plot, and commands under a load -> what stays there in place of the sizes.
+LOADED = {"report": {**OF_LOAD, "--batch-size": "4"}, "plot": OF_LOAD}
 #: Commands that take seconds for each option.
-SLOW = ("explain", "advise", "simulate", "why")
+SLOW = ("explain", "advise", "simulate", "size", "why", "report", "plot")
 #: What states the question again in an answer.
 ECHO = {
     *("workload", "parallelism", "techniques", "options", "request", "provenance", "line", "warnings", "values"),
     *("name", "seed", "metric", "target", "now"),
     *OPTIONS,
 }
+#: Objects of an answer whose names are titles of configurations, which list their options.
+TITLED = ("loads",)
 #: Option -> why it is not tried here.
 NOT_TRIED = {"trace_model": "test_trace_model.py: it needs transformers"}
 #: Command and option whose figures are known not to change, until they do.
-EXPECTED: dict[tuple[str, str], str] = {}
+EXPECTED: dict[tuple[str, str], str] = {
+    ("size", "confidence"): "the limits of this case hold by far; a case with a tight limit is needed",
+    ("size", "front"): "one chip with one price has the same front by GPUs and by dollars; a case of two is needed",
+}
 
 
 def parameters(command: str) -> list[Any]:
@@ -50,16 +67,24 @@ def parameters(command: str) -> list[Any]:
 
 
 def case_of(command: str, name: str) -> Case | None:
-    of_load = LOAD if command in ("simulate", "size") else {}
+    of_load = LOAD if command in ("simulate", "size", *LOADED) else {}
+    if command in LOADED and name in SIZE_NAMES:
+        of_load = {}
     return OWN.get(command, {}).get(name) or of_load.get(name) or RUN.get(name)
 
 
+SIZE_NAMES = ("batch_size", "input_len", "output_len")
 PAIRS = [
     pytest.param(command, one.name, marks=[pytest.mark.slow] if command in SLOW else [], id=f"{command}-{one.name}")
     for command in LINES
     for one in parameters(command)
     if one.name not in (*OUTPUT, *NOT_TRIED, "model", "hardware")
-] + [pytest.param("why", name, marks=[pytest.mark.slow], id=f"why-{name}") for name in OPTIONS if name not in NOT_TRIED]
+] + [
+    pytest.param(command, name, marks=[pytest.mark.slow] if command in SLOW else [], id=f"{command}-{name}")
+    for command in ("why", "check")
+    for name in OPTIONS
+    if name not in NOT_TRIED and (command == "why" or name not in SIZE_NAMES)
+]
 
 
 def test_every_option_of_every_command_has_a_case() -> None:
@@ -80,6 +105,8 @@ def test_every_argument_of_the_other_doors_is_an_option_of_the_command(call: str
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "sums.csv").write_text(SUMS)
+    (tmp_path / "timed.csv").write_text("stage,name,time_s\ndecode,q_proj,1e-5\nprefill,q_proj,1e-4\n")
     (tmp_path / "calibrate").symlink_to(ROOT / "calibrate")
     monkeypatch.chdir(tmp_path)
 
@@ -90,6 +117,8 @@ CONFIG = {
     "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "novelty": 3,
 }  # fmt: skip
+#: Ten passes of 16 layers.
+SUMS = 'Total Time (ns),Instances,Name\n50000000,640,"nvjet_tst"\n30000000,160,"flash_fwd_kernel"\n'
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2024-05-10 00:00:{second:02d}.{part}00000,{64 + 7 * second},{4 + second % 5}\n"
     for second in range(30)
@@ -104,12 +133,12 @@ def test_an_option_acts_or_is_refused_or_named(command: str, name: str, capsys: 
     spelled = next((max(one.opts, key=len) for one in parameters(command) if one.name == name), None)
     spelled = spelled or OPTIONS[name].spellings(name)[0]
     stated = answered(
-        command, case, [*shlex.split(case.beside), spelled, *([case.value] if case.value else [])], capsys
+        command, name, [*shlex.split(case.beside), spelled, *([case.value] if case.value else [])], capsys
     )
     if stated[0] == 2:
         assert len(stated[2].splitlines()) == 1
         return
-    plain = answered(command, case, shlex.split(f"{case.beside} {case.without}"), capsys)
+    plain = answered(command, name, shlex.split(f"{case.beside} {case.without}"), capsys)
     acts = stated[:2] != plain[:2] or spelled in stated[2]
     if (command, name) in EXPECTED:
         pytest.xfail(EXPECTED[command, name]) if not acts else pytest.fail("it acts now: remove it from EXPECTED")
@@ -117,10 +146,14 @@ def test_an_option_acts_or_is_refused_or_named(command: str, name: str, capsys: 
 
 
 def answered(
-    command: str, case: Case, typed: list[str], capsys: pytest.CaptureFixture[str]
+    command: str, name: str, typed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, list[Any], str]:
-    """Status, figures and notes of an answer."""
+    """Status, figures and notes of an answer in the case of an option."""
+    case = case_of(command, name)
+    assert case is not None
     first, kept = LINES[command]
+    loaded = command in LOADED and name in LOAD and name not in SIZE_NAMES
+    kept = LOADED[command] if loaded else kept
     words = [word.replace("TRACE", "trace.csv") for word in typed]
     beside = [word for pair in kept.items() if pair[0] not in words and _long(pair[0]) not in words for word in pair]
     run = ["config.json" if case.model == "CONFIG" else case.model, "--hardware", case.hardware]
@@ -130,7 +163,11 @@ def answered(
         beside = _without(_without(beside, "--input-len"), "--output-len")
     if command == "require" and {"--ttft", "--e2e", "--tokens-per-s"} & set(words):
         beside = _without(beside, "--tpot")
+    if command == "plot":
+        return _drawn_as([PLOTS.get(name, "latency-cdf" if loaded else first), *run, *beside, *words], capsys)
     line = [command, *first.split(), *run, *beside, *words]
+    if command == "check":
+        line = ["check", _contract(run, words)]
     if command == "why":
         metric = words[words.index("--metric") :][:2] if "--metric" in words else []
         rest = _without(words, "--metric")
@@ -141,6 +178,39 @@ def answered(
         return status, [], err
     document = json.loads(out)
     return status, list(_figures(document)), "\n".join([err, *_notes(document)])
+
+
+def _contract(run: list[str], words: list[str]) -> str:
+    """A file of lines on a configuration with options, whose sizes stand in the conditions."""
+    batch = words[words.index("--batch-size") + 1] if "--batch-size" in words else "4"
+    text = " ".join(("-", *_without(words, "--batch-size"))).replace(" --", ", ").replace(" -", ", ")
+    subject = f"{run[0]} on {run[2]}{text.removeprefix('-')}".replace("enforce-eager ", "enforce-eager true ")
+    metrics = ("ttft_s", "tpot_s", "memory.total_bytes", "e2e_s")
+    lines = [f"- {subject}: {one} >= 0 at batch {batch}, input 256, output 8" for one in metrics]
+    if batch == "4":
+        lines.append(f"- {subject}: ttft_s >= 0 at 20 requests/s, requests 20, input 256, output 8")
+    Path("contract.yaml").write_text("\n".join(lines))
+    return "contract.yaml"
+
+
+def _drawn_as(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any], str]:
+    """Status, places of what is drawn, and notes of a plot."""
+    drawn: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmviewer.cli.plot.command.save", lambda figure, path: drawn.extend(_places(figure)))
+        status = main(["plot", *words, "-o", "drawn.svg"])
+    _, err = capsys.readouterr()
+    return status, drawn, err
+
+
+def _places(figure: Any) -> Iterator[Any]:
+    for axes in figure.axes:
+        yield from (line.get_xydata().tolist() for line in axes.lines)
+        for patch in axes.patches:
+            yield patch.get_path().transformed(patch.get_patch_transform()).vertices.tolist()
+        for one in axes.collections:
+            yield from (path.vertices.tolist() for path in one.get_paths())
+            yield one.get_offsets().tolist()
 
 
 def _pairs(words: dict[str, str]) -> list[str]:
@@ -160,7 +230,9 @@ def _figures(answer: Any) -> Iterator[Any]:
     """Numbers of an answer with their keys, without what states the question again."""
     if isinstance(answer, dict):
         for name, value in answer.items():
-            if name not in ECHO:
+            if name in TITLED:
+                yield from _figures(list(value.values()))
+            elif name not in ECHO:
                 yield from ((name, one) for one in _figures(value))
     elif isinstance(answer, list):
         for value in answer:

@@ -93,6 +93,17 @@ def test_an_analysis_is_that_of_python(visitor: Any) -> None:
     assert posted(visitor, "analyze", {**RUN, **SIZES, "engine": "vllm"}).get_json() == expected
 
 
+@pytest.mark.parametrize("name", ["attention", "fusion", "dtype", "ignore_fields"])
+def test_null_is_unset_and_a_stated_default_is_stated(name: str, visitor: Any) -> None:
+    """llama.cpp has attention of its own, which a stated flash replaces: with the figures of Python."""
+    run = {"model": "llama-3.1-8b", "hardware": "rtx-4090", "engine": "llama.cpp"}
+    default = arguments.schema("analyze")["properties"][name]["default"]
+    bare, null, stated = (posted(visitor, "analyze", {**run, **one}).json["metrics"]
+                          for one in ({}, {name: None}, {name: default}))  # fmt: skip
+    assert bare == null
+    assert (stated != bare) == (name == "attention")
+
+
 def test_models_and_chips_may_be_given_by_their_fields(visitor: Any) -> None:
     """As by their names, but for the names and sources."""
     config = data.read_yaml(data.folder("model_configs") / "llama-3.2-1b.yaml")["config"]

@@ -23,6 +23,8 @@ from llmviewer.simulation.traces import Trace
 LONG_RUN = 20_000
 #: Runs of a search at most.  First step away from a guess by the steady state, as a share of it.
 MOST_RUNS, FIRST_STEP = 40, 0.05
+#: Times the guess up to which a rate is searched: a server that holds there has too few requests to be overloaded.
+MOST_GROWTH = 1000.0
 #: Share of the highest rate above which the length of the run decides how many replicas are enough.
 NEARLY_FULL = 0.95
 #: Parameters of a distribution that are tokens.
@@ -83,7 +85,8 @@ class Bracket:
 
 
 def highest(excess: Callable[[float], float], guess: float, start: Bracket, tolerance: float = TOLERANCE) -> Bracket:
-    """Rates within the tolerance of which the lower one has an excess of at most 1; its low is 0 where none has.
+    """Rates within the tolerance of which the lower one has an excess of at most 1; its low is 0 where none has and
+    infinite where all have.
 
     excess: rate -> largest ratio of a latency to its limit.  guess: a rate near it.  start: what is known before.
     """
@@ -96,6 +99,8 @@ def highest(excess: Callable[[float], float], guess: float, start: Bracket, tole
             break
         if found.high == inf or not found.low:
             rate, found = found.beside(), replace(found, step=2.0 * found.step)
+            if rate > MOST_GROWTH * guess:
+                return replace(found, low=inf)
         else:
             halved = not halved and found.high - found.low > 0.5 * before
             rate = found.between(halved=halved)
@@ -105,7 +110,7 @@ def highest(excess: Callable[[float], float], guess: float, start: Bracket, tole
 def highest_rate(made: Simulation, guess: float, known: Bracket | None = None, most: float = inf) -> float:
     """The highest mean rate [1/s] that a server sustains within the limits: by runs of LONG_RUN requests first.
 
-    most: requests of the longest run.
+    Infinite where the requests are too few to overload it.  most: requests of the longest run.
     """
 
     def excess(rate: float, requests: float) -> float:
@@ -117,7 +122,7 @@ def highest_rate(made: Simulation, guess: float, known: Bracket | None = None, m
     start, traffic = known or Bracket(), made.traffic.at_rate(guess)
     if most > LONG_RUN and traffic.trace is None and traffic.most_requests > LONG_RUN:
         nearly = highest(lambda rate: excess(rate, LONG_RUN), guess, Bracket())
-        guess, start = nearly.low or guess, replace(start, slope=nearly.steepness)
+        guess, start = nearly.low if 0.0 < nearly.low < inf else guess, replace(start, slope=nearly.steepness)
     return highest(lambda rate: excess(rate, most), guess, start).low
 
 
@@ -154,17 +159,18 @@ def _requests(asked: Question, one: Choice) -> float:
     return len(traffic.trace) if traffic.trace is not None else traffic.at_rate(one.rate).most_requests
 
 
-def searched_rate(asked: Question, one: Choice) -> float:
-    """The highest rate [1/s] of the server that `command` simulates, which holds at the rate asked."""
+def searched_rate(asked: Question, one: Choice) -> float | None:
+    """The highest rate [1/s] of the server that `command` simulates, which holds at the rate asked; None for none."""
     ratios = [(getattr(one, limit.metric) or 0.0) / limit.seconds for limit in asked.workload.limits]
     rate = one.rate * one.in_a_server
     known = Bracket(low=rate, below=min(max(ratios), 1.0))
     made = prepared(asked.model, **simulated_words(asked, one)).made
-    return highest_rate(made, max(one.capacity / one.servers * one.in_a_server, rate), known)
+    found = highest_rate(made, max(one.capacity / one.servers * one.in_a_server, rate), known)
+    return found if found < inf else None
 
 
 def rate_with_lengths(asked: Question, one: Choice, name: str, factor: float, guess: float) -> float:
-    """The highest rate [1/s] of a server under requests with other lengths.
+    """The highest rate [1/s] of a server under requests with other lengths; infinite where too few overload it.
 
     name: input_len or output_len, which is multiplied by the factor.  guess: a rate near it.
     """
@@ -198,7 +204,9 @@ def _scaled_trace(trace: Trace, name: str, factor: float) -> Trace:
 
 
 def capacity_notes(asked: Question, best: Choice) -> tuple[str, ...]:
-    """A warning where the rate is so near the highest one that the length of the run decides what is enough."""
+    """A warning where the highest rate is not found, or so near that the length of the run decides what is enough."""
+    if best.head_room is None and best.simulated:
+        return ("the requests are too few to find a highest rate: head-room is not known; --duration 1h is longer",)
     if best.head_room is None or (share := 1.0 / (1.0 + best.head_room)) <= NEARLY_FULL:
         return ()
     most = f"the most that {best.devices} {best.hardware} sustain"

@@ -25,10 +25,10 @@ class Choice:
     ttft_s, tpot_s, e2e_s: the limited statistics [s].  probability: that all limits hold, by the calibration's errors;
     None for ideal times.  capacity: highest rate of the replicas within the limits in the steady state [1/s].
     searched_rate: that of one simulated server, found by simulations as `simulate --find-rate` does [1/s]; None where
-    it was not searched.  prompt_share: of the time of the devices.  simulated: False for
-    points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with their replicas, for the
-    capacity under other loads.  ratios: metric -> bounds over value by level, from the calibration; empty for ideal
-    times and the steady state.
+    it was not searched, or the requests are too few to overload a server.  prompt_share: of the time of the devices.
+    simulated: False for points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with
+    their replicas, for the capacity under other loads.  ratios: metric -> bounds over value by level, from the
+    calibration; empty for ideal times and the steady state.
     """
 
     model: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from math import ceil
+from math import ceil, inf
 
 from llmviewer.api.configuration import configuration
 from llmviewer.core.errors import UserError
@@ -53,7 +53,7 @@ def _changed(asked: Question, best: Choice, name: str, change: str) -> float | N
     workload = replace(asked.workload, **{name: max(getattr(asked.workload, name) * factor, 1.0)})
     steady = _capacity(asked, best, workload) / max(best.capacity, 1e-12) * best.highest_rate / best.servers
     rate = rate_with_lengths(asked, best, name, factor, steady or best.rate)
-    return rate * best.servers / best.in_a_server
+    return rate * best.servers / best.in_a_server if rate < inf else None
 
 
 def _replicas(asked: Question, best: Choice, factor: float) -> float | None:

@@ -71,7 +71,7 @@ def _described(call: str, parameter: Parameter) -> Schema:
     default = [] if parameter.default == () else parameter.default
     if default is not Parameter.empty and default is not None:
         made["default"] = list(default) if isinstance(default, tuple) else default
-    elif default is None:
+    if default is None or ("default" in made and _may_be_unset(name)):
         made = _nullable(made)
     return made
 
@@ -115,13 +115,15 @@ def _nullable(one: Schema) -> Schema:
 def check(call: str, given: object) -> dict[str, Any]:
     """The arguments of a request, their names and types of JSON checked; the call itself checks the values.
 
-    Whole numbers may be texts, as on the command line: "4k" is 4096.
+    Whole numbers may be texts, as on the command line: "4k" is 4096.  null leaves an option of a run unset; its default
+    written out is stated.
 
     Raises UserError with the line that a caller of Python reads.
     """
     if not isinstance(given, Mapping):
         raise UserError(f"the request is {quoted(given)}; expected a mapping of the arguments of {call}")
     known = schema(call)
+    given = {name: value for name, value in given.items() if value is not None or not _is_unset(call, name)}
     for name in given:
         if name not in known["properties"]:
             raise unknown("option", name, known["properties"], hint=_main_spelling(name))
@@ -131,6 +133,15 @@ def check(call: str, given: object) -> dict[str, Any]:
     for name, value in given.items():
         _check_type(call, name, value, known["properties"][name])
     return {name: _whole(value, known["properties"][name]) for name, value in given.items()}
+
+
+def _is_unset(call: str, name: str) -> bool:
+    """Whether null, which callers of Python write as None, leaves an argument at its default."""
+    return _may_be_unset(name) and "default" in schema(call)["properties"].get(name, {})
+
+
+def _may_be_unset(name: str) -> bool:
+    return name in OPTIONS and OPTIONS[name].group != "workload"
 
 
 def _whole(value: Any, described: Schema) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
-from llmviewer.cli.plot import tables
+from llmviewer.cli.plot import loads, tables
 from llmviewer.cli.plot.loads import simulated
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
@@ -236,7 +236,7 @@ def _simulation(request: PlotRequest) -> LoadedData:
     """The simulation of a load on one configuration."""
     (options,) = _configurations(replace(request, kind=replace(request.kind, most=1))).values()
     made = simulated(options, request.load, request.sizes)
-    return LoadedData(data=made, warnings=made.notes)
+    return LoadedData(data=made, warnings=(*made.notes, *loads.unused(request.kind, request.load)))
 
 
 def _pair(request: PlotRequest) -> LoadedData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
@@ -30,3 +30,11 @@ def simulated(options: Mapping[str, Any], load: Mapping[str, Any], sizes: Mappin
             raise UserError(f"{name} is {quoted(sizes[name])}; this plot does not take it")
     lengths = {name: sizes[name] for name in ("input_len", "output_len") if sizes[name]}
     return simulate(**options, **load, **lengths)
+
+
+def unused(kind: PlotKind, load: Mapping[str, Any]) -> Iterator[str]:
+    """A line for every stated option of a load that no picture of the kind shows."""
+    if (load.get("replications") or 1) > 1:
+        yield "--replications: a picture shows the first, not used"
+    if load.get("find_rate") and kind.module == "latency_rate":
+        yield "--find-rate: this plot goes up to the highest rate without it, not used"
