@@ -133,6 +133,7 @@ class Traffic:
             _check(count)
             return np.zeros(count)
         if self.curve is not None:
+            _check(self.most_requests)
             edges, expected = self.curve.expected((self.duration_s or DAY_S) * self.speed_up)
             arrived = self._unit_times(min(expected[-1], self.count or np.inf), random, self.count or 0)
             times: Array = np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
