@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import llmviewer as lv
 from llmviewer.calibrate.e2e_rows import case_of
 from llmviewer.calibrate.readers.files import first_run, is_benchmark, table
 from llmviewer.calibrate.readers.run import BenchmarkRun
@@ -101,6 +102,16 @@ def test_what_ran_is_what_is_predicted(written: object, attention: str, tmp_path
     run_of(tmp_path, json.dumps([record]))
     case = case_of(table(tmp_path / "result", SAID).frame.iloc[0].to_dict())
     assert dict(case.options).get("attention", "") == attention and case.token_budget == 1024
+
+
+@pytest.mark.parametrize(("rate", "said"), [(6000, ""), (60, ""), (12_000, "kernels of 2024"), (90_000, "roofline")])
+def test_a_run_faster_than_the_old_preset_of_llama_cpp_is_not_accused(rate: int, said: str, tmp_path: Path) -> None:
+    """Predicted: 4,582 to 10,261 tokens of prompts per second at 80 %; the roofline stands above 12,000."""
+    path = tmp_path / "table.md"
+    path.write_text(f"| model | ngl | test | t/s |\n|--|--|--|--|\n| llama 8B Q4_K - Medium | 99 | pp512 | {rate} |\n")
+    found = lv.diagnose(path, "llama-3.1-8b", "rtx-4090", engine="llama.cpp", quantization="q4_k_m")
+    told = [one for one in found.warnings if "kernels of 2024" in one or "roofline" in one]
+    assert len(told) == bool(said) and all(said in one for one in told)
 
 
 def test_what_vllm_prints_is_read_as_its_file(tmp_path: Path) -> None:

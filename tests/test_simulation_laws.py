@@ -36,6 +36,9 @@ def loads(draw: st.DrawFn) -> Requests:
         names = draw(st.lists(st.lists(st.integers(0, 6), min_size=0, max_size=6), min_size=count, max_size=count))
         kept = tuple(tuple(10 * at + one for at, one in enumerate(each)) for each in names)
         asked = replace(asked, prefixes=kept, prefix_tokens=64)
+    if not users and draw(st.booleans()):
+        turns = draw(st.sets(st.integers(1, count))) - {count}
+        asked = replace(asked, after={at: (draw(st.integers(0, at - 1)), 0.02 * at) for at in sorted(turns)})
     return asked
 
 
@@ -225,6 +228,20 @@ def test_shared_prefixes_are_computed_once() -> None:
     records = simulate_requests(asked, fleet()).records
     assert records.cached_tokens.tolist() == [0, *[128] * 49]
     assert records.ttft_s[1] < records.ttft_s[0]
+
+
+@pytest.mark.parametrize("layout", [{}, {"replicas": 2}, {"decode": True}])
+def test_a_turn_is_sent_a_delay_after_the_one_before_it_ends(layout: dict[str, object]) -> None:
+    """Three tokens take 2 s; 1.5 s later the next turn is sent, and 0.5 s after its 1 s the last."""
+    decode = layout.pop("decode", None)
+    served = fleet(*ONE_AT_A_TIME, **layout)
+    served = replace(served, decode=served.prefill, transfer_s=lambda tokens: 0.0) if decode else served
+    asked = replace(requests([0.0, 0.0, 0.0], 1, [3, 2, 2]), after={1: (0, 1.5), 2: (1, 0.5)})
+    records = simulate_requests(asked, served).records
+    assert records.arrival_s.tolist() == pytest.approx([0.0, 3.5, 5.0])
+    assert records.finish_s.tolist() == pytest.approx([2.0, 4.5, 6.0])
+    chosen = asked.select(np.array([0, 2]))
+    assert chosen.after == {1: (0, 0.5)}  # the turn between them is refused: the next one follows the first
 
 
 @pytest.mark.parametrize(("block", "found"), [(16, 128), (64, 128), (48, 96), (80, 80), (128, 128), (256, 0)])

@@ -193,13 +193,21 @@ def test_spans_of_agents_are_read(tmp_path: Path) -> None:
     assert (found.input_len.tolist(), found.output_len.tolist()) == ([500, 501], [50, 50])
 
 
-def test_a_turn_that_waits_for_the_one_before_it_is_named(tmp_path: Path) -> None:
+def test_a_turn_follows_the_one_before_it_of_its_session(tmp_path: Path) -> None:
     rows = [
-        {"timestamp": 0, "input_length": 4, "output_length": 5},
-        {"delay": 9, "input_length": 3, "output_length": 6},
+        {"session_id": "a", "timestamp": 0, "input_length": 4, "output_length": 5},
+        {"session_id": "b", "timestamp": 1000, "input_length": 4, "output_length": 5},
+        {"session_id": "a", "delay": 1500, "input_length": 3, "output_length": 6},
+        {"session_id": "a", "delay": 0, "input_length": 3, "output_length": 6},
     ]
-    with pytest.raises(UserError, match="line 2: it starts a delay after the turn before it ends"):
-        read_trace(written(tmp_path, lines_of(rows)))
+    found = read_trace(written(tmp_path, lines_of(rows)))
+    assert found.after == {2: (0, 1.5), 3: (2, 0.0)}
+    for wrong, told in (
+        ({"session_id": "c"}, "no row above is of its session_id"),
+        ({"delay": -1}, "delay is below 0"),
+    ):
+        with pytest.raises(UserError, match=f"line 4: .*{told}"):
+            read_trace(written(tmp_path, lines_of([*rows[:3], {**rows[3], **wrong}])))
 
 
 @pytest.mark.parametrize("begin", ["", "arrival_s,input_len,output_len\n", '{"input_len": 1, "output_len": 1}\n'])

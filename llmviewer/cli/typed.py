@@ -42,7 +42,7 @@ def _spelled(words: Sequence[str], command: Any) -> dict[str, str]:
 
 
 def _pattern(name: str) -> str:
-    """Where an error means the option: a name of several words anywhere, one word where a sentence speaks of it."""
+    """The pattern of an option in an error: several words anywhere, one word where a sentence speaks of it."""
     if "_" in name:
         return rf"(?<![\w/.'=-]){name}(?![\w/'-])"
     behind = "|".join(rf"(?<={words} )" for words in BEFORE)

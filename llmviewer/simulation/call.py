@@ -87,6 +87,8 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
     if words["find_rate"] and traffic.mean_rate is None:
+        if traffic.trace is not None and traffic.trace.after:
+            raise UserError("find_rate searches for a rate of arrivals, but turns of the trace follow their answers")
         raise UserError("find_rate needs a trace whose requests arrive at different times")
     server = _server(model, hardware, chosen, words, traffic)
     made = Simulation(
@@ -176,7 +178,13 @@ def _prefix_notes(fleet: Fleet, sample: Requests) -> tuple[str, ...]:
 
 
 def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
-    return tuple(note for one in (traffic.trace, traffic.pairs) if one is not None for note in one.notes)
+    notes = tuple(note for one in (traffic.trace, traffic.pairs) if one is not None for note in one.notes)
+    if traffic.trace is None or not traffic.trace.after:
+        return notes
+    if traffic.users:
+        return (*notes, "delays of the trace are not used: each user sends the next request at once")
+    turns = f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends"
+    return (*notes, f"{turns}; the input length of each is taken as its whole prompt")
 
 
 def _pool_text(name: str, pool: Pool, fleet: Fleet) -> str:

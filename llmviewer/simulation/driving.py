@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, nextafter
+from heapq import heapify, heappop, heappush
+from math import inf, nan, nextafter
 
 import numpy as np
 
@@ -125,6 +126,9 @@ def drive(driven: Driven) -> None:
     if driven.requests.concurrency:
         _closed_loop(driven)
         return
+    if driven.requests.after:
+        _sessions(driven)
+        return
     first, *others = driven.stations
     first.run(range(len(driven.requests)))
     for then in others:  # nothing flows back, so the pools run one after another
@@ -157,6 +161,40 @@ def _closed_loop(driven: Driven) -> None:
         replica.run(max(others, nextafter(times[chosen], inf)))
         for time_s, request in replica.left[seen:]:
             _passed_on(driven, stations[chosen], request, time_s, following)
+
+
+def _sessions(driven: Driven) -> None:
+    """Run requests of which some are sent a delay after another one ends."""
+    after, first = driven.requests.after, driven.stations[0]
+    then: dict[int, list[tuple[int, float]]] = {}
+    for request, (before, delay_s) in after.items():
+        then.setdefault(before, []).append((request, delay_s))
+    coming = [(time_s, at) for at, time_s in enumerate(first.ledger.arrival_s) if at not in after]
+    for request in after:
+        first.ledger.send(request, nan)
+    heapify(coming)
+    replicas, stations = driven.replicas, [station for station in driven.stations for _ in station.replicas]
+    for replica in replicas:
+        replica.pauses = True
+    while True:
+        times = [replica.next_s for replica in replicas]
+        chosen, sent_s = times.index(min(times)), coming[0][0] if coming else inf
+        if coming and sent_s <= times[chosen]:
+            _, request = heappop(coming)
+            first.ledger.send(request, sent_s)
+            first.route(request)
+            continue
+        if times[chosen] == inf:
+            return
+        others = min(sent_s, *times[:chosen], *times[chosen + 1 :], inf)
+        replica, seen = replicas[chosen], len(replicas[chosen].left)
+        replica.run(max(others, nextafter(times[chosen], inf)))
+        for time_s, request in replica.left[seen:]:
+            if stations[chosen] is not driven.stations[-1] and driven.hand_over(request, time_s):
+                driven.stations[-1].route(request)
+                continue
+            for following, delay_s in then.get(request, ()):
+                heappush(coming, (time_s + delay_s, following))
 
 
 def _passed_on(driven: Driven, station: Station, request: int, time_s: float, following: Iterable[int]) -> None:

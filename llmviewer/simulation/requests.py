@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ class Requests:
     arrival_s: time of arrival [s], ascending; under a closed loop only the first `concurrency` arrivals count, and each
     other request is sent when one ends.  input_len, output_len: tokens.  prefixes: ids of the blocks of each prompt, in
     order, equal where prompts begin equally; None: unknown.  prefix_tokens: tokens of such a block.
+    after: request -> the one at whose end its user sends it, so many seconds later; in an open loop alone.
     """
 
     arrival_s: Array
@@ -28,6 +30,7 @@ class Requests:
     output_len: Whole
     prefixes: tuple[tuple[int, ...], ...] | None = None
     prefix_tokens: int = 0
+    after: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     concurrency: int = 0
 
     def __len__(self) -> int:
@@ -58,7 +61,20 @@ class Requests:
             input_len=self.input_len[chosen],
             output_len=self.output_len[chosen],
             prefixes=prefixes,
+            after=self._after(chosen.tolist()),
         )
+
+    def _after(self, chosen: list[int]) -> dict[int, tuple[int, float]]:
+        """`after` among these requests; where the one before is not among them, the last one before that is."""
+        places = {request: place for place, request in enumerate(chosen)}
+        found: dict[int, tuple[int, float]] = {}
+        for request, place in places.items():
+            before, delay_s = self.after.get(request, (-1, 0.0))
+            while before >= 0 and before not in places:
+                before = self.after.get(before, (-1, 0.0))[0]
+            if before >= 0:
+                found[place] = places[before], delay_s
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -32,12 +32,18 @@ class RowError(Exception):
 
 
 class Row(NamedTuple):
-    """One request.  arrival_s: NaN where the file has no times.  prefixes: ids of its blocks; None where unknown."""
+    """One request.  arrival_s: NaN where the file has no times.  prefixes: ids of its blocks; None where unknown.
+
+    session: of a conversation; empty: none is named.  delay_s: time from the end of the turn before it on [s]; NaN: it
+    has a time of its own.
+    """
 
     arrival_s: float
     input_len: int
     output_len: int
     prefixes: tuple[int, ...] | None = None
+    session: str = ""
+    delay_s: float = math.nan
 
 
 @dataclass(slots=True)
@@ -45,7 +51,8 @@ class Columns:
     """The rows read so far; numbers only, so that ten million of them fit in memory.
 
     line: number of the row that is being read.  failed, unanswered: requests left out.  texts: rows whose lengths are
-    estimated.  in_milliseconds: whether times are read as such.
+    estimated.  in_milliseconds: whether times are read as such.  last: session -> its last row.  after: row -> the row
+    at whose end it starts after a delay [s]; its arrival is that of the row above.
     """
 
     arrival_s: array[float] = field(default_factory=lambda: array("d"))
@@ -57,10 +64,19 @@ class Columns:
     unanswered: int = 0
     texts: int = 0
     in_milliseconds: bool = False
+    last: dict[str, int] = field(default_factory=dict)
+    after: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
         """Append a row.  Raises RowError if it is earlier than the one before."""
         times = self.arrival_s
+        if not math.isnan(row.delay_s):
+            if row.session not in self.last:
+                raise RowError("it starts a delay after the turn before it; no row above is of its session_id")
+            self.after[len(times)] = self.last[row.session], row.delay_s
+            row = row._replace(arrival_s=times[-1])
+        if row.session:
+            self.last[row.session] = len(times)
         if times and (math.isnan(row.arrival_s) != math.isnan(times[0])):
             raise RowError("rows with and without a time stand in one file")
         if times and (row.prefixes is not None) != bool(self.prefixes):
@@ -225,8 +241,9 @@ ANSWERS = (
 IN_SECONDS = "chat_id"
 #: Seconds since 1970 of the years 2001 to 2100: no trace has so many milliseconds since its start (11 days and more).
 EPOCH_S = (1e9, 4.1e9)
-#: Time of a turn from the end of the one before it on, which a trace of arrivals cannot tell.
-DELAY = "delay"
+#: Time of a turn from the end of the one before it on [ms], and the field that names its conversation
+#: (https://github.com/ai-dynamo/aiperf, multi-turn traces).
+DELAY, SESSION = "delay", "session_id"
 
 
 def _of_fields(entry: Any, columns: Columns) -> Row:
@@ -250,8 +267,6 @@ def _of_fields(entry: Any, columns: Columns) -> Row:
     else:
         prompted, answered = _whole(prompt, entry[prompt]), _whole(answer, entry[answer])
     time = next((name for name in TIMES if name in entry), None)
-    if time is None and DELAY in entry:
-        raise RowError("it starts a delay after the turn before it ends, which is not simulated; give it a timestamp")
     unit_s = 1.0 if IN_SECONDS in entry else TIMES.get(time or "", 1.0)
     if time == "timestamp" and unit_s < 1.0 and EPOCH_S[0] < _seconds(time, entry[time]) < EPOCH_S[1]:
         unit_s = 1.0
@@ -259,11 +274,16 @@ def _of_fields(entry: Any, columns: Columns) -> Row:
     ids = entry.get("hash_ids")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(one, int) for one in ids)):
         raise RowError("hash_ids is no list of whole numbers")
+    delay_s = _seconds(DELAY, entry[DELAY], 1e-3) if time is None and entry.get(DELAY) is not None else np.nan
+    if delay_s < 0.0:
+        raise RowError(f"{DELAY} is below 0; allowed: milliseconds")
     return Row(
         arrival_s=np.nan if time is None else _seconds(time, entry[time], unit_s),
         input_len=prompted,
         output_len=answered,
         prefixes=None if ids is None else tuple(ids),
+        session=str(entry.get(SESSION) or ""),
+        delay_s=delay_s,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -28,8 +29,8 @@ BLOCKS = (512, 16, 32, 64, 128, 256, 1024)
 class Trace:
     """Requests of a file, in order.
 
-    arrival_s: from the first request on [s]; None where the file has no times.  prefixes, prefix_tokens: as of
-    `Requests`.  notes: what the reader of a result has to know.
+    arrival_s: from the first request on [s]; None where the file has no times.  prefixes, prefix_tokens, after:
+    as of `Requests`.  notes: what the reader of a result has to know.
     """
 
     arrival_s: Array | None
@@ -38,6 +39,7 @@ class Trace:
     prefixes: tuple[tuple[int, ...], ...] | None
     notes: tuple[str, ...]
     block_tokens: int = MOONCAKE_BLOCK
+    after: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.input_len)
@@ -94,6 +96,7 @@ def _trace(columns: Columns) -> Trace:
         prefixes=tuple(columns.prefixes) or None,
         notes=tuple(told),
         block_tokens=_block_tokens(columns),
+        after=columns.after,
     )
 
 

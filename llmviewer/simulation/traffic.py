@@ -52,8 +52,8 @@ class Traffic:
 
     @property
     def mean_rate(self) -> float | None:
-        """Mean rate of arrivals [1/s]; None for a burst and a closed loop."""
-        if not self.is_open:
+        """Mean rate of arrivals [1/s]; None for a burst, a closed loop, and turns that follow their answers."""
+        if not self.is_open or (self.trace is not None and self.trace.after):
             return None
         if self.curve is not None:
             return self.curve.mean * self.speed_up
@@ -122,6 +122,7 @@ class Traffic:
             output_len=trace.output_len[:count],
             prefixes=None if trace.prefixes is None else trace.prefixes[:count],
             prefix_tokens=trace.prefix_tokens,
+            after={} if self.users else {at: one for at, one in trace.after.items() if at < count},
             concurrency=self.users,
         )
 
