@@ -191,14 +191,14 @@ def test_every_trace_is_answered_or_refused(
 
 
 @pytest.mark.slow
-@settings(UNHURRIED, max_examples=600)
+@settings(UNHURRIED, max_examples=150)
 @given(server=servers(), words=st.lists(loads(), min_size=8, max_size=8))
 def test_many_more_loads_are_answered_or_refused(server: dict[str, Any], words: list[dict[str, Any]]) -> None:
     fuzz_loads(server, words)
 
 
 @pytest.mark.slow
-@settings(UNHURRIED, max_examples=200)
+@settings(UNHURRIED, max_examples=60)
 @given(server=servers(), rows=traces(), words=USERS)
 def test_many_more_traces_are_answered_or_refused(
     server: dict[str, Any], rows: list[dict[str, Any]], words: dict[str, Any]
