@@ -70,9 +70,11 @@ def diagnose(
     engine = engine or engine_of(recording)
     chosen = configuration(model, hardware, engine=engine, **options)
     if isinstance(recording, Summary):
-        return diagnosis_of_summary(recording, stated_of(*names, {**said, "engine": engine}), chosen, str(path))
-    made = _noting(diagnosis_of(recording, chosen, facts, str(path)), work, ("output_len",), "a recording has passes")
-    return _noting(made, work, ("passes",), "the recording has its own number")
+        made = diagnosis_of_summary(recording, stated_of(*names, {**said, "engine": engine}), chosen, str(path))
+    else:
+        made = diagnosis_of(recording, chosen, facts, str(path))
+        made = _noting(made, work, ("passes",), "the recording has its own number")
+    return _noting(made, work, ("output_len",), "a recording has passes")
 
 
 def _noting(made: Diagnosis, work: Mapping[str, Any], names: Iterable[str], why: str) -> Diagnosis:
