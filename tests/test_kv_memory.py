@@ -311,7 +311,9 @@ def test_identity_parameters_change_nothing(model: str) -> None:
     """Texts that load the technique, which then declares itself inactive."""
     plain = answer(model, "h200", batch_size=3, input_len=777, output_len=3)
     off = {"kv_block_size": "tokens=1", "kv_reserve": "0.0", "prefix_cache": "0.0", "kv_evict": "1.0"}
-    assert answer(model, "h200", batch_size=3, input_len=777, output_len=3, **off) == plain
+    found = answer(model, "h200", batch_size=3, input_len=777, output_len=3, **off)
+    found["warnings"] = [one for one in found["warnings"] if not one.endswith("not used")]  # of a model without a cache
+    assert found == plain
 
 
 @pytest.mark.parametrize("model", REPRESENTATIVE)
