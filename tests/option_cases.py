@@ -87,7 +87,7 @@ LOAD = {
     "output_len": _case("16"),
     "lengths": _case("TRACE"),
     "speed_up": _case("4", "--trace TRACE"),
-    "duration": _case("4s"),
+    "duration": _case("1s"),
     "requests": _case("30"),
     "seed": _case("3"),
     "warm_up": _case("1s"),
@@ -114,7 +114,7 @@ OWN = {
         "power_limit": _case("200W", "--metric ttft_s --batch-size 64"),
         "prefix_cache": _case("0.5", "--metric ttft_s"),
     },
-    "explain": {},
+    "explain": {"gpu_memory_utilization": _case("0.06", CROWD.replace("0.15", "0.9"))},
     "why": {"metric": _case("ttft_s", "-q w4a16")},
     "advise": {
         "metric": _case("ttft_s"),
