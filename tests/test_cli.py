@@ -346,7 +346,7 @@ def test_an_unwritable_output_path_leaves_nothing_behind(run, tmp_path, place):
     (tmp_path / "folder").mkdir()
     status, out, err = run("hardware", "show", "a6000", "-o", tmp_path / place)
     assert (status, out) == (2, "")
-    assert err.startswith("error: cannot write")
+    assert err.startswith("error: -o: cannot write")
     assert err.count("\n") == 1
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
