@@ -43,8 +43,9 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
 }
 #: Kind of plot, and commands under a load -> what stays there in place of the sizes.
 LOADED = {"report": {**OF_LOAD, "--batch-size": "4"}, "plot": OF_LOAD}
-#: Commands that take seconds for each option.
-SLOW = ("explain", "advise", "simulate", "size", "why", "report", "plot")
+#: Commands that take long for each option, or share the answer of `analyze`.
+SLOW = ("sweep", "compare", "crossover", "elasticity", "require", "trace", "check", "diagnose")
+SLOW += ("explain", "advise", "simulate", "size", "why", "report", "plot")
 #: What states the question again in an answer.
 ECHO = {
     *("workload", "parallelism", "techniques", "options", "request", "provenance", "line", "warnings", "values"),

@@ -127,7 +127,7 @@ def test_a_full_disk_under_an_excel_file_is_one_line(most_bytes: int, tmp_path: 
     words = command(*"report llama-2-7b --hardware a6000 --batch-size 1 -o report.xlsx".split())
     process = start(words, tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)))
     _, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (2, "error: cannot write 'report.xlsx': File too large\n")
+    assert (process.returncode, err) == (2, "error: -o: cannot write 'report.xlsx': File too large\n")
     assert not os.listdir(tmp_path)  # noqa: PTH208
 
 
