@@ -162,14 +162,14 @@ def test_a_met_limit_exits_0_and_a_command_can_be_copied(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--ttft p99:1s", "ttft is 'p99:1s'; allowed: a time such as 80ms"),
-        ("--tpot soon", "tpot is 'soon'"),
-        ("--tpot 0s", "tpot is '0s'"),
-        ("--metric speed", "unknown metric 'speed'"),
-        ("--max-gpus 0", "max-gpus is 0"),
+        ("--ttft p99:1s", "--ttft is 'p99:1s'; allowed: a time such as 80ms"),
+        ("--tpot soon", "--tpot is 'soon'"),
+        ("--tpot 0s", "--tpot is '0s'"),
+        ("--metric speed", "--metric: unknown metric 'speed'"),
+        ("--max-gpus 0", "--max-gpus is 0"),
         ("--output-len 1", "tpot_s has no value here"),
-        ("--quantization w99", "unknown quantization 'w99'"),
-        ("--batch-size 0", "batch-size is 0"),
+        ("--quantization w99", "--quantization: unknown quantization 'w99'"),
+        ("--batch-size 0", "--batch-size is 0"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,11 @@ def as_typed(error: UserError, words: Sequence[str], command: Any) -> UserError:
         text = re.sub(_pattern(name), option, text)
     text = _in_lists(text, spelled)
     values = list(_values(words, spelled))
-    rejected = next((option for option, value in values if quoted(value) in text), "")
+    shown = [quoted(word) for word in words]  # long words are cut: two may look alike
+    rejected = next(
+        (one for one, value in values if quoted(value) in text and shown.count(quoted(value)) < 2),  # of one word only
+        "",
+    )
     named = any(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text) for option, _ in values)
     return UserError(text if named or not rejected else f"{rejected}: {text}")
 

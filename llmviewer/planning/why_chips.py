@@ -18,7 +18,7 @@ CHIP_GROUPS: Mapping[str, tuple[str, ...]] = {
     "vector units": ("vector_flops_per_s", "vector_clock_hz", "special_ops_per_s"),
     "L2": ("l2_bytes", "l2_bandwidth_bytes_per_s", "on_chip_bytes_per_unit"),
     "links": ("links", "default_link", "hop_s"),
-    "host": ("host",),
+    "host": ("host", "default_host"),
     "kernels": ("name", "maker", "generation", "tdp_w", "power_limit_w", "basis"),
 }
 #: Fields that change no number; they go with the kernels.

@@ -51,8 +51,8 @@ def summary(analysis: Analysis, calibration: Calibrated, point: int) -> str:
     }
     donors = {found.chip for found, _ in _fits(analysis, calibration, point) if found.basis not in WORDS}
     words = {**{name: name for name in WORDS.values()}, TRANSFERRED: f"transferred from {', '.join(sorted(donors))}"}
-    own = shares.get(WORDS[MEASURED], 0.0)
-    words[WORDS[MEASURED]] = f"kernels measured on {calibration.chip}"
+    own, here = shares.get(WORDS[MEASURED], 0.0), f"kernels measured on {calibration.chip}"
+    words |= {WORDS[MEASURED]: here, WORDS[OTHER_ENGINE]: f"{'' if own else f'{here}, '}those of another engine"}
     listed = [
         words[name] + ("" if len(shares) == 1 else f" for {100.0 * share:.0f} %") for name, share in shares.items()
     ]
@@ -60,4 +60,5 @@ def summary(analysis: Analysis, calibration: Calibrated, point: int) -> str:
         listed[0] += " of their time"
     if own and len(listed) == 1:
         return listed[0]
-    return f"{'' if own else 'kernels not measured on this chip: '}{', '.join(listed)}; intervals widened"
+    unmeasured = "" if own or WORDS[OTHER_ENGINE] in shares else "kernels not measured on this chip: "
+    return f"{unmeasured}{', '.join(listed)}; intervals widened"
