@@ -136,11 +136,12 @@ def test_limits_bound_the_batch_of_the_best_throughput() -> None:
 
 
 def test_a_plan_of_offloading_is_made_anew_after_the_format_of_weights() -> None:
-    """Bf16 weights of a 70B are 141 GB, six times an RTX 4090; in four bits half of them are enough on the host."""
+    """Bf16 weights of a 70B are 141 GB, six times an RTX 4090; in eight bits less than half of the rest is on the host."""
     found = lv.advise("llama-3.1-70b", "rtx-4090", max_gpus=1, **SMALL)
-    assert [step.option for step in found.steps[:2]] == ["--offload flexgen,compute=host", "--quantization w4a16"]
+    offload, quantized = (step.option for step in found.steps[:2])
+    assert offload == "--offload flexgen,compute=host" and quantized.startswith("--quantization ")
     first, second = (float(step.result.memory["host_bytes"]) for step in found.steps[:2])
-    assert second < first / 4.0 and found.holds
+    assert second < first / 2.0 and found.holds
     assert found.to_dict()["advice"][0]["gain"] is None, "no gain over a run that does not fit"
 
 
