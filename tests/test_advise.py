@@ -136,7 +136,7 @@ def test_limits_bound_the_batch_of_the_best_throughput() -> None:
 
 
 def test_a_plan_of_offloading_is_made_anew_after_the_format_of_weights() -> None:
-    """Bf16 weights of a 70B are 141 GB, six times an RTX 4090; in eight bits less than half of the rest is on the host."""
+    """Bf16 weights of a 70B are 141 GB, six times an RTX 4090; 8 bits leave less than half of the rest on the host."""
     found = lv.advise("llama-3.1-70b", "rtx-4090", max_gpus=1, **SMALL)
     offload, quantized = (step.option for step in found.steps[:2])
     assert offload == "--offload flexgen,compute=host" and quantized.startswith("--quantization ")
