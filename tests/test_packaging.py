@@ -60,6 +60,12 @@ def test_links_of_the_package_point_to_folders_of_the_checkout() -> None:
         assert (ROOT / "llmviewer" / name).resolve() == ROOT / name
 
 
+@pytest.mark.parametrize("name", [*LINKED, "calibrate/ledger", "calibrate/ledger_record.yaml", "planning"])
+def test_data_are_read_inside_the_package(name: str) -> None:
+    """Installed, nothing stands beside it; a visitor of a server may not read there."""
+    assert data.folder(name).exists() and data.folder(name).is_relative_to(data.ROOT)
+
+
 def without_links(folder: Path) -> Path:
     """A checkout as `git -c core.symlinks=false clone` makes it: a text file with its target in place of each link."""
     unwanted = shutil.ignore_patterns("__pycache__")

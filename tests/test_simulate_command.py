@@ -210,7 +210,7 @@ def test_a_trace_with_times_takes_no_rate(run, tmp_path) -> None:
     path.write_text("arrival_s,input_len,output_len\n0,10,2\n1,10,2\n")
     status, _, err = run(*LLAMA, "--trace", path, "--request-rate", "3")
     assert status == 2
-    assert "use speed_up in place of request_rate" in err
+    assert "use --speed-up in place of --request-rate" in err
 
 
 def test_csv_has_a_row_per_request_and_is_a_trace_itself(run, tmp_path) -> None:

@@ -27,9 +27,9 @@ _STEMS: file_cache.CacheOfFiles[Mapping[str, str]] = file_cache.CacheOfFiles()
 
 
 def folder(name: str) -> Path:
-    """The path of a data folder of the package; in a clone without symbolic links some stand beside it."""
-    path = ROOT / name
-    return path if path.is_dir() else ROOT.parent / name
+    """The path of a data folder of the package, or of a file in one; without symbolic links some stand beside it."""
+    root = ROOT if (ROOT / Path(name).parts[0]).is_dir() else ROOT.parent
+    return root / name
 
 
 def stems(name: str) -> list[str]:
