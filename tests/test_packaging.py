@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from llmviewer import __version__
+from llmviewer.core import data
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
