@@ -57,6 +57,7 @@ QUANTIZATIONS = {
     "fp4": "nvfp4",
     "nvfp4": "nvfp4",
     "mxfp4": "mxfp4",
+    "mxfp4_moe": "mxfp4_moe",
     "q4_k_m": "q4_k_m",
     "q8_0": "q8_0",
 }
@@ -225,8 +226,8 @@ def quantization_of(dtype: object, stored: str, model: str) -> str:
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
     quantization = stored if (word, stored) == ("fp8", "fp8-block") else QUANTIZATIONS[word]
-    if quantization == "nvfp4" and _narrowest(model).name.startswith("int"):
-        return quantization  # integers of 4 bits are another checkpoint
+    if quantization == "mxfp4_moe" or (quantization == "nvfp4" and _narrowest(model).name.startswith("int")):
+        return quantization  # a GGUF file, and integers of 4 bits, are another checkpoint
     below = 6.0 if quantization in FOUR_BITS else 12.0
     return "none" if quantization != "none" and narrowest_bits(model) < below else quantization
 

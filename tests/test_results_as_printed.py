@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import llmviewer as lv
-from llmviewer.calibrate.e2e_rows import case_of
+from llmviewer.calibrate.e2e_rows import case_of, quantization_of
 from llmviewer.calibrate.readers.files import first_run, is_benchmark, table
 from llmviewer.calibrate.readers.run import BenchmarkRun
 from llmviewer.calibrate.readers.stated import Stated
@@ -63,9 +63,12 @@ def run_of(folder: Path, text: str) -> BenchmarkRun:
 def test_the_table_of_llama_bench_is_read_as_its_json(tmp_path: Path) -> None:
     run = run_of(tmp_path, MARKDOWN)
     assert (run.figures, run.input_len, run.output_len) == ({"throughput_tok_s": 3783.0}, 2048.0, 0.0)
-    assert (run.attention, run.token_budget, run.weight_dtype, run.model) == ("flash", 2048, "mxfp4", "gpt-oss-20B")
+    assert (run.attention, run.token_budget, run.weight_dtype, run.model) == ("flash", 2048, "mxfp4_moe", "gpt-oss-20B")
     rows = table(tmp_path / "result", SAID).frame
     assert rows["value"].tolist() == [3783.0, 84.1]
+    # experts in MXFP4 and all else in Q8_0, though the checkpoint itself has MXFP4 and 16 bit
+    assert quantization_of("mxfp4_moe", "none", "gpt-oss-20b") == "mxfp4_moe"
+    assert quantization_of("mxfp4", "none", "gpt-oss-20b") == "none"
 
 
 @pytest.mark.parametrize(
