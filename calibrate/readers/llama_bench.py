@@ -22,7 +22,7 @@ FORMAT = re.compile(r"[-._](i?q\d\w*|bf16|f16|f32|mxfp4)$", re.IGNORECASE)
 PART, MIXED = re.compile(r"-\d{5}-of-\d{5}$"), re.compile(r"-UD$")
 #: Fields of layers or caches on the host -> values for none.
 ON_HOST = {"n_cpu_moe": ("0",), "no_kv_offload": ("0", "false"), "tensor_buft_overrides": ("none", "")}
-#: Formats of llama.cpp -> weight dtype of end-to-end tables; others keep their name.  MXFP4 is of experts, all else Q8_0.
+#: Formats of llama.cpp -> weight dtype of end-to-end tables; others keep their name.  MXFP4: experts, all else Q8_0.
 WEIGHTS = {"f16": "fp16", "f32": "fp32", "mxfp4": "mxfp4_moe"}
 #: In the Markdown: the column of rates, the mean in it, the line of dashes; a test of prompt and answer tokens after
 #: cached ones.
