@@ -161,8 +161,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
     rows = [Row(cells=tuple(cell(one) for _, cell in shown)) for one in answer["configurations"]]
     steady = not all(one["simulated"] for one in answer["configurations"])
     note = "simulated; ≈: in the steady state" if steady else "simulated"
-    if any(one["quality_not_judged"] for one in answer["configurations"]):
-        note += "; *: 4-bit weights, the quality of answers is not judged"
+    note += _few_bits(answer["configurations"])
     return Table(columns=tuple(c for c, _ in shown), rows=tuple(rows), title="Best of each chip", note=note)
 
 
@@ -195,6 +194,12 @@ def _split(one: dict[str, Any], which: str) -> str:
     return fmt.DASH if found is None else fmt.digits(found[which])
 
 
+def _few_bits(configurations: list[dict[str, Any]]) -> str:
+    """The meaning of the mark of `options_text`, where it stands."""
+    marked = any(one["quality_not_judged"] for one in configurations)
+    return "; *: 4-bit weights, the quality of answers is not judged" if marked else ""
+
+
 def _front(answer: dict[str, Any]) -> Table:
     points = answer["frontier"]
     step = max((len(points) - 1) / (FRONT_ROWS - 1), 1.0)
@@ -223,7 +228,7 @@ def _front(answer: dict[str, Any]) -> Table:
     against = "$/h" if answer["request"]["front"] == "usd" else "GPUs"
     note = (
         f"{len(points)} points, none worse in both tok/s/user and {against}; all hold in simulation; no fleet is beyond"
-        " twice the winner"
+        " twice the winner" + _few_bits(points)
     )
     return Table(columns=heads, rows=tuple(rows), title="Pareto front", note=note)
 
