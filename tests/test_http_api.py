@@ -204,13 +204,15 @@ def test_a_value_of_any_type_is_answered_or_refused_in_one_line(call: str, visit
     """No argument of any call, whatever its value, is an internal error."""
     quick = {"size": {"ttft": "1us"}, "simulate": {"requests": 5}}  # a limit that no layout meets, few requests
     plain = {**QUESTIONS[call][0], **quick.get(call, {})}
-    values: list[Any] = [None, True, -1, 0, 1e300, "", "x", "a=b", [], {}, [None], [[1]], [{}], {"a": [1]}]
-    for name in arguments.schema(call)["properties"]:
-        for value in values:
-            answer = posted(visitor, call, {**plain, name: value})
-            if answer.status_code != 200:
-                line = refused(answer, 400)
-                assert line.isprintable(), (call, name, value)
+    values: list[Any] = [True, -1, 0, 1e300, "", "x", "a=b", [], {}, [None], [[1]], [{}], {"a": [1]}]
+    names = arguments.schema(call)["properties"]
+    bodies = [{**plain, name: value} for name in names for value in values]
+    unset = dict.fromkeys(names)  # null is a value that is not stated: all at once
+    for body in (*bodies, unset, {**unset, **plain}):
+        answer = posted(visitor, call, body)
+        if answer.status_code != 200:
+            line = refused(answer, 400)
+            assert line.isprintable(), (call, body)
 
 
 # --- problems --------------------------------------------------------------------------------------------------------

@@ -434,7 +434,11 @@ SIZED = f"{SMALL}&tab=size&run=size&max_gpus=4"
 
 
 @pytest.mark.parametrize(
-    "words", ["", "&engine=sglang", "&engine=vllm&quantization=fp8&kv_cache_dtype=fp8", "&tensor_parallel_size=2"]
+    "words",
+    [
+        "&engine=vllm&quantization=fp8&kv_cache_dtype=fp8",
+        *(pytest.param(words, marks=pytest.mark.slow) for words in ("", "&engine=sglang", "&tensor_parallel_size=2")),
+    ],
 )
 def test_a_sizing_has_the_options_that_are_set(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     view = View(state=parsed(f"{SIZED}{words}"))
@@ -472,6 +476,7 @@ def test_a_form_with_a_wrong_field_stays_open(query: str, line: str) -> None:
     assert line in unescape(alert["html"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chips", ["h100,mi300x,l40s,a100-80gb-sxm", "h100,a6000"])
 def test_the_front_of_a_sizing_is_that_of_its_axes(chips: str) -> None:
     """No point is both cheaper and faster, none is cheaper than the best, which costs as little as the cheapest."""
@@ -514,7 +519,12 @@ def test_the_json_of_a_tab_is_that_of_its_command(
 
 
 @pytest.mark.parametrize(
-    ("query", "name"), [(SIZED, "size.csv"), (f"{SMALL}&tab=load&run=load", "simulation.csv"), (SIZED, "size.md")]
+    ("query", "name"),
+    [
+        (SIZED, "size.csv"),
+        (f"{SMALL}&tab=load&run=load", "simulation.csv"),
+        pytest.param(SIZED, "size.md", marks=pytest.mark.slow),
+    ],
 )
 def test_the_table_of_a_load_is_that_of_its_command(
     query: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
