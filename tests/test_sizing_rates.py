@@ -45,6 +45,10 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: Two of the questions in every run of the tests, the longer two where there is time.
+NAMES = ["replicas", "small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("distributions", "pools"))]
+
+
 @cache
 def sized(name: str) -> Sizing:
     return lv.size(**QUESTIONS[name])
@@ -56,7 +60,7 @@ def found_rate(words: dict[str, Any], model: str) -> float:
     return found
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_head_room_is_what_find_rate_finds_with_the_same_options(name: str) -> None:
     made = sized(name)
     best = made.best
@@ -69,6 +73,7 @@ def test_head_room_is_what_find_rate_finds_with_the_same_options(name: str) -> N
     assert best.head_room == pytest.approx(told * best.servers / asked - 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["replicas", "distributions", "pools"])
 @pytest.mark.parametrize(("change", "factor"), [("-25 %", 0.75), ("+25 %", 1.25)])
 def test_rates_with_other_lengths_are_what_find_rate_finds(name: str, change: str, factor: float) -> None:
@@ -159,7 +164,7 @@ def test_no_rate_is_found_where_none_holds() -> None:
     assert highest(lambda rate: 2.0, 5.0, Bracket()).low == 0.0
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_point_of_the_front_holds_in_its_own_simulation(name: str) -> None:
     made = sized(name)
     assert made.front
@@ -170,7 +175,7 @@ def test_every_point_of_the_front_holds_in_its_own_simulation(name: str) -> None
         assert again.latencies()["tpot_s"]["mean"] == one.mean_tpot_s
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_fleet_on_the_front_is_beyond_twice_the_winner(name: str) -> None:
     """One replica of a larger layout is no fleet: it has no idle ones."""
     made = sized(name)
