@@ -21,6 +21,8 @@ from llmviewer.simulation.traces import Trace
 #: Requests of a run beyond which the highest rate is searched for the winner only, and with other lengths of requests
 #: by runs of so many.
 LONG_RUN = 20_000
+#: Requests of a run beyond which even the winner's highest rate is searched by runs of LONG_RUN, 0.5 % from it at most.
+LONGEST_RUN = 100_000
 #: Runs of a search at most.  First step away from a guess by the steady state, as a share of it.
 MOST_RUNS, FIRST_STEP = 40, 0.05
 #: Times the guess up to which a rate is searched: a server that holds there has too few requests to be overloaded.
@@ -165,7 +167,9 @@ def searched_rate(asked: Question, one: Choice) -> float | None:
     rate = one.rate * one.in_a_server
     known = Bracket(low=rate, below=min(max(ratios), 1.0))
     made = prepared(asked.model, **simulated_words(asked, one)).made
-    found = highest_rate(made, max(one.capacity / one.servers * one.in_a_server, rate), known)
+    guess = max(one.capacity / one.servers * one.in_a_server, rate)
+    most = inf if made.traffic.at_rate(guess).most_requests <= LONGEST_RUN else LONG_RUN
+    found = highest_rate(made, guess, known, most)
     return found if found < inf else None
 
 
