@@ -287,7 +287,7 @@ def test_the_waterfall_is_drawn(profile: Path, tmp_path: Path, capsys: pytest.Ca
         ("PROFILE no-model --hardware h100", "unknown model"),
         ("PROFILE llama-3.1-8b --hardware h100 --stage warm", "unknown stage 'warm'"),
         ("PROFILE llama-3.1-8b --hardware h100 -pp 2", "pipelines and offloading are not compared"),
-        ("PROFILE llama-3.1-8b --hardware h100 --batch-size 0", "batch_size"),
+        ("PROFILE llama-3.1-8b --hardware h100 --batch-size 0", "--batch-size is 0"),
         ("PROFILE llama-3.1-8b --hardware h100 --waterfall x.txt", "a name that ends in .png"),
         ("PROFILE llama-3.1-8b --hardware h100 -o PROFILE", "refusing to overwrite the input"),
     ],
