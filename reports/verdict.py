@@ -16,11 +16,12 @@ def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:
     """Returns the five lines.  answer: the analysis object of the verdict's result.  name: of its configuration."""
     memory = answer["memory"]
     fits = bool(memory["fits"])
+    label, stored = _fitting(answer)
     speed, limit, certainty = _times(answer)
     lines = (
         *((("Configuration", name),) if name else ()),
         *_refusal(memory),
-        (_label(memory), _fit(memory) if fits else f"{_fit(memory)}; {_remedies(found)}"),
+        (label, stored if fits else f"{stored}; {_remedies(found)}"),
         *_host(memory),
         speed,
         limit,
@@ -45,16 +46,18 @@ def of_trials(found: Verdict, answer: dict[str, Any]) -> Facts:
 def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The lines on the start, if the engine refuses it, on fit, speed, bottleneck and certainty."""
     memory = answer["memory"]
-    fit = (_label(memory), _fit(memory) + _doubt(answer))
-    return (*_refusal(memory), fit, *_host(memory), *_times(answer))
+    return (*_refusal(memory), _fitting(answer), *_host(memory), *_times(answer))
 
 
 def _refusal(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return (("WILL NOT START", memory["refusal"]),) if memory["refusal"] else ()
 
 
-def _label(memory: dict[str, Any]) -> str:
-    return "At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT"
+def _fitting(answer: dict[str, Any]) -> tuple[str, str]:
+    """Whether the request fits, with the doubt of it."""
+    memory = answer["memory"]
+    label = "At the edge" if memory["at_edge"] else "Fits" if memory["fits"] else "DOES NOT FIT"
+    return (label, _fit(memory) + _doubt(answer))
 
 
 def _host(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:

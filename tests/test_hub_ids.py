@@ -11,6 +11,7 @@ import pytest
 import llmviewer as lv
 from llmviewer import models
 from llmviewer.api.configuration import HUB_VARIABLES
+from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
@@ -96,6 +97,14 @@ def test_a_fit_within_the_doubt_of_a_name_is_unsure() -> None:
     assert not unsure("my-lab/gemma-4-31B-it-NVFP4", "h100")
     assert not unsure("my-lab/gemma-4-31B-it-NVFP4", "rtx-5090", quantization="w4a16")
     assert not unsure("gemma-4-31b", "rtx-5090")
+
+
+@pytest.mark.parametrize(("chip", "is_unsure"), [("rtx-5090", True), ("h100", False)])
+def test_the_verdict_on_a_fit_within_the_doubt_says_so(
+    chip: str, is_unsure: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", "my-lab/gemma-4-31B-it-NVFP4", "--hardware", chip]) == 0
+    assert ("unsure, as a warning says" in " ".join(capsys.readouterr().out.split())) is is_unsure
 
 
 def test_llama_405b_in_fp8_keeps_attention_and_two_layers_in_16_bit() -> None:

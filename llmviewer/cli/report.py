@@ -94,8 +94,8 @@ def command(
 def _misfits(report: Report) -> Iterator[str]:
     """Why the command exits 1: each configuration that does not fit or start, with what it needs and what there is."""
     for title, result in report.results.items():
-        memory = result.to_dict()["memory"]
         if not result.fits:
+            memory = result.memory_at()
             needed, budget = (memory[name] / 2**30 for name in ("total_bytes", "budget_bytes"))
             yield f"{title} does not fit: {needed:,.1f} GiB of {budget:,.1f} GiB for each device (exit status 1)"
         elif not result.runs:
