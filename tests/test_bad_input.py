@@ -461,3 +461,11 @@ def test_control_characters_in_names_do_not_reach_the_terminal(run: Run) -> None
         status, out, err = run(*words)
         assert (status, err) == (0, "")
         assert not {"\x1b", "\x07", "\r", "\x9b"} & set(out)
+
+
+@pytest.mark.parametrize(
+    "name", ["weight_scale_group_size", "org/task-specific-distilled-model", "disk-of-the-host-beside-it"]
+)
+def test_a_word_within_which_a_credential_would_begin_is_told(name: str) -> None:
+    assert str(UserError(f"unknown '{name}'")) == f"unknown '{name}'"
+    assert "AbCdEfGhIjKlMnOpQrSt" not in str(UserError(f"{name} is 'hf_AbCdEfGhIjKlMnOpQrSt'"))
