@@ -12,7 +12,6 @@ import numpy as np
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
-from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, unused
@@ -109,7 +108,7 @@ class Configuration:
         answered = analysis.analyze(self.model, self._best(workload), workload, budget)
         return Result(
             analysis=answered,
-            warnings=(*self.warnings(workload), *_unsure(answered.memory, self.model, self.system)),
+            warnings=(*self.warnings(workload), *_unsure(answered)),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
@@ -216,10 +215,14 @@ def _slow_link(system: System) -> tuple[str, ...]:
     return (f"{devices} devices exchange data over {chip.default_link}, {rate:g} GB/s each way{''.join(bridged)}",)
 
 
-def _unsure(memory: Memory, model: Model, system: System) -> tuple[str, ...]:
+def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:
     """A note if the memory suffices only as long as the checkpoint keeps no attention in 16 bit."""
-    more = model.doubt_bytes / (system.parallelism.tensor * system.parallelism.pipeline)
-    if not more or not np.any((memory.room_bytes >= 0.0) & (memory.room_bytes < more)):
+    model, parallelism = answered.model, answered.system.parallelism
+    more = model.doubt_bytes / (parallelism.tensor * parallelism.pipeline)
+    if not more:  # before the memory is computed
+        return ()
+    memory = answered.memory
+    if not np.any((memory.room_bytes >= 0.0) & (memory.room_bytes < more)):
         return ()
     sizes = (
         f"the weights take {more / 2**30:.1f} GiB more, and {float(np.min(memory.room_bytes)) / 2**30:.1f} GiB are free"

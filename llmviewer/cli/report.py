@@ -70,7 +70,7 @@ def command(
         raise unknown("table", table, TABLES)
     views.check_output(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
     sizes = {
-        name: parse_values(name, text or DEFAULT_SIZES[name])
+        name: parse_values(name, DEFAULT_SIZES[name] if text is None else text)
         for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
     }
     load, options = loaded(options)
@@ -82,10 +82,9 @@ def command(
         report = _under_load(report, combinations, {**load, "input_len": input_len, "output_len": output_len})
     print_warnings(text for result in report.results.values() for text in result.warnings)
     refused = [] if no_fit_check else [*_misfits(report)]
-    kept = bool(refused) and path is not None and Path(path).is_file()
-    if not kept:
+    if not (refused and path is not None and Path(path).is_file()):
         FORMATS[kind](report, path, table)
-    if kept:
+    else:
         refused.append(f"'{printable(path)}' stays as it was: --no-fit-check, or another -o, writes the report")
     print_warnings(refused)
     return 1 if refused else 0

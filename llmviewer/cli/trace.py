@@ -45,10 +45,13 @@ def command(
     chips_drawn = _chips_drawn(result.devices_per_stage, chips)
     events = result.timeline(steps)
     check_event_count(len(events) * chips_drawn)
-    print_warnings((*result.warnings, *([] if result.fits else ["the workload does not fit in memory"])))
+    runs, refused = result.runs, "the engine refuses to start at this --max-model-len"
+    if not result.fits:
+        refused = "the workload does not fit in memory"
+    print_warnings((*result.warnings, *([] if runs else [refused])))
     with open_output(path) as stream:
         stream.writelines(f"{line}\n" for line in trace.lines(result, events, chips_drawn))
-    return 0 if result.runs or no_fit_check else 1
+    return 0 if runs or no_fit_check else 1
 
 
 def _chips_drawn(chips_per_stage: int, requested: int) -> int:

@@ -267,7 +267,7 @@ class Result:
             **{name: number(size) for name, size in largest.items()},
             "cuda_graphs_bytes": number(value_at(memory.cuda_graphs_bytes, point)),
             **{k: number(v) if isinstance(v, float) else v for k, v in at_start(model, system, here).items()},
-            "kv_cache_bytes_per_token_per_device": describe.cache_growth(self.analysis.evaluation.graph)[
+            "kv_cache_bytes_per_token_per_device": describe.cache_growth(self.analysis.passes.graph)[
                 describe.PER_TOKEN
             ],
             "items": memory_items(model, system, here),

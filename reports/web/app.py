@@ -88,8 +88,7 @@ def _check_callback(app: Dash) -> Callable[[], None]:
             raise UserError("the request names no callback of the page")
         for part in ("inputs", "state"):
             sent = body.get(part) or []
-            named = [(one.get("id"), one.get("property")) if isinstance(one, dict) else None for one in _list(sent)]
-            if named != [(one["id"], one["property"]) for one in known[part]]:
+            if not isinstance(sent, list) or _named(sent) != [(one["id"], one["property"]) for one in known[part]]:
                 raise UserError(f"the {part} of a callback are not those of the page")
             for one in sent:
                 kind = list if one["id"] == "settled" else (str, type(None))
@@ -109,8 +108,12 @@ def _is_of(sent: object, known: Any) -> bool:
     """Whether the outputs that a request names are those of a callback: one, or several in its order."""
     several = isinstance(known, (list, tuple))
     ours = [(one.component_id, one.component_property) for one in (known if several else [known])]
-    theirs = _list(sent) if several else [sent]
-    return ours == [(one.get("id"), one.get("property")) if isinstance(one, dict) else None for one in theirs]
+    return ours == _named(_list(sent) if several else [sent])
+
+
+def _named(parts: list[Any]) -> list[tuple[Any, Any] | None]:
+    """Id and property of each part of a callback; None for what is none."""
+    return [(one.get("id"), one.get("property")) if isinstance(one, dict) else None for one in parts]
 
 
 def _callbacks(app: Dash) -> None:
