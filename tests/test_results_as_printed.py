@@ -93,6 +93,37 @@ def test_a_row_without_a_test_is_refused(tmp_path: Path) -> None:
         table(path, SAID)
 
 
+@pytest.mark.parametrize(("column", "value"), [("n_cpu_moe", "8"), ("nkvo", "1"), ("ot", "exps=CPU")])
+def test_what_ran_on_the_processor_is_refused_in_a_table_too(column: str, value: str, tmp_path: Path) -> None:
+    text = f"| model | {column} | test | t/s |\n|--|--|--|--|\n| llama 8B Q4_K - Medium | {value} | pp512 | 100.0 |\n"
+    path = tmp_path / "table.md"
+    path.write_text(text)
+    with pytest.raises(UserError, match="what runs on the processor is not predicted"):
+        table(path, SAID)
+
+
+def test_a_format_with_its_bits_is_the_format(tmp_path: Path) -> None:
+    text = "| model | test | t/s |\n|--|--|--|\n| llama 8B IQ4_XS - 4.25 bpw | pp512 | 100.0 |\n"
+    run = run_of(tmp_path, text)
+    assert (run.weight_dtype, run.model) == ("iq4_xs", "llama-8B")
+
+
+@pytest.mark.parametrize("line", ["Acceptance length:    2.50", "Accept length:    3.10"])
+def test_a_printed_run_with_drafts_is_refused(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "printed.txt"
+    path.write_text(f"{PRINTED}{line}\n")
+    with pytest.raises(UserError, match="the run used speculative decoding"):
+        table(path, SAID)
+
+
+def test_the_rate_and_the_limit_that_sglang_prints_are_read(tmp_path: Path) -> None:
+    limited = run_of(tmp_path, PRINTED.replace("Maximum request", "Max request"))
+    assert (limited.batch, limited.arrivals) == (8.0, None)
+    words = "Traffic request rate:                    4.0\nMax request concurrency:             not set"
+    sent = run_of(tmp_path, PRINTED.replace("Maximum request concurrency:             8", words))
+    assert sent.arrivals is not None and sent.arrivals.rate == 4.0
+
+
 @pytest.mark.parametrize(
     ("written", "attention"), [(True, "flash"), ("1", "flash"), (False, "eager"), (-1, ""), (None, "")]
 )

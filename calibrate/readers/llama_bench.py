@@ -29,8 +29,13 @@ WEIGHTS = {"f16": "fp16", "f32": "fp32", "mxfp4": "mxfp4_moe"}
 RATE = "t/s"
 RATE_OF, RULE = re.compile(r"([0-9.]+)"), re.compile(r"[|:\s-]+")
 TEST = re.compile(r"(?:pp\d+)?\+?(?:tg\d+)?(?: @ d\d+)?")
+#: Bits per weight behind the name of a format (`IQ4_XS - 4.25 bpw`).
+BITS = re.compile(r" - [\d.]+ bpw")
 TEST_PART = re.compile(r"(pp|tg|d)(\d+)")
-CACHE_COLUMNS = {"type_k": "type_k", "type_v": "type_v"}
+#: Columns of the Markdown -> fields of the JSON.
+COLUMNS = {
+    "type_k": "type_k", "n_cpu_moe": "n_cpu_moe", "nkvo": "no_kv_offload", "ot": "tensor_buft_overrides",
+}  # fmt: skip
 #: `flash_attn` -> attention; others are chosen by llama.cpp.
 ATTENTION = {"true": "flash", "1": "flash", "false": "eager", "0": "eager"}
 CACHES = {"f16": "auto", "bf16": "auto", "q8_0": "int8"}
@@ -91,7 +96,7 @@ def _of_row(row: Record) -> Record:
     test, rate = TEST.fullmatch(row.get("test", "")), RATE_OF.match(row.get(RATE, ""))
     if test is None or rate is None:
         raise UserError(f"a row of the table of llama-bench has no test such as pp512, or no {RATE}")
-    words = row["model"].replace(" - ", "_").split()
+    words = BITS.sub("", row["model"]).replace(" - ", "_").split()
     stored = next((word for word in reversed(words) if FORMAT.search(f"-{word}")), "")
     name = "-".join(word for word in words if word not in (stored, "MoE"))
     sizes = {"pp": "0", "tg": "0", "d": "0", **dict(TEST_PART.findall(row["test"]))}
@@ -99,7 +104,7 @@ def _of_row(row: Record) -> Record:
         "model_filename": f"{name}-{_short(stored)}" if stored else name,
         "n_prompt": sizes["pp"], "n_gen": sizes["tg"], "n_depth": sizes["d"], "avg_ts": rate[1],
         "n_gpu_layers": row.get("ngl", "-1"), "n_ubatch": row.get("n_ubatch"), "flash_attn": row.get("fa"),
-        **{field: row[column] for column, field in CACHE_COLUMNS.items() if column in row},
+        **{field: row[column] for column, field in COLUMNS.items() if column in row},
     }  # fmt: skip
 
 

@@ -32,7 +32,11 @@ PRINTED = "Serving Benchmark Result"
 PRINTED_FIELDS = {
     "successful requests": "completed",
     "maximum request concurrency": "max_concurrency",
+    "max request concurrency": "max_concurrency",
     "request rate configured (rps)": "request_rate",
+    "traffic request rate": "request_rate",
+    "acceptance length": "spec_decode_acceptance_length",
+    "accept length": "spec_decode_acceptance_length",
     "benchmark duration (s)": "duration",
     "total input tokens": "total_input_tokens",
     "total generated tokens": "total_output_tokens",
