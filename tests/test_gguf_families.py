@@ -120,15 +120,7 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
     "granite": ("granite-3.1-8b", renamed()),
     "hunyuan-dense": ("hunyuan-7b", renamed()),
     "internlm2": ("internlm2-7b", renamed()),
-    "llama4": (
-        "llama-4-scout",
-        renamed(
-            **LOCAL,
-            **OWN_WIDTH,
-            feed_forward_length="intermediate_size_mlp",
-            interleave_moe_layer_step="interleave_moe_layer_step",
-        ),
-    ),
+    "llama4": ("llama-4-scout", renamed(**LOCAL, **OWN_WIDTH, **LLAMA4)),
     "minimax-m2": ("minimax-m2", renamed(**LOCAL, **OWN_WIDTH)),
     "nemotron": ("minitron-4b", renamed()),
     "olmo2": ("olmo-2-7b", renamed()),

@@ -233,6 +233,7 @@ def test_shared_prefixes_are_computed_once() -> None:
 @pytest.mark.parametrize("layout", [{}, {"replicas": 2}, {"decode": True}])
 def test_a_turn_is_sent_a_delay_after_the_one_before_it_ends(layout: dict[str, object]) -> None:
     """Three tokens take 2 s; 1.5 s later the next turn is sent, and 0.5 s after its 1 s the last."""
+    layout = dict(layout)  # that of the parameters stays as it is
     decode = layout.pop("decode", None)
     served = fleet(*ONE_AT_A_TIME, **layout)
     served = replace(served, decode=served.prefill, transfer_s=lambda tokens: 0.0) if decode else served

@@ -140,7 +140,7 @@ def _device_name(properties: object, device: Hashable) -> str:
     """Name of a device; of the first that has one if it is not listed, "" without any."""
     listed = [one for one in properties if isinstance(one, Mapping)] if isinstance(properties, list) else []
     names = {_plain(one.get("id")): str(_plain(one.get("name")) or "") for one in listed}
-    return names.get(device) or next(iter(names.values()), "")
+    return names.get(device) or next(filter(None, names.values()), "")
 
 
 def _hosts(events: Sequence[Event], own: Sequence[Event]) -> set[Hashable]:

@@ -45,20 +45,24 @@ def graph_of_engine(model: Model, system: System) -> Graph:
 
 def at_start(model: Model, system: System, memory: Memory) -> dict[str, Any]:
     """Figures that an engine reports at start-up, whether it starts, and doubt about what fits (one point)."""
+    layout = layout_of_engine(model, system)
     return {
-        **engine_limits(model, system, memory),
-        **start_limits(model, system, memory),
+        **engine_limits(model, system, memory, layout),
+        **start_limits(model, system, memory, layout),
         **edge_limits(system, memory),
     }
 
 
-def engine_limits(model: Model, system: System, memory: Memory) -> dict[str, Any]:
+def engine_limits(
+    model: Model, system: System, memory: Memory, layout: CacheBlocks | str | None = None
+) -> dict[str, Any]:
     """Longest context, tokens that the KV cache holds and requests of the longest context in it (one point).
 
-    None where the engine's memory or the longest context is not known; kv_cache_tokens_unknown says why.
+    layout: that of layout_of_engine, if it is known already.  None where the engine's memory or the longest context is
+    not known; kv_cache_tokens_unknown says why.
     """
     longest = longest_context(model, system)
-    layout, constants = layout_of_engine(model, system), system.engine.memory
+    layout, constants = layout or layout_of_engine(model, system), system.engine.memory
     names = ("max_model_len", "kv_cache_tokens", "max_concurrency", "kv_cache_tokens_unknown")
     if isinstance(layout, str) or constants is None:
         return dict(zip(names, (longest, None, None, layout), strict=True))
@@ -75,12 +79,12 @@ def longest_context(model: Model, system: System) -> float | None:
     return system.engine.max_model_len or (model.max_context if model.max_context < ABSENT_CONTEXT else None)
 
 
-def start_limits(model: Model, system: System, memory: Memory) -> dict[str, Any]:
+def start_limits(model: Model, system: System, memory: Memory, layout: CacheBlocks | str) -> dict[str, Any]:
     """Whether the engine starts with its longest context (one point): `starts`, `max_model_len_to_start`, `refusal`.
 
     starts: None where the engine's rule, its cache or the longest context is not known.  refusal: its reason in words.
     """
-    starts, most = _start(model, system, memory)
+    starts, most = _start(model, system, memory, layout)
     refusal, context = None, longest_context(model, system)
     if starts is False:
         at = f" at {context:,.0f} tokens" if most else ""
@@ -89,12 +93,12 @@ def start_limits(model: Model, system: System, memory: Memory) -> dict[str, Any]
     return {"starts": starts, "max_model_len_to_start": most, "refusal": refusal}
 
 
-def _start(model: Model, system: System, memory: Memory) -> tuple[bool | None, int | None]:
+def _start(model: Model, system: System, memory: Memory, layout: CacheBlocks | str) -> tuple[bool | None, int | None]:
     """Whether the engine starts, and most tokens with which it does; None where they are not known or not limited."""
     engine, context = system.engine, longest_context(model, system)
     if engine.start is AtStart.UNKNOWN or context is None or system.drafters:
         return None, None
-    needed, allocates = _needed(model, system), engine.start is AtStart.ALLOCATES
+    needed, allocates = _needed(model, system, layout), engine.start is AtStart.ALLOCATES
     budget = float(np.max(memory.left_by_others(memory.capacity_bytes) if allocates else memory.kv_cache_budget_bytes))
     if budget and (engine.start is AtStart.SHORTENS or not needed(1.0)):
         return True, None
@@ -129,12 +133,13 @@ def most_tokens(model: Model, system: System, memory: Memory) -> int | None:
     context = longest_context(model, system)
     if context is None:
         return None
-    return _largest(_needed(model, system), float(np.max(memory.kv_cache_budget_bytes)), int(context))
+    needed = _needed(model, system, layout_of_engine(model, system))
+    return _largest(needed, float(np.max(memory.kv_cache_budget_bytes)), int(context))
 
 
-def _needed(model: Model, system: System) -> Callable[[float], float]:
+def _needed(model: Model, system: System, layout: CacheBlocks | str) -> Callable[[float], float]:
     """Bytes of the cache that an engine reserves for one sequence, by its tokens."""
-    layout, constants = layout_of_engine(model, system), system.engine.memory
+    constants = system.engine.memory
     if isinstance(layout, CacheBlocks) and constants is not None:
         return lambda tokens: float(layout.blocks_of(tokens, constants.tokens)) * layout.block_bytes
     graph = graph_of_engine(model, system)

@@ -23,6 +23,7 @@ MAX_JSON_BYTES = 4 * 2**20
 MAX_YAML_BYTES = 2**19
 #: Indices of aliases by path; every name of a model or a chip is looked up in one.
 _INDICES: file_cache.CacheOfFiles[Mapping[str, tuple[str, ...]]] = file_cache.CacheOfFiles()
+_ITEMS: file_cache.CacheOfFiles[tuple[tuple[str, str, Any], ...]] = file_cache.CacheOfFiles()
 _STEMS: file_cache.CacheOfFiles[Mapping[str, str]] = file_cache.CacheOfFiles()
 
 
@@ -39,22 +40,26 @@ def stems(name: str) -> list[str]:
 
 def aliases(name: str) -> Mapping[str, tuple[str, ...]]:
     """The folder's index of aliases: stem -> other names."""
-    path = folder(name) / ALIASES
 
     def build() -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
-        for stem, alias, _ in alias_items(read_yaml(path)):
+        for stem, alias, _ in alias_items(name):
             found[stem] = (*found.get(stem, ()), alias)
         return found
 
-    return _INDICES.get(str(path), build)
+    return _INDICES.get(str(folder(name) / ALIASES), build)
 
 
-def alias_items(index: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(stem, alias, what the index states of it) of every alias in an index; {} of a plain name.
+def alias_items(name: str) -> tuple[tuple[str, str, Any], ...]:
+    """(stem, alias, what the index states of it) of every alias of a folder; {} of a plain name.
 
     SOURCES names pages that several entries refer to.
     """
+    path = folder(name) / ALIASES
+    return _ITEMS.get(str(path), lambda: tuple(_items(read_yaml(path))))
+
+
+def _items(index: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     for stem, others in index.items():
         for other in others if stem != SOURCES else ():
             yield from (

@@ -14,8 +14,8 @@ LEAST_SIMILARITY, LEAST_WITH_ANOTHER_LETTER = 0.6, 0.75
 MAX_COMPARED_CHARACTERS = 100
 #: Longest line of an error or a warning: names in it come from files of others.
 MAX_LINE_CHARACTERS = 560
-#: Credentials by their beginnings (Hugging Face, OpenAI, GitHub, NVIDIA, AWS, Slack, JSON Web Tokens), not inside a word
-#: such as weight_...: no line repeats one, wherever it is from, since lines leave the machine.
+#: Credentials by their beginnings (Hugging Face, OpenAI, GitHub, NVIDIA, AWS, Slack, JSON Web Tokens), but not within a
+#: word such as weight_...: no line repeats one, wherever it is from, since lines leave the machine.
 CREDENTIALS = r"(?<![A-Za-z0-9])(hf_|sk-|gh[a-z]_|github_pat_|nvapi-|AKIA|xox[a-z]-|eyJ)[\w-]{16,}[\w.-]*"
 
 

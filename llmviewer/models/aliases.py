@@ -36,11 +36,11 @@ class Alias:
 def entries() -> Mapping[str, Alias]:
     """Every alias by its name as it is compared."""
     path = str(data.folder(DIRECTORY) / data.ALIASES)
-    return _ENTRIES.get(path, lambda: _read(data.read_yaml(data.folder(DIRECTORY) / data.ALIASES)))
+    return _ENTRIES.get(path, _read)
 
 
-def _read(index: Mapping[str, list[Any]]) -> dict[str, Alias]:
-    stated = {data.normalized(name): (stem, name, own) for stem, name, own in data.alias_items(index)}
+def _read() -> dict[str, Alias]:
+    stated = {data.normalized(name): (stem, name, own) for stem, name, own in data.alias_items(DIRECTORY)}
 
     def alias(key: str) -> Alias:
         stem, name, own = stated[key]

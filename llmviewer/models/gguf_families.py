@@ -45,9 +45,9 @@ def _family(model_type: str, *names: Names, **fields: Any) -> Family:
     return read
 
 
-def _with(family: Family, more: Family) -> Family:
-    """A family with further fields."""
-    return lambda source: {**family(source), **more(source)}
+def _with(*families: Family) -> Family:
+    """A family with further fields; later ones replace earlier ones."""
+    return lambda source: {name: value for each in families for name, value in each(source).items()}
 
 
 def _biases(source: Source) -> dict[str, Any]:
@@ -185,7 +185,7 @@ FAMILIES: dict[str, Family] = {
     "falcon": _falcon,
     "gemma4": _gemma4,
     "glm4": _with(_family("glm4"), _biases),
-    "glm4moe": _with(_with(_with(_family("glm4_moe", _ROUTED), _biases), _qk_norms), _predicted),
+    "glm4moe": _with(_family("glm4_moe", _ROUTED), _biases, _qk_norms, _predicted),
     "gptneox": _with(_family("gpt_neox"), _parallel),
     "gpt-oss": _with(_family("gpt_oss", _LOCAL, WINDOW), _expert_widths),
     "granite": _family("granite"),
@@ -217,14 +217,14 @@ FAMILIES: dict[str, Family] = {
         ),
         _expert_widths,
     ),
-    "minimax-m2": _with(_with(_family("minimax_m2", _LOCAL), _expert_widths), _qk_norms),
+    "minimax-m2": _with(_family("minimax_m2", _LOCAL), _expert_widths, _qk_norms),
     "nemotron": _family("nemotron"),
     "olmo": _family("olmo"),
     "olmo2": _olmo2,
     "olmoe": _with(_family("olmoe", {"num_experts": "expert_count", **EXPERT}), _expert_widths),
     "orion": _family("orion"),
     "phi2": _family("phi"),
-    "phimoe": _with(_with(_family("phimoe", _LOCAL, WINDOW), _biases), _head_bias),
+    "phimoe": _with(_family("phimoe", _LOCAL, WINDOW), _biases, _head_bias),
     "qwen2vl": _family("qwen2"),
     "qwen35": _with(_family("qwen3_5_text", _LINEAR), _value_heads),
     "qwen35moe": _with(_family("qwen3_5_moe_text", _LINEAR, _QWEN_EXPERTS), _value_heads),

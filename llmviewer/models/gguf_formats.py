@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmviewer.core.dtypes import DTYPES, Dtype
-from llmviewer.core.ir import BUFFER, Block, Tensor
+from llmviewer.core.ir import BUFFER, Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
 from llmviewer.formats.linear import Format, is_linear, weight_access
@@ -132,20 +132,13 @@ def _stored_name(weight: str, layer: int | None) -> str:
     return f"blk.{layer}.{LAYER_NAMES.get(operator, operator)}.{part}"
 
 
-def _one(_: Tensor) -> float:
-    return 1.0
-
-
-def _bytes(tensor: Tensor) -> float:
-    return tensor.dtype.bytes
-
-
 def _disagreement(model: Model, tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
     """A note if the tensors of the file hold other parameters or bytes than the model that its fields describe."""
     counted = [tensor for name, tensor in tensors.items() if not name.startswith(UNCOUNTED)]
     held = sum(tensor.elements for tensor in counted), sum(tensor.elements * tensor.bits / 8.0 for tensor in counted)
     weights = tuple(model.graph(decode(1.0, 0.0)).stored_weights())
-    described = tuple(sum(t.elements * size(t) * times for t, times in weights) for size in (_one, _bytes))
+    elements = sum(t.elements * times for t, times in weights)
+    described = elements, sum(t.elements * t.dtype.bytes * times for t, times in weights)
     if held == described:
         return ()
     return (

@@ -64,7 +64,7 @@ def ascend(config: Config) -> QuantizedFormats:
     for name, kind in kinds.items():
         named_by.setdefault(kind, []).append(_WEIGHT.sub("", name))
     rules = {kind: _ascend_format(config, kind, group) for kind in named_by}
-    head = next((rules[kind] for name, kind in kinds.items() if name == "lm_head.weight"), Format())
+    head = rules.get(kinds.get("lm_head.weight", ""), Format())
     return QuantizedFormats(
         rules=tuple(LayerFormat(format=rules[kind], targets=tuple(names)) for kind, names in named_by.items()),
         head=head != Format(),

@@ -176,8 +176,9 @@ def _index() -> dict[str, tuple[str, str]]:
     found: dict[str, dict[str, str]] = {stem: {stem: stem} for stem in data.stems("model_configs")}
     for key, alias in aliases.entries().items():
         if QUANTIZATION_FIELD not in alias.fields:
-            known = alias.name if alias.fields else alias.stem
-            found.setdefault(key.rpartition("/")[2], {}).setdefault(alias.stem, known)
-            if alias.is_hub_id and alias.fields:
-                found[key.rpartition("/")[2]][alias.stem] = known
+            names = found.setdefault(key.rpartition("/")[2], {})
+            if alias.fields:
+                names[alias.stem] = alias.name
+            else:
+                names.setdefault(alias.stem, alias.stem)
     return {name: next(iter(stems.items())) for name, stems in found.items() if len(stems) == 1}

@@ -130,7 +130,7 @@ def highest_rate(made: Simulation, guess: float, known: Bracket | None = None, m
 
 def excess_of(made: Simulation) -> float:
     """The largest ratio of a latency to its limit, at most 1 where all hold; infinite where the load is too high."""
-    if made.saturated or not np.any(~np.isnan(made.records.finish_s)):
+    if made.saturated or not made.answers:
         return inf
     found = made.latencies()
     most = max((found[one.metric][one.statistic] or 0.0) / one.seconds for one in made.limits)

@@ -89,7 +89,6 @@ def side(given: object) -> Side:
 def _line(made: Side) -> list[str]:
     """The words of a run on the command line."""
     sizes = {name: made.words[name] for name in WORKLOAD}
-    sizes = {name: made.words[name] for name in WORKLOAD}
     return [word for one in run_line(made.model, made.hardware, {**sizes, **made.options}).values() for word in one]
 
 

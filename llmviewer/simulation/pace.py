@@ -51,8 +51,10 @@ def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
     Otherwise users with answers of one length would stay in step for ever, which real ones do not.
     """
     users = min(traffic.users, len(requests))
+    if not users or traffic.burst:
+        return requests
     accepted = refusals(requests, fleet) == 0
-    if not users or traffic.burst or not accepted.any():
+    if not accepted.any():
         return requests
     mean, pool = MeanRequest.of(requests, accepted, fleet), fleet.answering
     sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
@@ -95,8 +97,9 @@ def search_notes(made: Simulation, rate: float) -> tuple[str, ...]:
     """Notes on the highest rate that a search has found in a load [1/s]."""
     if not rate:
         return ()
-    notes, sample = [], made.traffic.searched(rate).requests()
-    if made.traffic.duration_s is not None and made.traffic.searched(rate).duration_s is None:
+    searched = made.traffic.searched(rate)
+    notes, sample = [], searched.requests()
+    if made.traffic.duration_s is not None and searched.duration_s is None:
         notes.append(f"fewer than {LEAST_SEARCHED} requests arrive in {made.traffic.duration_s:g} s: the run is longer")
     most = capacity(MeanRequest.of(sample, refusals(sample, made.fleet) == 0, made.fleet), made.fleet)
     if rate > 1.5 * most and sample.prefixes is None:

@@ -102,7 +102,7 @@ class Simulation:
             return self.searched_rate
         return float(np.mean([stats.capacity(one.records) for one in self.outcomes]))
 
-    @property
+    @cached_property
     def broken(self) -> tuple[Limit, ...]:
         """Limits that are exceeded; all of them where the server is saturated."""
         return self.limits if self.saturated else stats.broken(self.latencies(), self.limits)

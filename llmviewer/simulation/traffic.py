@@ -76,7 +76,7 @@ class Traffic:
             return min(self.curve.mean * (self.duration_s or DAY_S) * self.speed_up, self.count or np.inf)
         if self.duration_s is None:
             return self.count or max(LEAST_REQUESTS, (self.rate or 0.0) * LEAST_S)
-        return (self.rate or 0.0) * self.duration_s
+        return min((self.rate or 0.0) * self.duration_s, self.count or np.inf)
 
     def at_rate(self, rate: float) -> Traffic:
         """This traffic with another mean rate [1/s]: traces and curves are sped up, or slowed down."""

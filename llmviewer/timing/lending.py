@@ -146,7 +146,7 @@ def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     if not users or not shipped:
         return next((loan for _, loan in ranked), None)
     (own_rank, own), (rank, other) = users[0], shipped[0]
-    if own_rank[:2] < rank[:2] or (own_rank[:2] == rank[:2] and own.error <= other.error):
+    if (*own_rank[:2], own.error) <= (*rank[:2], other.error):
         return own
     is_equal = own.key.rpartition("/")[0] in kernel.equals
     return replace(other, passed_over=f"{own.key} ({own.basis}, ±{own.error:.0%})" if is_equal else "")
@@ -173,7 +173,7 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
             unlent = not (users and lends_torch) and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
             basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
             nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
-            rank = (unlent and kernel.engine != OWN_USE_ONLY, tier, not users, BASES.index(basis), at, *nearness)
+            rank = (unlent and kernel.engine != OWN_USE_ONLY, tier, BASES.index(basis), at, *nearness)
             yield rank, Loan(source, f"{kind}/{engine}", basis)
 
 

@@ -52,8 +52,7 @@ def launch(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
         serving = _resolved(configuration)
     except UserError:
         return []
-    pools = [one for one in (serving.prefill, serving) if one is not None]
-    return [{"role": one.role or None, **{name: getattr(one, name) for name in STATED}} for one in pools]
+    return [{"role": one.role or None, **{name: getattr(one, name) for name in STATED}} for one in serving.pools]
 
 
 def _resolved(configuration: Mapping[str, Any]) -> Serving:
