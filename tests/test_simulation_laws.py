@@ -93,6 +93,17 @@ def test_tokens_and_blocks_are_conserved(asked: Requests, served: Fleet) -> None
         assert (line.start_s[1:] >= line.end_s[:-1] - 1e-12).all()
 
 
+def test_a_sequence_that_is_stalled_and_then_preempted_has_one_gap() -> None:
+    """Prompts stall ten sequences, of which one is preempted before the next decode step: nine of them have a gap."""
+    prompts = [1, 1, 256, 272, *[1] * 18, 48, 48, 208, 1, 1]
+    answers = [1, 1, 2, 2, *[1] * 14, *[2] * 7, 1, 1]
+    room = Cache(blocks=60, max_sequences=10, token_budget=40)
+    asked = requests([0.0] * len(prompts), prompts, answers, concurrency=50)
+    outcome = simulate_requests(asked, fleet(room=room, scheduler="vllm-v0"))
+    assert outcome.records.preemptions.sum() == 1.0
+    assert totals(outcome) == (8.0, 9.0)
+
+
 @settings(max_examples=100, deadline=None)
 @given(asked=loads(), served=fleets())
 def test_times_between_tokens_add_up_to_the_time_of_generation(asked: Requests, served: Fleet) -> None:

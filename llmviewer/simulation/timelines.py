@@ -58,11 +58,14 @@ def _gaps_of_one(replica: Replica) -> list[tuple[Array, Array, Array]]:
 
 def _stalls(start: Array, decoding: Array, stalled: Array, decodes: Whole) -> list[tuple[int, float, float]]:
     """Steps with prompts alone: index, time from its start to the next decode step [s], sequences it was the first to
-    stall."""
-    found = []
+    stall, without those that are preempted before that step: the last to start, which the latest steps stalled."""
+    found, left = [], dict(zip(decodes.tolist(), decoding[decodes].tolist(), strict=True))
     for at in np.flatnonzero(stalled > 0).tolist():
         following = int(np.searchsorted(decodes, at))
         if following < len(decodes):
             before = stalled[at - 1] if at and not decoding[at - 1] else 0.0
-            found.append((at, float(start[decodes[following]] - start[at]), max(float(stalled[at] - before), 0.0)))
+            step = int(decodes[following])
+            count = min(max(float(stalled[at] - before), 0.0), left[step])
+            left[step] -= count
+            found.append((at, float(start[step] - start[at]), count))
     return found
