@@ -78,12 +78,12 @@ def compared(configuration: Configuration, passes: Sequence[RecordedPass], state
 def _usual(passes: Sequence[MatchedPass]) -> tuple[list[MatchedPass], int]:
     """Passes whose kernels take at most OUTLIER times the median of those of the same work, and how many others."""
     works = [str(one.step) for one in passes]
+    taken = [sum(kernel.seconds for kernel in one.recorded.kernels) for one in passes]
     times: dict[str, list[float]] = {}
-    for one, work in zip(passes, works, strict=True):
-        times.setdefault(work, []).append(sum(kernel.seconds for kernel in one.recorded.kernels))
-    medians = {work: median(own) if len(own) >= LEAST_ALIKE else inf for work, own in times.items()}
-    taken = {work: iter(own) for work, own in times.items()}
-    usual = [one for one, work in zip(passes, works, strict=True) if next(taken[work]) <= OUTLIER * medians[work]]
+    for work, seconds in zip(works, taken, strict=True):
+        times.setdefault(work, []).append(seconds)
+    most = {work: OUTLIER * median(own) if len(own) >= LEAST_ALIKE else inf for work, own in times.items()}
+    usual = [one for one, work, seconds in zip(passes, works, taken, strict=True) if seconds <= most[work]]
     return usual, len(passes) - len(usual)
 
 

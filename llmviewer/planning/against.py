@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 
 from llmviewer.planning.choices import Choice, order_of
-from llmviewer.planning.first_floor import ChipScreen
+from llmviewer.planning.first_floor import ChipScreen, points_of
 from llmviewer.planning.options import Question
-from llmviewer.planning.screen import Candidate, candidates
+from llmviewer.planning.screen import Candidate
 from llmviewer.planning.second_floor import simulated
 from llmviewer.planning.space import has_few_bits
 
@@ -55,7 +55,7 @@ def _tried(
     """Configurations of one pool on the winner's chips, simulated here, best first."""
     chips = best.hardware.split("+")
     structures = [each for one in screens if one.hardware in chips for each in one.structures]
-    points = [one for each in structures for one in candidates(each, asked.workload, asked.bounds)[:1] if wanted(one)]
+    points = [one for each in structures for one in points_of(asked, each)[:1] if wanted(one)]
     points.sort(key=lambda one: one.order(asked.objective, asked.workload))
     choices = simulated(asked, best.hardware, points[:MOST_TRIED]).choices
     return sorted(choices, key=order_of(asked.objective))

@@ -116,7 +116,7 @@ def highest_rate(made: Simulation, guess: float, known: Bracket | None = None, m
     """
 
     def excess(rate: float, requests: float) -> float:
-        traffic = made.traffic.at_rate(rate)
+        traffic = made.traffic.searched(rate)
         if traffic.trace is None and traffic.most_requests > requests:
             traffic = replace(traffic, count=int(requests))
         return excess_of(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1))))

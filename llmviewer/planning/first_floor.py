@@ -35,15 +35,20 @@ class ChipScreen:
     points: int
 
 
+def points_of(asked: Question, one: Screened) -> list[Candidate]:
+    """The points of a structure worth a simulation: the fastest for the least latency, else of the fewest replicas."""
+    choose = fastest if asked.objective == "latency" else candidates
+    return choose(one, asked.workload, asked.bounds)
+
+
 def screen_chip(asked: Question, hardware: Any) -> ChipScreen:
     """The first floor of one chip.  Raises UserError."""
     done = list(_priced(asked, hardware))
     made = [one for one in done if isinstance(one, Screened)]
     gates = [one for one in done if isinstance(one, Gate)]
     found: list[Candidate | Pair] = []
-    choose = fastest if asked.objective == "latency" else candidates
     for each in made:
-        points = choose(each, asked.workload, asked.bounds)
+        points = points_of(asked, each)
         found += points[:MOST_POINTS] if "disaggregated" not in asked.only else ()
         if not points:
             gates.append(each.gate or late_gate(each, asked.workload, asked.bounds))

@@ -50,9 +50,13 @@ def summary(analysis: Analysis, calibration: Calibrated, point: int) -> str:
         name: share for name, share in time_by_basis(analysis, calibration, point).items() if share >= LEAST_SHARE
     }
     donors = {found.chip for found, _ in _fits(analysis, calibration, point) if found.basis not in WORDS}
-    words = {**{name: name for name in WORDS.values()}, TRANSFERRED: f"transferred from {', '.join(sorted(donors))}"}
     own, here = shares.get(WORDS[MEASURED], 0.0), f"kernels measured on {calibration.chip}"
-    words |= {WORDS[MEASURED]: here, WORDS[OTHER_ENGINE]: f"{'' if own else f'{here}, '}those of another engine"}
+    words = {
+        WORDS[MEASURED]: here,
+        WORDS[OTHER_ENGINE]: f"{'' if own else f'{here}, '}those of another engine",
+        TRANSFERRED: f"transferred from {', '.join(sorted(donors))}",
+        WORDS[ASSUMED]: WORDS[ASSUMED],
+    }
     listed = [
         words[name] + ("" if len(shares) == 1 else f" for {100.0 * share:.0f} %") for name, share in shares.items()
     ]

@@ -58,8 +58,11 @@ class Result:
     @property
     def runs(self) -> bool:
         """Whether every point fits, and the engine starts where --max-model-len is stated."""
-        stated = self.analysis.system.engine.max_model_len is not None
-        return self.fits and not (stated and any(self.memory_at(at)["refusal"] for at in range(len(self))))
+        one = self.analysis
+        if not self.fits or one.system.engine.max_model_len is None:
+            return self.fits
+        points = ((system_at(one, at), one.memory.at(slice(at, at + 1))) for at in range(len(self)))
+        return not any(at_start(one.model, system, memory)["refusal"] for system, memory in points)
 
     @property
     def ttft_s(self) -> float | Array:

@@ -18,11 +18,15 @@ from llmviewer.simulation.traffic import LEAST_SEARCHED, Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRequest:
-    """The mean of the requests that a fleet accepts.  new: prompt tokens that are not found in the cache."""
+    """The mean of the requests that a fleet accepts.
+
+    new: prompt tokens that are not found in the cache.  shared: blocks of the prompt that all requests share.
+    """
 
     prompt: float
     new: int
     answer: float
+    shared: int
 
     @staticmethod
     def of(requests: Requests | Records, accepted: npt.NDArray[np.bool_], fleet: Fleet) -> MeanRequest:
@@ -32,6 +36,7 @@ class MeanRequest:
             prompt=float(prompts.mean()),
             new=max(int((prompts - fleet.prefill.hits(prompts).tokens).mean()), 1),
             answer=float(requests.output_len[accepted].mean()),
+            shared=int(fleet.answering.hits(prompts).blocks.mean()),
         )
 
     def prompt_s(self, pool: Pool) -> float:
@@ -68,8 +73,8 @@ def capacity(mean: MeanRequest, fleet: Fleet) -> float:
     """Mean requests per second that a fleet answers with as many sequences as its caches hold [1/s]."""
     pool, first = fleet.answering, fleet.prefill
     room = pool.room
-    each = ceil((mean.prompt + 0.5 * mean.answer) / room.block_tokens) + room.sequence_blocks
-    sequences = max(min(room.blocks // each, room.max_sequences), 1)
+    each = ceil((mean.prompt + 0.5 * mean.answer) / room.block_tokens) + room.sequence_blocks - mean.shared
+    sequences = max(min((room.blocks - mean.shared) // each, room.max_sequences), 1)
     prompt_s, answer_s = mean.prompt_s(first), mean.answer_s(pool, sequences) / sequences
     if fleet.decode is None:
         return pool.replicas / (prompt_s + answer_s)
