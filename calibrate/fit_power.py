@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from llmviewer.analysis.power import FILE, PowerShares, board_watts, energy_of, shares_of
 from llmviewer.calibrate import table_file
 from llmviewer.calibrate.power_rows import GpuRun, WallRun, gpu_runs, wall_runs
 from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable, quoted
-from llmviewer.planning.power import energy_of
-from llmviewer.planning.power_shares import FILE, PowerShares, board_watts, shares_of
 
 #: Share of a link at its full rate, which no row tells apart: GenZ's (https://arxiv.org/abs/2406.01698).
 LINK_SHARE = 0.1

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.why_page import label, value
 
-#: Metrics that are times.
-TIMES = ("ttft_s", "tpot_s", "e2e_s")
 #: Options that change the numbers of a model.
 NUMBERS = ("quantization", "kv_cache_dtype", "speculative")
 #: Rows of changes that help but do not suffice.
@@ -57,7 +56,7 @@ def sentence(answer: dict[str, Any]) -> str:
     if not words:
         return f"nothing that was tried gains 2 %: {then}"
     if answer["holds"]:
-        gain = f"{fmt.times(best['gain'])} as fast" if metric in TIMES else f"{fmt.times(best['gain'])} as good"
+        gain = f"{fmt.times(best['gain'])} as fast" if metric in LATENCIES else f"{fmt.times(best['gain'])} as good"
         return f"{words}: {then}, {gain} as now"
     devices = f" on {best['devices']} devices" if best["devices"] > answer["devices"] else ""
     return f"{words}: {'fits' if not answer['fits'] else 'meets the limits'}{devices}, with {then}"
@@ -115,7 +114,7 @@ def _interval(metric: str, interval: Sequence[float | None]) -> str:
     low, high = interval
     if low is None or high is None:
         return fmt.DASH
-    return fmt.bounds(low, high) if metric in TIMES else f"{value(metric, low)} to {value(metric, high)}"
+    return fmt.bounds(low, high) if metric in LATENCIES else f"{value(metric, low)} to {value(metric, high)}"
 
 
 def _combination(answer: dict[str, Any]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmviewer.language.quantity import METRICS
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.fusions import fusions
@@ -157,33 +158,20 @@ def _is_placed(answer: dict[str, Any]) -> bool:
 
 
 def _metrics(answer: dict[str, Any], first_token: str) -> Facts:
-    metrics, sizes = answer["metrics"], answer["workload"]
+    metrics = answer["metrics"]
     steps = answer_tokens(answer) - 1
     kind = answer["efficiency"]["kind"]
     unit = "decode step" if answer["generation"] is None else "token"
     decoded = f"mean over {fmt.whole(steps)} {unit}{'s' if steps > 1 else ''}{' after the first' * (unit == 'token')}"
     interval = {name: f"; 80 % interval {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
     decoded += tpot_extras(answer)
-    per_user = (
-        f"; {fmt.per_second(metrics['output_tokens_per_s_per_user'])} per sequence" if sizes["batch_size"] > 1 else ""
-    )
+    meanings = {"ttft_s": first_token, "tpot_s": decoded if steps else "no decode steps"}
     return Facts(
         title=f"Request metrics ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
-        lines=(
-            ("TTFT", fmt.duration(metrics["ttft_s"]), f"{first_token}{interval.get('ttft_s', '')}"),
-            (
-                "TPOT",
-                fmt.duration(metrics["tpot_s"]),
-                f"{decoded}{interval.get('tpot_s', '')}" if steps else "no decode steps",
-            ),
-            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT + decode time{interval.get('e2e_s', '')}"),
-            (
-                "Throughput",
-                f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s",
-                f"output tokens / E2E{per_user}",
-            ),
-            ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
-            ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weight + KV cache bytes) / (time × bandwidth)"),
+        lines=tuple(
+            (one.label, fmt.figure(name, value), f"{meanings.get(name, one.meaning)}{interval.get(name, '')}")
+            for name, one in METRICS.items()
+            if ((value := one.of(metrics)) is not None or one.rank == 0) and not one.adds_nothing(metrics)
         ),
     )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
+from llmviewer.language.quantity import MEMORY as DECLARED
+from llmviewer.language.quantity import METRICS, QUANTITIES, Quantity
 from llmviewer.reports import format as fmt
 from llmviewer.reports.letters import legend, letters
 from llmviewer.reports.memory_bar import assumed_limits, beyond_model
@@ -30,8 +33,45 @@ INTERVAL = "  80 %"
 #: Mark of a ratio whose 80 % intervals overlap, and its meaning.
 TIED = "≈"
 TIED_MEANING = "not separable from the first: the 80 % intervals overlap"
-#: Rows that are bounds where times are ideal.
-BOUNDS = ("TTFT", "TPOT", "E2E", "Output tokens/s")
+
+
+def _interval(c: Configuration, metric: str) -> str:
+    return fmt.bounds(*c["metrics"]["intervals"][metric]["80"]) if c["metrics"]["intervals"] else fmt.DASH
+
+
+def _ratio(c: Configuration, metric: str) -> str:
+    """Returns the ratio to the first configuration, marked where it is not separable from 1."""
+    ratio = c["ratio_to_first"][metric]
+    tied = c["separable_from_first"][metric] is False and ratio != 1.0
+    return f"{TIED} {fmt.times(ratio)}" if tied else fmt.times(ratio)
+
+
+def _figure(part: str, name: str, c: Configuration) -> str:
+    """Returns a declared figure of a part of a configuration."""
+    return fmt.figure(name, QUANTITIES[name].of(c[part]))
+
+
+def _rows_of(name: str, at: int) -> Iterator[tuple[str, Show]]:
+    """Yields the rows of a metric; trailing blanks, its place among the metrics, make the keys distinct."""
+    yield METRICS[name].label, partial(_figure, "metrics", name)
+    if name in ("ttft_s", "tpot_s"):
+        yield f"{INTERVAL}{' ' * at}", partial(_interval, metric=name)
+    if METRICS[name].rank == 0:
+        yield f"{RATIO}{' ' * at}", partial(_ratio, metric=name)
+
+
+def _is_new(one: Quantity, c: Configuration) -> bool:
+    """Whether a metric is known and says more than the one that it stands beside."""
+    return one.of(c["metrics"]) is not None and not one.adds_nothing(c["metrics"])
+
+
+def _has_intervals(c: Configuration) -> bool:
+    return bool(c["metrics"]["intervals"])
+
+
+#: Rows that are bounds where times are ideal, and rows that stand out.
+BOUNDS = {one.label for one in METRICS.values() if one.interval}
+MAIN = {one.label for one in METRICS.values() if one.rank == 0}
 CHIP: dict[str, Show] = {
     "Devices": lambda c: fmt.whole(c["parallelism"]["devices"]),
     "Compute dtype": lambda c: str(c["roofline"]["compute_dtype"]),
@@ -44,10 +84,7 @@ ROUND: dict[str, Show] = {
     "Tokens/round": lambda c: fmt.digits(_round(c)[1]),
 }
 MEMORY: dict[str, Show] = {
-    "Weights": lambda c: fmt.memory(c["memory"]["weights_bytes"]),
-    "KV cache": lambda c: fmt.memory(c["memory"]["kv_cache_bytes"]),
-    "Activations": lambda c: fmt.memory(c["memory"]["activations_bytes"]),
-    "Total": lambda c: fmt.memory(c["memory"]["total_bytes"]),
+    **{one.label: partial(_figure, "memory", name) for name, one in DECLARED.items()},
     "Host memory": lambda c: fmt.memory(c["memory"]["host_bytes"]),
     "Budget": lambda c: fmt.memory(c["memory"]["budget_bytes"]),
     "Fits": lambda c: "yes" if c["memory"]["fits"] else "NO",
@@ -58,39 +95,17 @@ MEMORY: dict[str, Show] = {
 TIMES: dict[str, Show] = {
     "Prefill bound": lambda c: str(c["stages"]["prefill"]["bound"]),
     "Decode bound": lambda c: str(c["stages"]["decode"]["bound"]),
-    "TTFT": lambda c: fmt.duration(c["metrics"]["ttft_s"]),
-    INTERVAL: lambda c: _interval(c, "ttft_s"),
-    RATIO: lambda c: _ratio(c, "ttft_s"),
-    "TPOT": lambda c: fmt.duration(c["metrics"]["tpot_s"]),
-    INTERVAL + " ": lambda c: _interval(c, "tpot_s"),
-    RATIO + " ": lambda c: _ratio(c, "tpot_s"),
-    "E2E": lambda c: fmt.duration(c["metrics"]["e2e_s"]),
-    "Output tokens/s": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s"]),
-    RATIO + "  ": lambda c: _ratio(c, "output_tokens_per_s"),
-    "  per device": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s_per_device"]),
-    "Prefill MFU": lambda c: fmt.share(c["metrics"]["prefill_mfu"]),
-    "Decode MBU": lambda c: fmt.share(c["metrics"]["decode_mbu"]),
+    **{label: show for at, name in enumerate(METRICS) for label, show in _rows_of(name, at)},
 }
 #: Rows that are shown only if a configuration needs them.
 OPTIONAL_ROWS: dict[str, Callable[[Configuration], bool]] = {
     "Devices": lambda c: c["parallelism"]["devices"] > 1,
-    "  per device": lambda c: c["parallelism"]["devices"] > 1,
     "Host memory": lambda c: c["memory"]["host_bytes"] > 0,
     "  built for": lambda c: bool(beyond_model(c["memory"])),
     **dict.fromkeys(ROUND, lambda c: c["generation"] is not None),
-    **dict.fromkeys((INTERVAL, INTERVAL + " "), lambda c: bool(c["metrics"]["intervals"])),
+    **{one.label: partial(_is_new, one) for one in METRICS.values()},
+    **{f"{INTERVAL}{' ' * at}": _has_intervals for at in range(len(METRICS))},
 }
-
-
-def _interval(c: Configuration, metric: str) -> str:
-    return fmt.bounds(*c["metrics"]["intervals"][metric]["80"]) if c["metrics"]["intervals"] else fmt.DASH
-
-
-def _ratio(c: Configuration, metric: str) -> str:
-    """Returns the ratio to the first configuration, marked where it is not separable from 1."""
-    ratio = c["ratio_to_first"][metric]
-    tied = c["separable_from_first"][metric] is False and ratio != 1.0
-    return f"{TIED} {fmt.times(ratio)}" if tied else fmt.times(ratio)
 
 
 def _round(c: Configuration) -> tuple[float, float]:
@@ -202,7 +217,7 @@ def _is_shown(label: str, configurations: list[Configuration]) -> bool:
 
 
 def _emphasis(label: str) -> Emphasis:
-    if label in PROPERTIES or label in ("TTFT", "TPOT", "Output tokens/s", "Fits"):
+    if label in PROPERTIES or label in (*MAIN, "Fits"):
         return Emphasis.GROUP
     return Emphasis.FAINT if label.startswith("  ") else Emphasis.PLAIN
 

@@ -8,18 +8,10 @@ import numpy as np
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Column, Facts, Page, Row, Table, right
-from llmviewer.result.crossover import NO_WINNER, Crossover
+from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, Crossover
 
 #: Context lengths and batch sizes that a terminal shows, evenly spaced; files contain all.
 MAX_ROWS, MAX_COLUMNS = 24, 16
-#: Metric -> what is minimized, in words; with speculative decoding, a step's time is divided by its tokens.
-METRIC_TITLES = {
-    "decode_time_s": "decode time per token",
-    "device_time_s": "decode time per token × devices",
-    "ttft_s": "TTFT",
-    "tpot_s": "TPOT",
-    "e2e_s": "E2E",
-}
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
@@ -47,7 +39,7 @@ def page(found: Crossover) -> Page:
 
     rows = tuple(Row(cells=(found.row_names[i], *(shown(i, j) for j in across))) for i in down)
     kind = "ideal: lower bounds" if found.efficiency == "ideal" else found.efficiency
-    note = f"lowest {METRIC_TITLES[found.metric]} ({kind}); one column per batch size"
+    note = f"lowest {CROSSOVER_METRICS[found.metric].title} ({kind}); one column per batch size"
     if found.figure:
         note += f"; context {fmt.whole(found.contexts[0])}"
     if tied.any():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.elasticity import Elasticities
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
-#: Metric -> its name.
-NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 #: Resource -> what more of it means, where that is not a figure of the chip.
 MEANINGS = {
     "launch": "launches and other fixed times of kernels that are shorter",
@@ -20,7 +19,7 @@ NOTHING = 1e-4
 
 def page(found: Elasticities) -> Page:
     """Returns the largest elasticity in words, and a row per resource."""
-    name = NAMES[found.metric]
+    name = LATENCIES[found.metric].label
     rows = tuple(
         Row(cells=(resource, f"{share:.3f}", fmt.share(found.saved(resource)), MEANINGS.get(resource, "")))
         for resource, share in found.by_resource.items()

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.reports.format import heading
 from llmviewer.reports.page import plain
-from llmviewer.reports.units import heading
 
 if TYPE_CHECKING:
     import pandas as pd

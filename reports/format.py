@@ -5,8 +5,11 @@ Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, isinf, log10
 from typing import TypeAlias
+
+from llmviewer.language.quantity import QUANTITIES, Unit, ending, unit_of
 
 Number: TypeAlias = "int | float | None"
 
@@ -169,6 +172,44 @@ def whole(value: Number) -> str:
 def per_second(value: Number) -> str:
     """Formats a rate per second: `57.1`, `12,345`."""
     return DASH if value is None else digits(float(value))
+
+
+def decimal(value: Number) -> str:
+    """Formats a number to three digits: `0.124`, `3.5`."""
+    return DASH if value is None else digits(float(value))
+
+
+#: Unit -> how a cell shows its numbers; others are counts.
+FORMATS: dict[Unit, Callable[[Number], str]] = {
+    Unit.SECOND: duration,
+    Unit.BYTE: memory,
+    Unit.SHARE: share,
+    **dict.fromkeys((Unit.TOKEN_RATE, Unit.USER_RATE, Unit.DEVICE_RATE, Unit.REQUEST_RATE), per_second),
+    **dict.fromkeys((Unit.JOULE, Unit.DOLLAR), decimal),
+}
+#: Units that stand behind the number in a sentence; the others are in the text of the number, or before it.
+BEHIND = (Unit.TOKEN_RATE, Unit.USER_RATE, Unit.DEVICE_RATE, Unit.REQUEST_RATE, Unit.JOULE)
+
+
+def figure(name: str, value: Number) -> str:
+    """Formats a declared figure for the cell of a table, whose heading has the unit."""
+    return FORMATS.get(unit_of(name), whole)(value)
+
+
+def told(name: str, value: Number) -> str:
+    """Formats a declared figure with its unit for a sentence: `57.1 tokens/s`, `$0.124`."""
+    text, unit = figure(name, value), unit_of(name)
+    if value is None:
+        return text
+    return f"{text} {unit.symbol}" if unit in BEHIND else f"${text}" if unit is Unit.DOLLAR else text
+
+
+def heading(name: str) -> str:
+    """The heading of a column of a file: `prefill traffic (byte)`; without a unit, underscores become blanks."""
+    stem, _, part = name.partition(".")
+    end, unit = ending(stem)
+    words = QUANTITIES[name].title if name in QUANTITIES else f"{stem.removesuffix(end).strip('_') or stem} {part}"
+    return f"{words.replace('_', ' ').strip()}{f' ({unit.symbol})' if unit.symbol else ''}"
 
 
 def _fixed(value: float) -> str:

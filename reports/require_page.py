@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmviewer.planning.require import METRIC_NAMES, Required
+from llmviewer.language.quantity import LATENCIES
+from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.result.columns import figure_text
@@ -18,7 +19,7 @@ def page(found: Required) -> Page:
 
 def verdict(found: Required) -> str:
     """Returns the least figures in a sentence, or why no figure meets the target."""
-    name, target = METRIC_NAMES[found.metric], fmt.duration(found.target)
+    name, target = LATENCIES[found.metric].label, fmt.duration(found.target)
     varied = " and ".join(found.vary)
     best = found.best
     if best is None:
@@ -40,7 +41,7 @@ def _figure(found: Required, name: str, value: float) -> str:
 
 
 def _facts(found: Required) -> tuple[tuple[str, str], ...]:
-    name = METRIC_NAMES[found.metric]
+    name = LATENCIES[found.metric].label
     real = fmt.duration(float(getattr(found.now, found.metric)))
     lines = [("Now", f"{name} {real} on {found.configuration.chip.name}")]
     if found.bound is not None:
@@ -64,7 +65,7 @@ def _frontier(found: Required) -> Table:
         Row(cells=(*(figure_text(name, value) for name, value in one.figures.items()), fmt.duration(one.reached)))
         for one in found.solutions
     )
-    columns = (*(right(name) for name in found.solutions[0].figures), left(METRIC_NAMES[found.metric]))
+    columns = (*(right(name) for name in found.solutions[0].figures), left(LATENCIES[found.metric].label))
     return Table(columns=columns, rows=rows, title="Frontier: each line meets the target")
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmviewer.language.quantity import SERVED
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
-#: Latency of the result -> its name.
-NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "Queue"}
 MEANINGS = (
     "TTFT, E2E: from arrival; TPOT: mean time per token of each request; ITL: each time between two tokens; Queue: from"
     " arrival to the first prompt token"
@@ -49,12 +48,12 @@ def verdict(answer: dict[str, Any]) -> str:
 def _judged(answer: dict[str, Any]) -> str:
     rate = fmt.per_second(answer["max_request_rate"])
     if answer["saturated"]:
-        p99 = ", ".join(f"{NAMES[name]} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
+        p99 = ", ".join(f"{SERVED[name].label} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
         return f"saturated: highest sustainable rate {rate} requests/s; p99 of this run {p99}"
     if not answer["completed"]:
         return "no request is answered: " + (", ".join(_refused(answer)) or "none arrives")
     if not answer["limits"]:
-        p99 = ", ".join(f"{NAMES[name]} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
+        p99 = ", ".join(f"{SERVED[name].label} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
         return f"sustained: {fmt.per_second(answer['requests_per_s'])} requests/s with p99 of {p99}"
     broken = [one for one in answer["limits"] if not one["holds"]]
     told = ", ".join(f"{_limit(one)} is {fmt.duration(_value(answer, one))}" for one in broken or answer["limits"])
@@ -62,7 +61,7 @@ def _judged(answer: dict[str, Any]) -> str:
 
 
 def _limit(one: dict[str, Any]) -> str:
-    return f"{NAMES[one['metric']]} {one['statistic']} (limit {fmt.duration(one['limit_s'])})"
+    return f"{SERVED[one['metric']].label} {one['statistic']} (limit {fmt.duration(one['limit_s'])})"
 
 
 def _value(answer: dict[str, Any], one: dict[str, Any]) -> float | None:
@@ -118,12 +117,12 @@ def _latencies(answer: dict[str, Any]) -> Table:
     rows = [
         Row(
             cells=(
-                title,
+                one.label,
                 *(fmt.duration(answer[name][statistic]) for statistic in STATISTICS),
                 *(_interval(answer, source, name, statistic) for source, statistic, _, _ in shown),
             )
         )
-        for name, title in NAMES.items()
+        for name, one in SERVED.items()
     ]
     grows = "; saturated: they grow with the length of the run" if answer["saturated"] else ""
     title = "Latencies of a saturated run" if answer["saturated"] else "Latencies"
@@ -147,7 +146,7 @@ def _limits(answer: dict[str, Any]) -> tuple[Table, ...]:
     rows = [
         Row(
             cells=(
-                f"{NAMES[one['metric']]} {one['statistic']}",
+                f"{SERVED[one['metric']].label} {one['statistic']}",
                 fmt.duration(_value(answer, one)),
                 fmt.duration(one["limit_s"]),
                 "yes" if one["holds"] else "NO",

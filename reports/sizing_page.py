@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
 
@@ -93,7 +94,7 @@ def _limited(request: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns latencies with the statistic that is shown: the limited one, else the mean."""
     statistics = {one["metric"]: one["statistic"] for one in request["limits"]}
     shown = ("ttft_s", "tpot_s", "e2e_s") if "e2e_s" in statistics else ("ttft_s", "tpot_s")
-    return [(f"{key.removesuffix('_s').upper()} {statistics.get(key, 'mean')}", key) for key in shown]
+    return [(f"{LATENCIES[key].label} {statistics.get(key, 'mean')}", key) for key in shown]
 
 
 def options_text(one: dict[str, Any]) -> str:
@@ -113,7 +114,7 @@ def options_text(one: dict[str, Any]) -> str:
 def _header(answer: dict[str, Any]) -> Facts:
     request = answer["request"]
     limits = ", ".join(
-        f"{one['metric'].removesuffix('_s').upper()} {one['statistic']} ≤ {fmt.duration(one['limit_s'])}"
+        f"{LATENCIES[one['metric']].label} {one['statistic']} ≤ {fmt.duration(one['limit_s'])}"
         for one in request["limits"]
     )
     bounds = []

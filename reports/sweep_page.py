@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from llmviewer.language.quantity import MEMORY, METRICS, SIZES
 from llmviewer.reports import format as fmt
 from llmviewer.reports.letters import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.result.columns import SET, figure_text
 from llmviewer.result.comparison import OPTION_COLUMNS, shown_when_shared
 
+
+def _bounds_of(name: str) -> str:
+    """Returns the column with the interval of a latency: `tpot_80`."""
+    return f"{name.removesuffix('_s')}_80"
+
+
+#: Latency whose interval is shown -> rank of that column.
+INTERVALS = {"ttft_s": 3, "tpot_s": 1}
 #: Column -> (heading, rank, format).
 SHOWN: dict[str, tuple[str, int, Callable[..., str]]] = {
-    "batch_size": ("Batch", 0, fmt.whole),
-    "input_len": ("Input", 0, fmt.whole),
-    "output_len": ("Output", 0, fmt.whole),
+    **{name: (one.label, one.rank, fmt.whole) for name, one in SIZES.items()},
     "devices": ("Devices", 1, fmt.whole),
     "drafted_tokens": ("Drafted", 1, fmt.digits),
     "tokens_per_round": ("Tokens/round", 2, fmt.digits),
-    "ttft_s": ("TTFT", 0, fmt.duration),
-    "ttft_80": ("80 %", 3, fmt.bounds),
-    "tpot_s": ("TPOT", 0, fmt.duration),
-    "tpot_80": ("80 %", 1, fmt.bounds),
-    "e2e_s": ("E2E", 2, fmt.duration),
-    "output_tokens_per_s": ("Tokens/s", 0, fmt.per_second),
-    "prefill_mfu": ("MFU", 3, fmt.share),
-    "decode_mbu": ("MBU", 3, fmt.share),
-    "kv_cache_bytes": ("KV cache", 4, fmt.memory),
-    "total_bytes": ("Memory", 2, fmt.memory),
+    **{
+        column: shown
+        for name, one in METRICS.items()
+        for column, shown in (
+            (name, (one.label, one.rank, partial(fmt.figure, name))),
+            *([(_bounds_of(name), ("80 %", INTERVALS[name], fmt.bounds))] if name in INTERVALS else []),
+        )
+    },
+    **{name: (MEMORY[name].label, MEMORY[name].rank, fmt.memory) for name in ("kv_cache_bytes", "total_bytes")},
 }
-#: Columns that are bounds where times are ideal.
-IDEAL_IS_BOUND = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
 #: Sizes of a request -> their word in the line of those that all points have in common.
-SIZES = {"batch_size": "batch", "input_len": "input", "output_len": "output"}
+WORDS = {name: one.label.lower() for name, one in SIZES.items()}
 #: Columns of numbers that stand above the table if all points have the same.
 COMMON = (*SIZES, "devices")
 #: Columns that are omitted if every point has this value.
@@ -79,7 +84,7 @@ def _in_common(
     """Returns texts, figures of the chip, sizes and devices that are the same at every point."""
     lines = [(_title(name), text) for name, text in alike.items() if shown_when_shared(name, text)]
     lines += [("Set", f"{name.removeprefix(SET)} {figure_text(name, columns[name][0])}") for name in figures]
-    sizes = [f"{word} {fmt.whole(columns[name][0])}" for name, word in SIZES.items() if name not in varied]
+    sizes = [f"{word} {fmt.whole(columns[name][0])}" for name, word in WORDS.items() if name not in varied]
     lines += [("Workload", ", ".join(sizes))] if sizes else []
     if "devices" not in varied and _is_shown("devices", columns):
         lines.append(("Devices", fmt.whole(columns["devices"][0])))
@@ -89,7 +94,11 @@ def _in_common(
 def _is_shown(name: str, columns: Mapping[str, Sequence[Any]]) -> bool:
     if name.endswith("_80"):
         return name.replace("_80", "_low80_s") in columns
-    return name not in OMITTED_VALUES or set(columns[name]) != {OMITTED_VALUES[name]}
+    values = columns[name]
+    if name in METRICS:
+        beside = columns.get(METRICS[name].beside, ())
+        return list(values) != list(beside) and any(_known(one) is not None for one in values)
+    return name not in OMITTED_VALUES or set(values) != {OMITTED_VALUES[name]}
 
 
 def _formatted(name: str, columns: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -100,7 +109,8 @@ def _formatted(name: str, columns: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def _heading(name: str, efficiency: str | None) -> str:
-    return f"{SHOWN[name][0]}, bound" if name in IDEAL_IS_BOUND and efficiency == "ideal" else SHOWN[name][0]
+    bound = efficiency == "ideal" and name in METRICS and METRICS[name].interval
+    return f"{SHOWN[name][0]}, bound" if bound else SHOWN[name][0]
 
 
 def _title(name: str) -> str:

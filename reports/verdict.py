@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.memory_bar import doubt, shortage
@@ -157,8 +158,8 @@ def _tried(found: Verdict) -> str:
 def _gain(found: Verdict, change: Change) -> str:
     before, after = found.result, change.result
     times = [
-        f"{name} {fmt.duration(_plain(getattr(before, metric)))} → {fmt.duration(_plain(getattr(after, metric)))}"
-        for name, metric in (("TPOT", "tpot_s"), ("TTFT", "ttft_s"))
+        f"{LATENCIES[metric].label} {fmt.duration(_plain(getattr(before, metric)))} → {fmt.duration(_plain(getattr(after, metric)))}"
+        for metric in ("tpot_s", "ttft_s")
         if _plain(getattr(before, metric)) is not None
     ]
     factor = float(before.e2e_s) / float(after.e2e_s)
@@ -178,5 +179,5 @@ def _certainty(answer: dict[str, Any]) -> str:
     metric = "tpot_s" if answer["metrics"]["tpot_s"] else "ttft_s"
     value = answer["metrics"][metric]
     low, high = (fmt.percent(abs(bound / value - 1.0)) for bound in known[metric]["80"])
-    label = metric.removesuffix("_s").upper()
+    label = LATENCIES[metric].label
     return f"the measured {label} lies between −{low} and +{high} of this one in 80 % of cases; {times}"

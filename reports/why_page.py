@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from llmviewer.language.quantity import LATENCIES, QUANTITIES
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.plots.waterfall import group
 
 #: Metric -> its name in a sentence; others are their own words.
-LABELS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E", "prefill_mfu": "prefill MFU", "decode_mbu": "decode MBU"}
 #: Factor, or its name before a dot -> formatter of its values; others are printed as they are.
 FACTORS: dict[str, Callable[[Any], str]] = {
     "bandwidth": fmt.bandwidth,
@@ -58,15 +58,7 @@ def page(answer: dict[str, Any]) -> Page:
 
 def value(metric: str, number: float | None) -> str:
     """Returns a value of a metric with its unit."""
-    if number is None:
-        return fmt.DASH
-    if metric.endswith("tokens_per_s") or "tokens_per_s_per" in metric:
-        return f"{fmt.per_second(number)} tokens/s"
-    if metric.endswith("bytes"):
-        return fmt.memory(number)
-    if metric.endswith(("mfu", "mbu")):
-        return fmt.share(number)
-    return fmt.duration(number) if metric.endswith("_s") else fmt.whole(number)
+    return fmt.told(metric, number)
 
 
 def change(metric: str, number: float) -> str:
@@ -77,7 +69,7 @@ def change(metric: str, number: float) -> str:
 
 def label(metric: str) -> str:
     """Returns the name of a metric in a sentence."""
-    return LABELS.get(metric, metric.removesuffix("_per_s").replace("_", " "))
+    return LATENCIES[metric].label if metric in LATENCIES else QUANTITIES[metric].title
 
 
 def sentence(answer: dict[str, Any]) -> str:
@@ -96,7 +88,7 @@ def _ratio(answer: dict[str, Any]) -> str:
     first, second = _names(answer)
     if not min(a, b) > 0.0:
         return f"{second} differs from {first}"
-    if metric in ("ttft_s", "tpot_s", "e2e_s"):
+    if metric in LATENCIES:
         return (
             f"{second} {f'is {fmt.times(a / b)} as fast' if a > b else f'takes {fmt.times(b / a)} as long'} as {first}"
         )

@@ -31,7 +31,7 @@ DRAWING = {"llmviewer.reports.plots.figure"}
 RECORDER = "llmviewer.tracing.recorder"
 #: The worker of the server is a class of gunicorn's; `serve` imports it when it starts.
 WORKER = "llmviewer.server.worker"
-MAX_ROOMS = 17
+MAX_ROOMS = 18
 #: Packages whose import takes a noticeable part of a second.
 HEAVY = (
     "torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow", "distributed", "flask", "mcp",
@@ -74,7 +74,10 @@ OF_SIMULATIONS = {f"llmviewer.simulation.{name}" for name in ("result", "request
 
 
 #: The web viewer asks questions too, and its controls are the declared options.
-VIEWER, ASKED = "llmviewer.reports.web", {"api", "simulation", "planning", "techniques", "result", "reports", "core"}
+VIEWER, ASKED = (
+    "llmviewer.reports.web",
+    {"api", "simulation", "planning", "techniques", "result", "reports", "core", "language"},
+)
 REPORTS = [module for module in FILES if room_of(module) == "reports"]
 
 
@@ -85,7 +88,14 @@ def test_the_viewer_asks_through_the_calls(module: str) -> None:
 
 @pytest.mark.parametrize("module", [module for module in REPORTS if not module.startswith(VIEWER)])
 def test_reports_read_results_and_nothing_else(module: str) -> None:
-    assert {room_of(other) for other in imports(module)} <= {"reports", "result", "simulation", "planning", "core"}
+    assert {room_of(other) for other in imports(module)} <= {
+        "reports",
+        "result",
+        "simulation",
+        "planning",
+        "core",
+        "language",
+    }
     simulated = {other for other in imports(module) if room_of(other) == "simulation"}
     assert simulated <= OF_SIMULATIONS
     core = {other for other in imports(module) if room_of(other) == "core"}

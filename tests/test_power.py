@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import llmviewer as lv
+from llmviewer.analysis.power import Energy, PowerShares, all_in_w, carbon_g, energy_of, shares_of
 from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
-from llmviewer.planning.power import Energy, carbon_g, energy_of, request_power
-from llmviewer.planning.power_shares import PowerShares, all_in_w, shares_of
 from llmviewer.timing.kernels.power import sustained_share
 
 A100, H100 = specs.load("a100-80gb-sxm"), specs.load("h100-sxm")
@@ -31,7 +30,8 @@ def result(chip: str = "a100-80gb-sxm", **options: Any) -> lv.Result:
 
 
 def energy(chip: str = "a100-80gb-sxm", **options: Any) -> Energy:
-    found = request_power(result(chip, **options))
+    analysis = result(chip, **options).analysis
+    found = energy_of(analysis, shares_of(analysis.system.chip))
     assert found is not None
     return found
 
@@ -210,7 +210,8 @@ def test_the_answer_says_that_a_limit_is_set() -> None:
 
 def test_a_chip_without_board_power_has_no_energy() -> None:
     assert shares_of(replace(A100, tdp_w=None)) is None
-    assert request_power(lv.analyze("llama-2-7b", "m2-ultra", batch_size=1, input_len=64, output_len=4)) is None
+    own = lv.analyze("llama-2-7b", "m2-ultra", batch_size=1, input_len=64, output_len=4).analysis
+    assert energy_of(own, shares_of(own.system.chip)) is None
 
 
 def test_borrowed_shares_say_so() -> None:

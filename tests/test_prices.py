@@ -11,7 +11,8 @@ import pytest
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
-from llmviewer.planning.prices import FOLDER, KINDS, Price, all_prices, parse_owned, price_list
+from llmviewer.hardware.prices import FOLDER, KINDS, Price, all_prices
+from llmviewer.planning.prices import parse_owned, price_list
 
 READ = date(2026, 9, 25)
 OWNED = "capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3"

@@ -190,11 +190,6 @@ class Analysis:
         return self.ttft_s + self.generation_s
 
     @property
-    def output_tokens_per_s(self) -> Array:
-        """Output tokens of the whole batch per second of end-to-end latency."""
-        return np.asarray(self.request.batch_size * self.request.output_len / self.e2e_s)
-
-    @property
     def prefill_mfu(self) -> Array:
         """Causal matmul FLOPs over time x dense peak, each dtype at its own peak; never above 1."""
         rate = self.system.chip.matrix_rate
@@ -202,12 +197,21 @@ class Analysis:
         return np.asarray(at_peak_s / self.own_prefill_s)
 
     @property
+    def decode_mfu(self) -> Array:
+        """Causal matmul FLOPs of the real decode steps over time x dense peak, as of prefill; NaN without any step."""
+        return self._share_of_decode(lambda one: one.passes.at_peak_s(one.chip_per_pass()))
+
+    @property
     def decode_mbu(self) -> Array:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
-        read = self.per_round(lambda one: one.schedule.decode_sum(one.passes.read_bytes))
+        return self._share_of_decode(lambda one: one.passes.read_bytes, self.system.chip.bandwidth_bytes_per_s)
+
+    def _share_of_decode(self, per_pass: Callable[[Analysis], Count], rate: Count = 1.0) -> Array:
+        """What the real decode steps of all micro-batches do over their time x rate; NaN without any step."""
+        done = self.per_round(lambda one: one.schedule.decode_sum(per_pass(one)))
         repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
         time_s = np.where((self.schedule.tokens > 0) & (self.decode_s > 0.0), self.decode_s, np.nan)
-        return np.asarray(read * repeats / (time_s * self.system.chip.bandwidth_bytes_per_s))
+        return np.asarray(done * repeats / (time_s * rate))
 
     @property
     def calibration(self) -> Calibrated | None:
@@ -233,8 +237,7 @@ class Analysis:
             operator = row.operator
             if present(operator.matmul_flops):
                 name = self.system.chip.compute_dtype(operator.compute)
-                useful = operator.matmul_flops - operator.masked_flops
-                counts.setdefault(name, []).append(useful * float(row.block.repeats))
+                counts.setdefault(name, []).append(operator.useful_flops * float(row.block.repeats))
         return {name: self.schedule.prefill(total(listed)) for name, listed in counts.items()}
 
 

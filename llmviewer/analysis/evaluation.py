@@ -135,6 +135,16 @@ class Evaluation:
         """Weights and cache read from device memory [byte]."""
         return self.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
 
+    def at_peak_s(self, chip: Chip) -> Count:
+        """Time of the products of attended pairs at the dense peak of their dtypes [s].  chip: with a rate per pass."""
+        return self.sum(
+            lambda row: (
+                row.operator.useful_flops / chip.matrix_rate(row.operator.compute)
+                if present(row.operator.matmul_flops)
+                else 0.0
+            )
+        )
+
 
 def _less_overlap(serial: Count, layers: tuple[LayerWithCopies, ...]) -> Count:
     """Serial time of kernels and copies less their overlap [s]."""

@@ -15,6 +15,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.ir import Graph
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import PASS_COLUMNS, Group, Step
+from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.serving.schedule import Schedule
@@ -34,8 +35,8 @@ class PassTimes:
     through all pipeline stages.  busiest_s, last_s: its time on the slowest and on the last stage.  fill_s: per point,
     time of one token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as
     scheduled.
-    later_read_bytes: weights and cache read per pass where there are several pieces; None where `evaluation` holds all
-    passes.
+    later_read_bytes, later_at_peak_s: weights and cache read, and time of the products at the peak, per pass, where
+    there are several pieces; None where `evaluation` holds all passes.
     """
 
     schedule: Schedule
@@ -46,6 +47,7 @@ class PassTimes:
     last_s: Count
     fill_s: Count | None = None
     later_read_bytes: Count | None = None
+    later_at_peak_s: Count | None = None
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -62,6 +64,10 @@ class PassTimes:
         """Weights and cache that each pass reads from device memory [byte]."""
         return self.evaluation.read_bytes if self.later_read_bytes is None else self.later_read_bytes
 
+    def at_peak_s(self, chip: Chip) -> Count:
+        """Time of the products of each pass at the dense peak [s].  chip: with the figures of each pass."""
+        return self.evaluation.at_peak_s(chip) if self.later_at_peak_s is None else self.later_at_peak_s
+
     @property
     def is_whole(self) -> bool:
         """Whether `evaluation` holds all passes of the schedule."""
@@ -74,13 +80,13 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
     evaluated = cache(partial(evaluate, model, system_per_pass(system, plan, piece), step))
-    recorded, read = None, None
+    recorded, read, at_peak_s = None, None, None
     if later:
-        pieces = [_of_each_pass(step, evaluated())]
-        pieces += (
-            _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
-        )
-        time_s, busiest_s, last_s, read = np.concatenate(pieces, axis=1)
+        pieces = [_of_each_pass(step, evaluated(), system_per_pass(system, plan, piece).chip)]
+        for piece, step in later:
+            here = system_per_pass(system, plan, piece)
+            pieces.append(_of_each_pass(step, evaluate(model, here, step), here.chip))
+        time_s, busiest_s, last_s, read, at_peak_s = np.concatenate(pieces, axis=1)
     else:
         recorded = _recorded_passing_s(model, system, step, evaluated)
         time_s, busiest_s, last_s = recorded or evaluated().passing_s
@@ -93,6 +99,7 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         last_s=last_s,
         fill_s=_fill_s(model, system, plan),
         later_read_bytes=read,
+        later_at_peak_s=at_peak_s,
     )
 
 
@@ -145,12 +152,13 @@ def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
     return plan.prefill_max(time_s - busiest_s)
 
 
-def _of_each_pass(step: Step, priced: Evaluation) -> Array:
-    """Time, time of the slowest and the last pipeline stage and bytes read, one column per pass of a piece.
+def _of_each_pass(step: Step, priced: Evaluation, chip: Chip) -> Array:
+    """Time, that of the slowest and the last pipeline stage, bytes read and time at the peak, a column per pass.
 
     A draft without a cache has the same figures in all passes, so scalars are broadcast.
     """
-    return np.stack(np.broadcast_arrays(*priced.passing_s, priced.read_bytes, step.tokens)[:4])
+    figures = (*priced.passing_s, priced.read_bytes, priced.at_peak_s(chip))
+    return np.stack(np.broadcast_arrays(*figures, step.tokens)[:-1])
 
 
 def rounds_of_microbatches(target: PassTimes, drafts: Sequence[tuple[Draft, PassTimes]], in_flight: Count) -> Count:

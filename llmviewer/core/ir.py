@@ -134,6 +134,11 @@ class Operator:
         """Total work: matmul + vector + recurrence + convolution [FLOP]."""
         return total((self.matmul_flops, self.vector_flops, self.recurrence_flops, self.conv_flops))
 
+    @property
+    def useful_flops(self) -> Count:
+        """Matmul FLOPs of pairs that the mask keeps."""
+        return self.matmul_flops - self.masked_flops
+
     def reading(self, names: Mapping[str, str]) -> Operator:
         """A copy that reads tensors under new names.  names: old name -> new name."""
         if not any(a.tensor.name in names for a in self.reads):

@@ -114,6 +114,11 @@ def figure_name(name: str) -> str:
     raise unknown("figure of a chip", name, (*SCALARS, *TIMES, "peak.DTYPE", "vector.DTYPE", "links.NAME"))
 
 
+def is_hypothetical(chip: Chip) -> bool:
+    """Whether figures of a chip are set, so that nobody sells it."""
+    return any(figure.source == SOURCE for figure in chip.figures.values())
+
+
 def unit_of(name: str) -> str:
     """The unit of a figure: B/s, B, FLOP/s, OP/s, W, or "" for a plain number."""
     return SCALARS[name][1] if name in SCALARS else UNITS[name.partition(".")[0]]

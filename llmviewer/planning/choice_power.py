@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmviewer import api
+from llmviewer.analysis.power import board_watts, energy_of, shares_of
 from llmviewer.api.configuration import configuration
 from llmviewer.planning.options import Question
-from llmviewer.planning.power import request_power
-from llmviewer.planning.power_shares import board_watts, shares_of
 from llmviewer.planning.screen import Candidate
 from llmviewer.planning.verification import Answer
 from llmviewer.simulation.call import BATCHING, ENGINE
@@ -55,8 +54,9 @@ def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
     words = {"engine": ENGINE, "batching": BATCHING, **part.words}
     one = configuration(asked.model, part.screened.hardware, **words)
     lengths = (max(round(size), 1) for size in (asked.workload.input_len, asked.workload.output_len))
-    energy = request_power(one.answer(api.request(max(round(answer.running) * part.screened.ranks, 1), *lengths)))
     shares = shares_of(one.system.chip)
+    answered = one.answer(api.request(max(round(answer.running) * part.screened.ranks, 1), *lengths))
+    energy = energy_of(answered.analysis, shares)
     if energy is None or shares is None:
         return None
     idle_w = shares.idle * float(np.max(board_watts(one.system.chip)[0]))

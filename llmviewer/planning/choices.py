@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmviewer.analysis.power import carbon_g
 from llmviewer.planning.chance import chance_of
 from llmviewer.planning.choice_power import Part, watts_of
 from llmviewer.planning.options import Question
 from llmviewer.planning.pools import Pair, of_answers, of_prompts
-from llmviewer.planning.power import carbon_g
 from llmviewer.planning.screen import Candidate, Order, capacity
 from llmviewer.planning.space import has_few_bits
 from llmviewer.planning.verification import Answer

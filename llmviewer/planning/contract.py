@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.core import arguments, data, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.language.quantity import unit_of
 from llmviewer.planning import contract_values as values
 from llmviewer.planning.contract_condition import Condition, condition
 from llmviewer.planning.contract_subject import Subject, subject
-from llmviewer.planning.contract_units import SI, Unit, checked
+from llmviewer.planning.contract_units import Unit, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,13 +62,14 @@ class Checked:
 
     def to_dict(self) -> dict[str, Any]:
         """The line as an object of the JSON schema."""
+        unit = unit_of(self.condition.metric)
         return {
             "line": self.number,
             "configuration": self.configuration,
             "condition": self.condition.text,
             "value": self.value,
             "limit": self.condition.limit,
-            "unit": SI[self.unit.kind],
+            "unit": "" if unit.kind == "number" else unit.symbol,
             "holds": self.holds,
             "difference": self.difference,
             "tolerance": self.condition.tolerance,

@@ -1,4 +1,4 @@
-"""Units of contracts: amounts such as `12 ms` or `128 KiB`, and the kind of quantity of a metric by its name."""
+"""Units of contracts: amounts such as `12 ms` or `128 KiB`, of the kind of quantity that a metric is."""
 
 from __future__ import annotations
 
@@ -8,30 +8,8 @@ from dataclasses import dataclass
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.core.parsing import UNITS_OF_TIME
+from llmviewer.language.quantity import unit_of
 
-#: Kind of quantity -> its SI unit, in which values and limits are kept.
-SI = {
-    "time": "s",
-    "bytes": "B",
-    "bandwidth": "B/s",
-    "work": "FLOP",
-    "compute rate": "FLOP/s",
-    "token rate": "tokens/s",
-    "request rate": "requests/s",
-    "number": "",
-}
-#: End of a name -> its kind of quantity; longer ends first.  A name may go on with `_per_user`, `_per_token` ...
-ENDS = (
-    ("flops_per_byte", "number"),
-    ("bytes_per_s", "bandwidth"),
-    ("flops_per_s", "compute rate"),
-    ("tokens_per_s", "token rate"),
-    ("requests_per_s", "request rate"),
-    ("request_rate", "request rate"),
-    ("bytes", "bytes"),
-    ("flops", "work"),
-    ("s", "time"),
-)
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BYTES = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()} | {
     "KB": 1e3,
@@ -68,15 +46,6 @@ UNITS: dict[str, Unit] = {
 _AMOUNT = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9.]\S*)?", re.ASCII)
 
 
-def kind_of(metric: str) -> str:
-    """The kind of quantity that a metric's dotted name says it is."""
-    for part in metric.split("."):
-        for end, kind in ENDS:
-            if re.search(rf"(?:^|_){end}(?:_per_\w+)?$", part):
-                return kind
-    return "number"
-
-
 def amount(text: str, metric: str) -> tuple[float, Unit]:
     """The value in SI units and the unit of `12 ms`; without one it is in SI units.  Raises UserError.
 
@@ -88,18 +57,18 @@ def amount(text: str, metric: str) -> tuple[float, Unit]:
         raise UserError(f"the limit is {quoted(text.strip())}; allowed: a number and its unit, such as 12 ms")
     name = found[2] or ""
     if name and name not in UNITS:
-        raise unknown("unit", name, UNITS, hint=f"{printable(metric)} may be in {_of_kind(kind_of(metric))}")
+        raise unknown("unit", name, UNITS, hint=f"{printable(metric)} may be in {_of_kind(unit_of(metric).kind)}")
     unit = UNITS.get(name, Unit(name="", factor=1.0, kind=""))
     return value * unit.factor, unit
 
 
 def checked(unit: Unit, metric: str) -> Unit:
     """The unit, if a metric may have it; a missing one is that of SI.  Raises UserError with the units allowed."""
-    kind = kind_of(metric)
+    kind = unit_of(metric).kind
     if unit.kind == kind:
         return unit
     if not unit.kind:
-        return Unit(name=SI[kind], factor=1.0, kind=kind)
+        return Unit(name=unit_of(metric).symbol, factor=1.0, kind=kind)
     raise UserError(f"{printable(metric)} is not in {unit.name}; allowed: {_of_kind(kind)}, or a number alone")
 
 

@@ -21,10 +21,11 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import TO_HOST, Chip
 from llmviewer.hardware.hypothetical import TIMES, figure_of, with_figure
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.timing.calibrated import Calibrated
 
 SCHEMA = "llmviewer.elasticity/1"
-METRICS = ("ttft_s", "tpot_s", "e2e_s")
+METRICS = tuple(LATENCIES)
 #: Relative change of a resource on either side.
 CHANGE = 1e-4
 HOST = "host"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.space import Structure
 from llmviewer.planning.steady_state import Curves, steady
 from llmviewer.planning.workload import Workload
@@ -44,7 +45,7 @@ def first_gate(structure: Structure, curves: Curves, workload: Workload) -> Gate
     for limit in workload.limits:
         least = float(np.min(getattr(found, limit.metric)))
         if least > limit.seconds:
-            name = limit.metric.removesuffix("_s").upper()
+            name = LATENCIES[limit.metric].label
             text = f"{name} {told(least)} for a single request{_layout(structure)}"
             return Gate(constraint=limit.metric, margin=least - limit.seconds, unit="s", text=text)
     return None

@@ -12,7 +12,8 @@ from llmviewer.api.build import OF_ENGINE, chip_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
-from llmviewer.planning.prices import KINDS, PriceList, price_list
+from llmviewer.hardware.prices import KINDS, RENTED
+from llmviewer.planning.prices import PriceList, price_list
 from llmviewer.planning.screen import Bounds
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
@@ -55,7 +56,7 @@ SIZE: Mapping[str, LoadOption] = {
     "max_usd_per_hour": _number("Most dollars per hour."),
     "max_gpus": LoadOption(kind=LoadKind.WHOLE, help="Most devices."),
     "objective": _text(f"The least of: {', '.join(OBJECTIVES)}.", "usd"),
-    "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", "rented"),
+    "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", RENTED),
     "owned": _text("Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
     "confidence": _number("Least probability that all limits hold; 0: the prediction alone has to hold.", 0.9),
     "spare": LoadOption(kind=LoadKind.WHOLE, help="Replicas beyond those needed (N + 1: 1).", default=0),

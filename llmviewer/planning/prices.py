@@ -1,54 +1,24 @@
-"""Prices of chips: $ for one GPU for one hour, from hardware_specs/prices/, from the user, or of owned hardware."""
+"""Prices that a sizing compares: of hardware_specs/prices/, from the user, or of owned hardware."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
 from types import MappingProxyType
-from typing import Any
 
-from llmviewer.core import data
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.prices import KINDS, RENTED, Price, least_prices
 from llmviewer.techniques.technique import Parameter, parse_numbers
 
-#: Kind of price -> what it is.
-KINDS: dict[str, str] = {
-    "rented": "what a customer pays for an hour, on demand or bound for years",
-    "spot": "what a customer pays for an hour that may be taken away",
-    "hyperscaler": "what an hour costs a cloud with its own data centres",
-    "neocloud": "what an hour costs a cloud that rents its data centres",
-    "owned": "what an hour costs you, computed from --owned",
-}
-FOLDER = "hardware_specs/prices"
-KEYS = ("chip", "usd_per_gpu_hour", "kind", "term", "provider", "product", "region", "date", "source")
-REQUIRED = ("chip", "usd_per_gpu_hour", "kind", "term", "date", "source")
 HOURS_PER_YEAR = 8766.0
 #: Days after which a price is said to be old.
 MAX_AGE_DAYS = 180
 MAX_USD_PER_HOUR = 1e6
 GIVEN = "given by the user"
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """$ for one chip for one hour.  date: day on which it was read (ISO), None for the user's own prices."""
-
-    chip: str
-    usd_per_hour: float
-    kind: str
-    term: str
-    region: str | None
-    date: str | None
-    source: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The price as results print it."""
-        return {"usd_per_hour": self.usd_per_hour, "date": self.date, "source": self.source}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +116,7 @@ class PriceList:
 
 
 def price_list(
-    kind: str = "rented",
+    kind: str = RENTED,
     given: Iterable[str] = (),
     owned: Owned | str | None = None,
     chips: Mapping[str, Chip] = MappingProxyType({}),
@@ -168,7 +138,7 @@ def price_list(
         theirs[chip] = price
     if kind == "owned" and owned is None and not theirs:
         raise UserError("--price-kind owned needs --owned capex=...,years=...,utilization=...,usd_per_kwh=...,pue=...")
-    return PriceList(kind, _least(kind), theirs, parse_owned(owned) if isinstance(owned, str) else owned, chips)
+    return PriceList(kind, least_prices(kind), theirs, parse_owned(owned) if isinstance(owned, str) else owned, chips)
 
 
 def _given(text: str, chips: Mapping[str, Chip]) -> tuple[str, Price]:
@@ -180,31 +150,3 @@ def _given(text: str, chips: Mapping[str, Chip]) -> tuple[str, Price]:
     name = name.strip()
     chip = name if name in chips else specs.load(name).name
     return chip, Price(chip, float(usd), "given", GIVEN, None, None, GIVEN)
-
-
-@cache
-def _least(kind: str) -> Mapping[str, Price]:
-    """The least price of a kind by chip; the first row in the order of files wins a tie."""
-    best: dict[str, Price] = {}
-    for price in all_prices():
-        if price.kind == kind and (price.chip not in best or price.usd_per_hour < best[price.chip].usd_per_hour):
-            best[price.chip] = price
-    return best
-
-
-@cache
-def all_prices() -> tuple[Price, ...]:
-    """Every row of hardware_specs/prices/, in the order of files and rows."""
-    return tuple(price for stem in data.stems(FOLDER) for price in _rows(stem))
-
-
-def _rows(stem: str) -> Iterable[Price]:
-    spec = data.read_yaml(data.folder(FOLDER) / f"{stem}.yaml")
-    data.check_keys(spec, (*KEYS, "rows"), ("rows",), stem)
-    shared = {key: value for key, value in spec.items() if key != "rows"}
-    for row in spec["rows"]:
-        merged = {**shared, **row}
-        data.check_keys(merged, KEYS, REQUIRED, stem)
-        usd, region = float(merged["usd_per_gpu_hour"]), merged.get("region")
-        chip, kind, term, read, source = (str(merged[key]) for key in ("chip", "kind", "term", "date", "source"))
-        yield Price(chip, usd, kind, term, region, read, source)

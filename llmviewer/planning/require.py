@@ -25,11 +25,10 @@ from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, setti
 from llmviewer.planning.least_capacity import CAPACITY, least_capacity
 from llmviewer.planning.least_figures import Search, Solution
 from llmviewer.result.result import Result
+from llmviewer.simulation.limits import METRICS
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
 
 SCHEMA = "llmviewer.require/1"
-#: Metric -> its name in sentences.
-METRIC_NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 #: Figures that may vary, as they are told.
 VARIED = ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE", "special", "links.NAME")
 #: Figures that may vary at once.
@@ -151,7 +150,7 @@ def require(
     of `analyze`.  Raises UserError.
     """
     output_len = arguments.whole_number("output_len", output_len)
-    metric, target = _target({name: options.pop(name, None) for name in (*TARGETS, "tokens_per_s")}, output_len)
+    metric, target = _target({name: options.pop(name, None) for name in (*METRICS, "tokens_per_s")}, output_len)
     names = _varied(vary)
     chosen = configuration(model, hardware, **options)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
@@ -222,10 +221,6 @@ def _bound(question: Search, options: Mapping[str, Any], rates: Sequence[str]) -
     return found if ideal.lowest(rates[0]) < found < np.inf else None
 
 
-#: Option -> metric that it limits.
-TARGETS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
-
-
 def _target(given: Mapping[str, Any], output_len: int) -> tuple[str, float]:
     """Metric and target [s] of the one option that is given."""
     named = {name: value for name, value in given.items() if value is not None}
@@ -236,7 +231,7 @@ def _target(given: Mapping[str, Any], output_len: int) -> tuple[str, float]:
         )
     ((name, value),) = named.items()
     if name != "tokens_per_s":
-        metric, target = TARGETS[name], duration(name, value)
+        metric, target = METRICS[name], duration(name, value)
     else:
         try:
             metric, target = "tpot_s", 1.0 / float(value)

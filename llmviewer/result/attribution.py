@@ -8,8 +8,9 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import unknown
+from llmviewer.language.quantity import LATENCIES
 
-ATTRIBUTED_METRICS = ("ttft_s", "tpot_s", "e2e_s")
+ATTRIBUTED_METRICS = tuple(LATENCIES)
 #: The difference between the metric and the terms of the model's own passes: queueing, draft models, pipeline overlap.
 REMAINDER = "waiting, drafts, overlap"
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.hardware import hypothetical
+from llmviewer.language.quantity import MEMORY, METRICS
 
 if TYPE_CHECKING:
     from llmviewer.analysis.analysis import Analysis
     from llmviewer.analysis.memory import Memory
     from llmviewer.core.counts import Array, Count
     from llmviewer.hardware.chip import Chip
+    from llmviewer.result.figures import Figures
 
-#: Memory fields and metrics of Analysis that every view shows.
-MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
-RESULT_METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
 #: Prefix of the columns of figures that are set.
 SET = "set."
 #: Keys of an interval: level [%] -> lower and upper bound [s].
@@ -26,11 +25,12 @@ INTERVAL_LEVELS = {"80", "95"}
 PARALLEL_SIZES = {f"{name}_parallel_size": name for name in ("tensor", "data", "expert", "context", "pipeline")}
 
 
-def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict[str, Any]:
-    """Column name -> array over points.  efficiency, techniques: as given by the user.
+def columns(figures: Figures, efficiency: str, techniques: Mapping[str, str]) -> dict[str, Any]:
+    """Column name -> array over points.  figures: of the analysis.  efficiency, techniques: as given by the user.
 
     Texts are the same at all points; their arrays hold one element (strides of zero), which `constant` returns.
     """
+    a = figures.analysis
     point = np.ones(a.schedule.points)
     texts = {
         "model": a.model.name,
@@ -49,11 +49,8 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
         "output_len": (a.request.output_len * point).astype(int),
         "devices": (a.system.parallelism.devices * point).astype(int),
     }
-    found |= {name: np.asarray(getattr(a, name)) * point for name in RESULT_METRICS}
+    found |= {name: figures[name] for name in METRICS}
     found |= {name: values * point for name, values in _round_columns(a).items()}
-    rate = found["output_tokens_per_s"]
-    found["output_tokens_per_s_per_user"] = rate / found["batch_size"]
-    found["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
     found |= {f"{SET}{name}": value * point for name, value in hypothetical.numbers(a.system.chip, techniques).items()}
     return found | _interval_columns(a) | _stage_columns(a) | memory_columns(a.memory, a.system.chip, point)
 
@@ -158,7 +155,7 @@ def _stage_columns(a: Analysis) -> dict[str, Any]:
 def memory_columns(memory: Memory, chip: Chip, point: Array) -> dict[str, Any]:
     """Memory use, capacity and bandwidth, by column name.  point: ones, one per point."""
     return {
-        **{name: getattr(memory, name) * point for name in (*MEMORY_PARTS, "capacity_bytes", "budget_bytes")},
+        **{name: getattr(memory, name) * point for name in (*MEMORY, "capacity_bytes", "budget_bytes")},
         "bandwidth_bytes_per_s": chip.bandwidth_bytes_per_s * point,
         "fits": (memory.fits * point).astype(bool),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.language.quantity import METRICS, Quantity
 from llmviewer.result.columns import flat
 from llmviewer.result.result import Result
 from llmviewer.techniques.registry import TECHNIQUES
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.comparison/1"
-#: Metrics with a ratio to the first configuration.
-COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
-#: Compared metric -> the time whose interval decides whether two values differ.
-DECIDING = {**{name: name for name in COMPARED}, "output_tokens_per_s": "e2e_s"}
 #: Techniques that tables always name, even at their defaults.
 ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
 #: Columns with the value of a technique's option.
@@ -75,8 +72,10 @@ class Comparison:
                 "dtype": answer["model"]["dtype"],
                 "techniques": {name: result.techniques[name] for name in self.techniques},
                 **result.techniques,
-                "ratio_to_first": {name: _ratio(answer["metrics"][name], first[name]) for name in COMPARED},
-                "separable_from_first": {name: _separable(answer["metrics"], first, name) for name in COMPARED},
+                "ratio_to_first": {name: _ratio(answer["metrics"], first, one) for name, one in METRICS.items()},
+                "separable_from_first": {
+                    name: _separable(answer["metrics"], first, one) for name, one in METRICS.items()
+                },
                 **answer,
             }
             for result, answer in zip(self.results, answers, strict=True)
@@ -98,21 +97,23 @@ def shown_when_shared(name: str, text: str) -> bool:
     return bool(text) and (name not in TECHNIQUES or name in ALWAYS_SHOWN or text != TECHNIQUES[name].default)
 
 
-def _ratio(value: float | None, first: float | None) -> float | None:
-    """value / first; None if either is missing."""
-    return None if value is None or first is None else value / first
+def _ratio(one: dict[str, Any], first: dict[str, Any], metric: Quantity) -> float | None:
+    """A metric over that of the first; None if either is missing, or the first is 0."""
+    values = metric.of(one), metric.of(first)
+    return None if values[0] is None or not values[1] else values[0] / values[1]
 
 
-def _separable(one: dict[str, Any], first: dict[str, Any], metric: str) -> bool | None:
+def _separable(one: dict[str, Any], first: dict[str, Any], metric: Quantity) -> bool | None:
     """Whether the 80 % intervals of two values have no common point; without intervals, whether the values differ.
 
     None if either value is missing.
     """
-    if one[metric] is None or first[metric] is None:
+    values = metric.of(one), metric.of(first)
+    if None in values:
         return None
-    known = [metrics["intervals"].get(DECIDING[metric]) for metrics in (one, first)]
+    known = [metrics["intervals"].get(metric.interval) for metrics in (one, first)]
     if None in known:
-        return bool(one[metric] != first[metric])
+        return bool(values[0] != values[1])
     (low, high), (first_low, first_high) = (levels["80"] for levels in known)
     return bool(high < first_low or low > first_high)
 
@@ -131,7 +132,8 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "drafted_tokens": 0 if round_ is None else round_.get("drafted_tokens", round_["new_tokens"] - 1),
         "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
         **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", *LIMIT_COLUMNS)},
-        **{name: value for name, value in configuration["metrics"].items() if value != {}},
+        **{name: one.of(configuration["metrics"]) for name, one in METRICS.items()},
+        **({"intervals": intervals} if (intervals := configuration["metrics"]["intervals"]) else {}),
         **{f"{name}_ideal_time_s": stage["ideal_time_s"] for name, stage in stages.items()},
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
         **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},

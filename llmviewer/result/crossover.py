@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.language.quantity import LATENCIES, STEPS
 from llmviewer.result.sweep import Candidate, Grid
 from llmviewer.techniques.registry import TECHNIQUES
 
@@ -18,20 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.crossover/1"
-#: Metric -> its value per point; less is better.
-CROSSOVER_METRICS: dict[str, Callable[[Analysis], Array]] = {
-    "decode_time_s": lambda a: a.token_s,
-    "ttft_s": lambda a: a.ttft_s,
-    "tpot_s": lambda a: a.tpot_s,
-    "e2e_s": lambda a: a.e2e_s,
-    "device_time_s": lambda a: a.token_s * a.system.parallelism.devices,
-}
-#: Metric -> the time whose prediction interval, in proportion, is that of the metric.
-INTERVAL_OF = {
-    "ttft_s": "ttft_s",
-    "e2e_s": "e2e_s",
-    **dict.fromkeys(("decode_time_s", "tpot_s", "device_time_s"), "tpot_s"),
-}
+#: Metrics that a map minimizes: latencies of a request, and times of a decode step per token.
+CROSSOVER_METRICS = LATENCIES | STEPS
 #: Metrics of whole answers; the others are of prefill, or of one token of the decode step shown.
 ANSWER_METRICS = ("tpot_s", "e2e_s")
 #: Option values that need the option's name beside them where several options differ.
@@ -215,9 +204,16 @@ def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> Array:
     pieces = []
     for request in grid.chunks(max_points=configuration.most_points):
         analysis = configuration.answer(request).analysis
-        values = CROSSOVER_METRICS[metric](analysis) * _ratios(analysis, INTERVAL_OF[metric])
+        values = _values(metric, analysis) * _ratios(analysis, CROSSOVER_METRICS[metric].interval)
         pieces.append(np.where(analysis.memory.fits, values, np.inf))
     return np.concatenate(pieces, axis=1)
+
+
+def _values(metric: str, analysis: Analysis) -> Array:
+    """A metric of every point; less is better."""
+    if metric in LATENCIES:
+        return np.asarray(getattr(analysis, metric))
+    return np.asarray(analysis.token_s * (1 if metric == "decode_time_s" else analysis.system.parallelism.devices))
 
 
 def _ratios(analysis: Analysis, metric: str) -> Array:

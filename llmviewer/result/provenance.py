@@ -13,7 +13,7 @@ from llmviewer.core.ir import Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
-from llmviewer.hardware.hypothetical import SOURCE as SET
+from llmviewer.hardware.hypothetical import is_hypothetical
 from llmviewer.result import basis
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
@@ -115,8 +115,7 @@ def _launches(analysis: Analysis) -> list[str]:
 
 def _hypothetical(analysis: Analysis, chip: Chip) -> list[str]:
     """Assumption about the kernels of a chip with other figures than the real one."""
-    changed = any(figure.source == SET for figure in chip.figures.values())
-    return [HYPOTHETICAL_NOTE] if changed and analysis.calibration is not None else []
+    return [HYPOTHETICAL_NOTE] if is_hypothetical(chip) and analysis.calibration is not None else []
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:

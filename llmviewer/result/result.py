@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,9 +14,11 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.engine_limits import at_start
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.language.quantity import MEMORY, METRICS, nested
 from llmviewer.result import describe, provenance, stages
-from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
+from llmviewer.result.columns import columns
 from llmviewer.result.describe import number
+from llmviewer.result.figures import Figures
 from llmviewer.result.fusion_report import fusion_outcomes
 from llmviewer.result.memory_items import memory_items
 from llmviewer.result.stages import request_at, system_at, value_at
@@ -27,11 +30,11 @@ SCHEMA = "llmviewer.analysis/1"
 STAGES = ("prefill", "decode")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: figures are kept
 class Result:
     """Result of an analysis at one or many points, with provenance.
 
-    Metrics are attributes: ttft_s, tpot_s, e2e_s, output_tokens_per_s, prefill_mfu, decode_mbu.
+    Metrics are attributes by their names: ttft_s, tpot_s, e2e_s, output_tokens_per_s, decode_mbu ...
     to_dict(i): the analysis object of one point.  to_frame(): a row per point.
     """
 
@@ -94,8 +97,21 @@ class Result:
         """Weight and KV-cache bytes of a decode step over its time x bandwidth."""
         return self._metric("decode_mbu")
 
+    if not TYPE_CHECKING:  # a checker would take any misspelt name for a metric
+
+        def __getattr__(self, name: str) -> float | Array:
+            """Any other metric, as `llmviewer.language.quantity.METRICS` declares it."""
+            if name in METRICS:
+                return self._metric(name)
+            raise AttributeError(f"a Result has no attribute {name!r}; metrics: {', '.join(METRICS)}")
+
+    @cached_property
+    def figures(self) -> Figures:
+        """Metrics by name, arrays over points, each computed when it is first read."""
+        return Figures(self.analysis)
+
     def _metric(self, name: str) -> float | Array:
-        values = np.asarray(getattr(self.analysis, name)) * np.ones(len(self))
+        values = self.figures[name]
         return float(values[0]) if len(self) == 1 else values
 
     def _check(self, point: int) -> None:
@@ -205,7 +221,7 @@ class Result:
 
     def columns(self) -> dict[str, Any]:
         """Column name -> array over points."""
-        return columns(self.analysis, self.efficiency, self.techniques)
+        return columns(self.figures, self.efficiency, self.techniques)
 
     def _workload(self, point: int) -> dict[str, Any]:
         request = self.analysis.request
@@ -254,7 +270,7 @@ class Result:
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
-                for name in (*MEMORY_PARTS, "capacity_bytes", "budget_bytes")
+                for name in (*MEMORY, "capacity_bytes", "budget_bytes")
             },
             "kv_cache_used_bytes": number(value_at(memory.kv_cache_used_bytes, point)),
             "kv_cache_waste_bytes": number(value_at(memory.kv_cache_waste_bytes, point)),
@@ -280,18 +296,10 @@ class Result:
     def metrics(self, point: int = 0) -> dict[str, Any]:
         """The metrics object of one point."""
         self._check(point)
-        values = {name: number(value_at(getattr(self.analysis, name), point)) for name in RESULT_METRICS}
-        rate = float(value_at(self.analysis.output_tokens_per_s, point))
-        batch = float(value_at(self.analysis.request.batch_size, point))
-        ordered = {}
-        for name, value in values.items():
-            ordered[name] = value
-            if name == "output_tokens_per_s":
-                ordered["output_tokens_per_s_per_user"] = number(rate / batch)
-                ordered["output_tokens_per_s_per_device"] = number(rate / self.analysis.system.parallelism.devices)
-        return {**ordered, "intervals": self._intervals(point)}
+        values = {name: number(value_at(self.figures[name], point)) for name in METRICS}
+        return {**nested(values), "intervals": self.intervals(point)}
 
-    def _intervals(self, point: int) -> dict[str, Any]:
+    def intervals(self, point: int = 0) -> dict[str, Any]:
         """80 and 95 % intervals of the times of a request; empty for ideal times, which are lower bounds."""
         if self.analysis.calibration is None:
             return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.language.quantity import MEMORY, METRICS, unit_of
 from llmviewer.planning.run_metrics import RUN_METRICS
 
 if TYPE_CHECKING:
@@ -15,17 +16,8 @@ if TYPE_CHECKING:
     from llmviewer.result.explanation.explain import Explanation
     from llmviewer.result.result import Result
 
-#: Metrics that an assistant reads, with their units.
-METRICS: Mapping[str, str] = {
-    "ttft_s": "s",
-    "tpot_s": "s",
-    "e2e_s": "s",
-    "output_tokens_per_s": "tokens/s",
-    "output_tokens_per_s_per_user": "tokens/s",
-    "prefill_mfu": "share of the peak",
-    "decode_mbu": "share of the bandwidth",
-}
-MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes", "budget_bytes")
+#: Memory that an assistant reads.
+MEMORY_KEYS = (*MEMORY, "budget_bytes")
 #: Level of the intervals [%].
 LEVEL = "80"
 #: Levels of a tree, parts of a sum, rows of a table, and sources that are shown.
@@ -48,7 +40,7 @@ def analysis(run: Result) -> dict[str, Any]:
         "workload": answer["workload"],
         "fits": run.fits,
         "metrics": _metrics(run, answer["metrics"]),
-        "memory": {name: answer["memory"][name] for name in MEMORY if name in answer["memory"]},
+        "memory": {name: answer["memory"][name] for name in MEMORY_KEYS if name in answer["memory"]},
         "bound": {name: stage["bound"] for name, stage in answer["stages"].items()},
         "basis": basis(answer),
         "sources": sources(run),
@@ -59,15 +51,15 @@ def analysis(run: Result) -> dict[str, Any]:
 def _metrics(run: Result, found: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics with their intervals: of rates and shares those of the times that they are divided by, inverted."""
     return {
-        name: {"value": found[name], "unit": unit, "interval80": _interval(run, name)}
-        for name, unit in METRICS.items()
-        if found.get(name) is not None
+        name: {"value": one.of(found), "unit": one.unit.symbol, "interval80": _interval(run, name)}
+        for name, one in METRICS.items()
+        if one.of(found) is not None and not one.adds_nothing(found)
     }
 
 
 def _interval(run: Result, name: str) -> list[float] | None:
     """Bounds of the 80 % interval of a metric, a stage's time or an operator's time; None where it is not known."""
-    known = run.metrics()["intervals"].get(name)
+    known = run.intervals().get(name)
     if known:
         return list(known[LEVEL])
     if name in RUN_METRICS:
@@ -203,7 +195,7 @@ def difference(found: Why) -> dict[str, Any]:
     a, b = found.results
     return {
         **{name: value for name, value in answer.items() if name not in left_out},
-        "unit": METRICS.get(answer["metric"], "bytes" if answer["metric"].endswith("bytes") else ""),
+        "unit": unit_of(answer["metric"]).symbol,
         "operators": operators,
         "basis": {"a": basis_of(a), "b": basis_of(b)},
         "sources": sources(a, b),

@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
+from llmviewer.language.quantity import SERVED
 from llmviewer.result import interval
 from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
@@ -29,7 +30,7 @@ from llmviewer.techniques.options import OPTIONS
 #: Options of a server that differ from those of an analysis unless the user sets them.
 ENGINE, BATCHING = "vllm", "continuous"
 #: Metric of a simulation -> metric of an analysis whose interval it has.
-CALIBRATED = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "itl_s": "tpot_s", "e2e_s": "e2e_s", "queue_s": "ttft_s"}
+CALIBRATED = {name: one.interval for name, one in SERVED.items()}
 
 
 def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
+from llmviewer.language.quantity import LATENCIES
 
 #: Statistics of a latency that a limit may hold, with their quantile; the mean has none.
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", *QUANTILES)
 #: Option -> latency that it limits.
-METRICS: Mapping[str, str] = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
+METRICS: Mapping[str, str] = {name.removesuffix("_s"): name for name in LATENCIES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

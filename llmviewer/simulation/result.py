@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.language.quantity import SERVED
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.intervals import around, of_replications, scaled
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "llmviewer.simulation/1"
 #: Metrics of the result with percentiles; time between tokens is weighted by tokens, the others are of requests.
-METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
+METRICS = tuple(SERVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any
 
 import numpy as np
 
+from llmviewer.language import quantity
+from llmviewer.language.quantity import QUANTITIES, Unit
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import bands
 from llmviewer.reports.html.charts import FEW, GIB, IN_FULL, SERIES, Chart, Json, dash, series, span
 from llmviewer.reports.plots.intervals import MAX_BANDS, ends
 from llmviewer.reports.report import Report
 
-SIZES = {
-    "batch_size": "Batch size (sequences)",
-    "input_len": "Input length (tokens)",
-    "output_len": "Output length (tokens)",
-}
-#: Metric -> (title, axis label, divisor from SI, format).
-CURVES = {
-    "ttft_s": ("Time to first token", "TTFT (ms)", 1e-3, fmt.duration),
-    "tpot_s": ("Time per output token", "TPOT (ms)", 1e-3, fmt.duration),
-    "output_tokens_per_s": ("Throughput", "Output tokens/s", 1.0, fmt.per_second),
-    "total_bytes": ("Memory of one device", "Memory (GiB)", GIB, fmt.memory),
-}
+#: Size of a request -> label of its axis.
+SIZES = {name: f"{one.heading} ({one.unit.symbol}s)" for name, one in quantity.SIZES.items()}
+#: Figures with a chart.
+DRAWN = ("ttft_s", "tpot_s", "output_tokens_per_s", "total_bytes")
+#: Unit -> the one of an axis, and how many of the former it is.
+AXES = {Unit.SECOND: ("ms", 1e-3), Unit.BYTE: ("GiB", GIB)}
 #: Maximum number of drawn points of one chart, and of curves.
 MAX_POINTS = 4000
 MAX_CURVES = 12
@@ -81,7 +78,7 @@ class Sweep:
     bands: str
 
 
-def sweep(report: Report, metrics: Sequence[str] = tuple(CURVES)) -> Sweep:
+def sweep(report: Report, metrics: Sequence[str] = DRAWN) -> Sweep:
     """Returns a chart for each of these metrics that has values."""
     found = curves(report)
     kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MAX_CURVES).astype(int))]
@@ -94,7 +91,7 @@ def sweep(report: Report, metrics: Sequence[str] = tuple(CURVES)) -> Sweep:
         notes.append(f"at most {fmt.whole(limit)} points per curve, keeping local minima and maxima")
     rest = f"The download and other formats contain all {fmt.whole(total)} points."
     return Sweep(
-        charts=tuple(_chart(report, metric, kept, looks) for metric in metrics if _exists(report, metric)),
+        charts=tuple(_chart(report, metric, kept, looks) for metric in metrics if exists(report, metric)),
         legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
         left_out=f"Drawn: {'; '.join(notes)}. {rest}" if notes else "",
         bands=bands.note(report, metrics, len(kept)),
@@ -109,7 +106,7 @@ def _looks(kept: Sequence[Curve], configurations: int) -> list[tuple[str, str]]:
     return [(series(one), dash(one + SERIES * before)) for (_, one, _), before in zip(kept, own, strict=True)]
 
 
-def _exists(report: Report, metric: str) -> bool:
+def exists(report: Report, metric: str) -> bool:
     """Whether any point has the metric; one output token, for example, has no TPOT."""
     return any(value is not None and np.isfinite(value) for value in report.points[metric])
 
@@ -128,7 +125,9 @@ def thinned(values: np.ndarray[Any, np.dtype[np.float64]], limit: int) -> np.nda
 
 
 def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str, str]]) -> Chart:
-    title, _, divisor, show = CURVES[metric]
+    declared = QUANTITIES[metric]
+    title, show = declared.heading, partial(fmt.figure, metric)
+    divisor = AXES.get(declared.unit, ("", 1.0))[1]
     along = axis(report)
     across = np.asarray(report.points[along], dtype=np.float64)
     values = np.array([np.nan if v is None else v for v in report.points[metric]], dtype=np.float64)
@@ -166,7 +165,9 @@ def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str
 
 def _label(report: Report, metric: str) -> str:
     """Returns the label of the y axis, which says so if all times are bounds of the roofline."""
-    label = CURVES[metric][1]
+    declared = QUANTITIES[metric]
+    unit = AXES.get(declared.unit, ("", 1.0))[0]
+    label = f"{declared.label} ({unit})" if unit else declared.label
     bounds = metric != "total_bytes" and set(report.points.get("efficiency", ())) == {"ideal"}
     return f"Ideal {label if label[1].isupper() else label[:1].lower() + label[1:]}" if bounds else label
 

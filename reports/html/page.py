@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.language.quantity import METRICS, QUANTITIES
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.cells import safe_columns
@@ -176,6 +177,7 @@ def _points(report: Report) -> dict[str, Any]:
     step = max(-(-total // MAX_TABLE_POINTS), 1)
     chosen = range(0, total, step)
     columns = {name: report.points[name] for name in ("configuration", *curves.SIZES)}
+    figures = [name for name in (*METRICS, "total_bytes") if curves.exists(report, name)]
     rows = [
         [
             operators.Cell(text=str(columns["configuration"][at])),
@@ -183,12 +185,12 @@ def _points(report: Report) -> dict[str, Any]:
                 operators.Cell(text=fmt.whole(columns[name][at]), value=float(columns[name][at]))
                 for name in curves.SIZES
             ),
-            *(_metric_cell(report.points[metric][at], show) for metric, (_, _, _, show) in curves.CURVES.items()),
+            *(_figure_cell(name, report.points[name][at]) for name in figures),
             operators.Cell(text="yes" if report.points["fits"][at] else "no"),
         ]
         for at in chosen
     ]
-    numbers = ("Batch", "Input", "Output", "TTFT", "TPOT", "Tokens/s", "Memory")
+    numbers = [QUANTITIES[name].label for name in (*curves.SIZES, *figures)]
     heads = [
         operators.ColumnHead(title="Configuration", chosen=True),
         *(operators.ColumnHead(title=t, number=True) for t in numbers),
@@ -196,9 +198,9 @@ def _points(report: Report) -> dict[str, Any]:
     return {"total": total, "heads": [*heads, operators.ColumnHead(title="Fits", chosen=True)], "rows": rows}
 
 
-def _metric_cell(value: Any, show: Any) -> operators.Cell:
+def _figure_cell(name: str, value: Any) -> operators.Cell:
     known = None if value is None or value != value else float(value)  # noqa: PLR0124
-    return operators.Cell(text=show(known), value=known)
+    return operators.Cell(text=fmt.figure(name, known), value=known)
 
 
 def _points_csv(report: Report) -> str:

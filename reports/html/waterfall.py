@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.charts import Chart, short_names
 
@@ -19,7 +20,7 @@ def chart(first: End, last: End, steps: Mapping[str, float], metric: str) -> Cha
     """Returns the chart of the steps between two times [s], each with its name."""
     short = short_names([first[0], last[0]], MOST_CHARACTERS)
     names = [f"A: {escape(short[first[0]])}", *map(escape, steps), f"B: {escape(short[last[0]])}"]
-    title = metric.removesuffix("_s").upper()
+    title = LATENCIES[metric].label
     values = [first[1], *steps.values(), last[1]]
     signs = ["", *("+" if step >= 0.0 else "−" for step in steps.values()), ""]
     return Chart(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.core.errors import unknown
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.advice import Advice
 from llmviewer.reports.plots import waterfall
 from llmviewer.reports.plots.style import Style
@@ -29,8 +30,8 @@ def frame(found: Advice) -> pd.DataFrame:
 def picture(found: Advice, style: Style) -> Figure:
     """Plots the combination for a metric that is a time.  Raises UserError for other metrics."""
     name = found.goal.metric.name
-    if name not in waterfall.WATERFALL_METRICS:
-        raise unknown("metric", name, waterfall.WATERFALL_METRICS)
+    if name not in LATENCIES:
+        raise unknown("metric", name, LATENCIES)
     analysis = found.result.analysis
-    title = f"{waterfall.WATERFALL_METRICS[name]}: {analysis.model.name} on {analysis.system.chip.name}"
+    title = f"{LATENCIES[name].heading}: {analysis.model.name} on {analysis.system.chip.name}"
     return waterfall.draw_steps(frame(found), style, title, efficiency={found.result.efficiency})

@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.reports.plots.style import Style, colour
-from llmviewer.result.crossover import NO_WINNER, Crossover
+from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, Crossover
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Metric -> criterion in the title.
-WINNER_TITLES = {
-    "decode_time_s": "lowest decode time per token",
-    "ttft_s": "lowest time to first token",
-    "tpot_s": "lowest time per output token",
-    "e2e_s": "lowest end-to-end latency",
-    "device_time_s": "lowest decode time × devices",
-}
 #: Largest side of a map whose cells show letters [cells].
 MAX_LETTERED = 16
 
@@ -56,7 +48,9 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
                     column, row, chr(ord(first) + at), ha="center", va="center", color=style.theme.ink,
                     fontsize=style.size.text * 0.8,
                 )  # fmt: skip
-    style.title(figure, ", ".join(filter(None, (title, WINNER_TITLES[found.metric], found.efficiency))))
+    style.title(
+        figure, ", ".join(filter(None, (title, f"lowest {CROSSOVER_METRICS[found.metric].title}", found.efficiency)))
+    )
     entries = [Patch(color=colour(at), alpha=ALPHA, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
     if (winner == NO_WINNER).any():
         entries.append(Patch(color=style.theme.faint, alpha=ALPHA, label="no configuration fits in memory"))

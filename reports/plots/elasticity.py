@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.elasticity import Elasticities
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import Style, colour
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Growth of a resource that the bars show.
 MORE = 0.1
-#: Metric -> its name in the title.
-NAMES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End-to-end latency"}
 #: Share of the time below which a resource has no bar.
 LEAST = 1e-4
 
@@ -58,7 +57,7 @@ def picture(found: Elasticities, style: Style) -> Figure:
     axes.set_xlabel("Change of the time (%)")
     axes.margins(x=0.16)
     axes.grid(visible=False, axis="y")
-    style.title(figure, f"{NAMES[found.metric]}: {found.model} on {found.hardware}; {found.sentence()}")
+    style.title(figure, f"{LATENCIES[found.metric].heading}: {found.model} on {found.hardware}; {found.sentence()}")
     style.legend_below(figure, axes.get_legend_handles_labels()[0])
     style.settle(figure)
     return figure

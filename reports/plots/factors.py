@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.core.errors import unknown
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.why import Why
 from llmviewer.reports.plots import waterfall
 from llmviewer.reports.plots.style import Style
@@ -24,9 +25,9 @@ def frame(found: Why) -> pd.DataFrame:
 
 def picture(found: Why, style: Style) -> Figure:
     """Plots the factors of a difference between two times.  Raises UserError for other metrics."""
-    if found.metric.name not in waterfall.WATERFALL_METRICS:
-        raise unknown("metric", found.metric.name, waterfall.WATERFALL_METRICS)
+    if found.metric.name not in LATENCIES:
+        raise unknown("metric", found.metric.name, LATENCIES)
     models = dict.fromkeys(result.analysis.model.name for result in found.results)
-    title = f"{waterfall.WATERFALL_METRICS[found.metric.name]} by factor: {' and '.join(models)}"
+    title = f"{LATENCIES[found.metric.name].heading} by factor: {' and '.join(models)}"
     kinds = {result.efficiency for result in found.results}
     return waterfall.draw_steps(frame(found), style, title, efficiency=kinds)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.core.errors import UserError
-from llmviewer.planning.require import METRIC_NAMES, Required
+from llmviewer.language.quantity import LATENCIES
+from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import labels, ticks
 from llmviewer.reports.plots.style import Style, colour, dashes
@@ -48,7 +49,7 @@ def picture(found: Required, style: Style) -> Figure:
         values = rows[name].to_numpy(float) / scales[name][0]
         ticks.round_ticks(axis, values, DENSE if values.max() < 10.0 * values.min() else SPARSE)
         axis.set_label_text(f"{name} ({scales[name][1]})")
-    words = f"{METRIC_NAMES[found.metric]} of {fmt.duration(found.target)}: {found.configuration.model.name}"
+    words = f"{LATENCIES[found.metric].label} of {fmt.duration(found.target)}: {found.configuration.model.name}"
     style.title(figure, f"{words}, other figures of {found.configuration.chip.name}")
     # with a third figure a chip's place among the lines would not say whether it has enough of that one
     chips = [] if middle else _chips(axes, found, {name: scale for name, (scale, _) in scales.items()}, style)

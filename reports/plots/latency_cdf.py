@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports.plots import load_panels
 from llmviewer.reports.plots.style import PALETTE, Style
 from llmviewer.simulation.limits import QUANTILES
@@ -20,9 +21,9 @@ MARKED = ("p50", "p90", "p99")
 
 def picture(made: Simulation, style: Style) -> Figure:
     """Plots the share of requests below each latency, without those of the warm-up."""
-    figure, axes = style.figure(1, len(load_panels.LATENCIES), sharey=True)
+    figure, axes = style.figure(1, len(LATENCIES), sharey=True)
     window, records = made.windows[0], made.records
-    for at, (axis, (name, words)) in enumerate(zip(axes, load_panels.LATENCIES.items(), strict=True)):
+    for at, (axis, (name, one)) in enumerate(zip(axes, LATENCIES.items(), strict=True)):
         values = getattr(records, name)[window.chosen]
         scale, unit = load_panels.scale_of(values)
         x, y = load_panels.distribution(values / scale)
@@ -38,7 +39,7 @@ def picture(made: Simulation, style: Style) -> Figure:
         for limit in made.limits:
             if limit.metric == name:
                 axis.axvline(limit.seconds / scale, color=style.theme.ink, linestyle="--", linewidth=0.9)
-        axis.set_xlabel(f"{words} ({unit})")
+        axis.set_xlabel(f"{one.label} ({unit})")
         if len(x) and x[-1] > 20.0 * max(x[0], 1e-12):
             axis.set_xscale("log")
     axes[0].set_ylabel("requests (%)")

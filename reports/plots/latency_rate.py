@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.core.errors import UserError
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports.plots import load_panels
 from llmviewer.reports.plots.style import MARKERS, PALETTE, Style
 from llmviewer.simulation.call import highest_rate_of, run_all
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Rates of the curve as shares of the highest sustainable one; the knee is where it bends upward before 1.
 SHARES = (0.05, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97)
-SHOWN = {"ttft_s": "TTFT", "tpot_s": "TPOT"}
+SHOWN = {name: LATENCIES[name].label for name in ("ttft_s", "tpot_s")}
 STATISTICS = ("p50", "p99")
 #: Ratio of the longest time of a panel to the shortest beyond which its scale is logarithmic.
 STEEP = 15.0

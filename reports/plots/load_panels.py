@@ -10,8 +10,6 @@ from llmviewer.simulation.result import Simulation
 
 Array = npt.NDArray[np.float64]
 
-#: Latencies that plots show -> their names.
-LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 #: Points of a curve, more than a page has pixels.
 MOST_POINTS = 2000
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.core.kinds import Kind
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import bars, curves, ticks
 from llmviewer.reports.plots.style import Style
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-WATERFALL_METRICS = {"tpot_s": "Time per output token", "e2e_s": "End-to-end latency", "ttft_s": "Time to first token"}
 FASTER, SLOWER, TOTAL = "#009E73", "#D55E00", "#0072B2"
 #: Maximum number of changes shown separately; smaller ones are summed.
 MAX_CHANGES = 8
@@ -89,7 +89,9 @@ def through(first: tuple[str, float], second: tuple[str, float], changes: Mappin
 def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s") -> Figure:
     """Plots two configurations with one point each."""
     return draw(
-        frame(results, metric), style, f"{WATERFALL_METRICS[metric]}: {curves.common_title(curves.frame(results))}"
+        frame(results, metric),
+        style,
+        f"{LATENCIES[metric].heading}: {curves.common_title(curves.frame(results))}",
     )
 
 

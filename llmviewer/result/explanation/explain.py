@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.language import formula
+from llmviewer.language.quantity import LATENCIES, METRICS
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time
 from llmviewer.result.explanation.limits import LIMITS, limit
@@ -13,16 +17,9 @@ from llmviewer.result.explanation.memory import NAMES, memory_node
 from llmviewer.result.explanation.metrics import Question, stage_time
 from llmviewer.result.explanation.node import SCHEMA, Node, evaluated, of_formula
 from llmviewer.result.explanation.utilization import utilization
+from llmviewer.result.figures import INPUTS, Figures
 from llmviewer.result.result import Result
 
-TIMES = ("ttft_s", "tpot_s", "e2e_s")
-#: Rate -> its formula.
-RATES = {
-    "output_tokens_per_s": "batch_size * output_len / e2e_s",
-    "output_tokens_per_s_per_user": "output_len / e2e_s",
-    "output_tokens_per_s_per_device": "batch_size * output_len / e2e_s / devices",
-}
-UTILIZATIONS = ("prefill_mfu", "decode_mbu")
 STAGES = ("prefill", "decode")
 FIGURES = ("time_s", *STAGE_FIGURES)
 #: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
@@ -60,9 +57,7 @@ class Explanation:
 def names() -> tuple[str, ...]:
     """Names of the numbers that can be explained; NAME stands for an operator, BLOCK for a kind of layer."""
     return (
-        *TIMES,
-        *RATES,
-        *UTILIZATIONS,
+        *METRICS,
         *(f"memory.{name}" for name in (*NAMES, *LIMITS)),
         *(f"stages.{stage}.{figure}" for stage in STAGES for figure in FIGURES),
         *(f"{where}.{figure}" for where in OPERATORS for figure in OPERATOR_FIGURES),
@@ -102,12 +97,8 @@ def _ambiguous(one: Question, name: str) -> tuple[str, ...]:
 
 def _root(result: Result, one: Question, name: str) -> Node:
     word = name.removeprefix("metrics.")
-    if word in TIMES:
-        return metric_time(one, word)
-    if word in RATES:
-        return _rate(one, word)
-    if word in UTILIZATIONS:
-        return utilization(one, word)
+    if word in METRICS:
+        return _metric(result.figures, one, word)
     first, _, rest = word.partition(".")
     if first == "memory" and "." not in rest:
         return limit(result, one, rest) if rest in LIMITS else memory_node(one, rest)
@@ -131,14 +122,17 @@ def _of_stage(one: Question, name: str, parts: list[str]) -> Node:
     return stage_time(one, stage) if field == "time_s" else stage_figure(one, stage, field)
 
 
-def _rate(one: Question, name: str) -> Node:
-    """Output tokens per second of the batch, of a user or of a device."""
-    request, formula = one.analysis.request, RATES[name]
-    sizes = {
-        "batch_size": one.at(request.batch_size),
-        "output_len": one.at(request.output_len),
-        "devices": float(one.analysis.system.parallelism.devices),
-    }
-    values = {size: value for size, value in sizes.items() if size in formula}
-    source = "sizes of the request, devices of --tensor-parallel-size and its like"
-    return of_formula(name, formula, (metric_time(one, "e2e_s"),), source, values, "1/s")
+def _metric(figures: Figures, one: Question, name: str) -> Node:
+    """A metric: a latency, a utilization, or what its formula makes of others.  Raises UserError for no value."""
+    declared = METRICS[name]
+    if name in LATENCIES:
+        return metric_time(one, name)
+    if not declared.formula:
+        return utilization(one, name)
+    if np.isnan(one.at(figures[name])):
+        raise UserError(f"{name} is undefined: {declared.undefined or METRICS['tpot_s'].undefined}")
+    named = formula.names_in(declared.formula)
+    inputs = {used: one.at(figures[used]) for used in named if used in INPUTS}
+    children = tuple(_metric(figures, one, used) for used in named if used in METRICS)
+    told = dict.fromkeys(INPUTS[used].source(one.analysis) for used in inputs)
+    return of_formula(name, declared.formula, children, "; ".join(told), inputs, declared.unit.symbol)

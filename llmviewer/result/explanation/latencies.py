@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmviewer.core.errors import UserError
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.result.explanation.metrics import Question, sum_node
 from llmviewer.result.explanation.node import Node
 from llmviewer.result.explanation.rounds import decode_nodes, prefill_nodes
@@ -29,9 +30,7 @@ def metric_time(one: Question, metric: str) -> Node:
     own = one.analysis
     value = one.at(getattr(own, metric))
     if np.isnan(value):
-        raise UserError(
-            f"{metric} is undefined: no pass follows the first token; give a larger --output-len, or another metric"
-        )
+        raise UserError(f"{metric} is undefined: {LATENCIES[metric].undefined}")
     if metric == "e2e_s":
         parts: tuple[Node, ...] = metric_time(one, "ttft_s"), metric_time(one, "generation_s")
     elif metric == "ttft_s":

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+
+from llmviewer.language import formula
 
 SCHEMA = "llmviewer.explanation/1"
 #: Largest relative difference between a number and its formula: sums may run in another order.
@@ -77,22 +77,22 @@ def evaluated(node: Node) -> float:
     if not node.formula:
         return node.value
     below = [(child.name, evaluated(child)) for child in node.children]
-    names = {**node.values, **dict(below)}
-    return _value(ast.parse(node.formula, mode="eval").body, names, [value for _, value in below])
+    names = {**node.values, **dict(below), "children": [value for _, value in below]}
+    return float(formula.evaluated(node.formula, names, FUNCTIONS))
 
 
 def of_formula(
     name: str,
-    formula: str,
+    text: str,
     children: Sequence[Node],
     source: str,
     values: Mapping[str, float] = MappingProxyType({}),
     unit: str = "s",
 ) -> Node:
-    """A number by its formula of values and of the children, which are taken as they are."""
+    """A number by its formula of values and of the children, which are taken as they are.  text: of the formula."""
     names = {**values, **{child.name: child.value for child in children}}
-    value = _value(ast.parse(formula, mode="eval").body, names, [child.value for child in children])
-    return Node(name=name, value=value, unit=unit, formula=formula, values=values, source=source, children=children)
+    value = float(formula.evaluated(text, {**names, "children": [child.value for child in children]}, FUNCTIONS))
+    return Node(name=name, value=value, unit=unit, formula=text, values=values, source=source, children=children)
 
 
 def sum_of(name: str, children: Sequence[Node], source: str, unit: str = "s") -> Node:
@@ -155,30 +155,8 @@ def smooth_max(*values: float) -> float:
 
 
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "sum": math.fsum,
     "max": max, "min": min, "smooth_max": smooth_max, "ceil": math.ceil, "floor": math.floor, "sqrt": math.sqrt,
     "log2": math.log2, "hypot": math.hypot, "mod": math.fmod,
     "round": lambda value, digits=0.0: round(value, int(digits)),
 }  # fmt: skip
-OPERATORS: Mapping[type, Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
-
-
-def _value(tree: ast.expr, names: Mapping[str, float], children: Sequence[float]) -> float:
-    """Value of an expression of numbers, names, + − × ÷ **, FUNCTIONS and sum(children)."""
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float):
-        return float(tree.value)
-    if isinstance(tree, ast.Name):
-        return names[tree.id]
-    if isinstance(tree, ast.BinOp):
-        left, right = (_value(side, names, children) for side in (tree.left, tree.right))
-        return OPERATORS[type(tree.op)](left, right)
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-        if tree.func.id == "sum":
-            return math.fsum(children)
-        return float(FUNCTIONS[tree.func.id](*(_value(one, names, children) for one in tree.args)))
-    raise ValueError(f"no formula: {ast.dump(tree)}")

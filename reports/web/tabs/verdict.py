@@ -6,6 +6,7 @@ from math import isinf
 from typing import Any
 
 from llmviewer.api.verdict import verdict as tried
+from llmviewer.language.quantity import LATENCIES, METRICS
 from llmviewer.reports import analysis_page, verdict
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import charts
@@ -40,10 +41,11 @@ def _cards(answer: dict[str, Any], token_budget: float) -> list[tuple[str, str, 
     budget = f"of {fmt.memory(memory['budget_bytes'])}"
     note, look = (budget, "") if memory["fits"] else (f"does not fit: {budget}", "warning")
     return [
-        ("Time to first token", fmt.duration(metrics["ttft_s"]), _interval(metrics, "ttft_s"), ""),
-        ("Time per output token", fmt.duration(metrics["tpot_s"]), _interval(metrics, "tpot_s"), ""),
-        ("Whole request", fmt.duration(metrics["e2e_s"]), _interval(metrics, "e2e_s"), ""),
-        ("Output tokens/s", fmt.per_second(metrics["output_tokens_per_s"]), "of all sequences", ""),
+        *(
+            (one.heading, fmt.figure(name, metrics[name]), _interval(metrics, name), "")
+            for name, one in LATENCIES.items()
+        ),
+        (METRICS["output_tokens_per_s"].label, fmt.per_second(metrics["output_tokens_per_s"]), "of all sequences", ""),
         ("Memory per device", fmt.memory(memory["total_bytes"]), note, look),
         ("KV cache", fmt.memory(memory["kv_cache_bytes"]), largest, ""),
     ]
