@@ -21,6 +21,7 @@ from llmviewer.calibrate.power_rows import GpuRun, WallRun, gpu_runs, wall_runs
 from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.result.figures import Figures
 
 #: Share of a link at its full rate, which no row tells apart: GenZ's (https://arxiv.org/abs/2406.01698).
 LINK_SHARE = 0.1
@@ -159,7 +160,7 @@ def _wall_line(run: WallRun, own: PowerShares) -> str:
     """Row of a server in the table."""
     energy, known = energy_of(run.analysis, own), run.tokens_per_s
     assert energy is not None
-    wall, rate = float(energy.wall_watts[0]), float(run.analysis.output_tokens_per_s[0])
+    wall, rate = float(energy.wall_watts[0]), float(Figures(run.analysis)["output_tokens_per_s"][0])
     joules = ("", "") if known is None else (f"{run.watts / known:.3f}", f"{wall / rate:.3f}")
     return (
         f"| {run.name} | {run.limit_w:.0f} W | {run.watts:,.0f} W | {wall:,.0f} W | {wall / run.watts - 1.0:+.1%} "

@@ -158,7 +158,7 @@ def _tried(found: Verdict) -> str:
 def _gain(found: Verdict, change: Change) -> str:
     before, after = found.result, change.result
     times = [
-        f"{LATENCIES[metric].label} {fmt.duration(_plain(getattr(before, metric)))} → {fmt.duration(_plain(getattr(after, metric)))}"
+        f"{LATENCIES[metric].label} {' → '.join(fmt.duration(_plain(getattr(one, metric))) for one in (before, after))}"
         for metric in ("tpot_s", "ttft_s")
         if _plain(getattr(before, metric)) is not None
     ]

@@ -74,10 +74,8 @@ OF_SIMULATIONS = {f"llmviewer.simulation.{name}" for name in ("result", "request
 
 
 #: The web viewer asks questions too, and its controls are the declared options.
-VIEWER, ASKED = (
-    "llmviewer.reports.web",
-    {"api", "simulation", "planning", "techniques", "result", "reports", "core", "language"},
-)
+READ = {"reports", "result", "simulation", "planning", "core", "language"}
+VIEWER, ASKED = "llmviewer.reports.web", {*READ, "api", "techniques"}
 REPORTS = [module for module in FILES if room_of(module) == "reports"]
 
 
@@ -88,14 +86,7 @@ def test_the_viewer_asks_through_the_calls(module: str) -> None:
 
 @pytest.mark.parametrize("module", [module for module in REPORTS if not module.startswith(VIEWER)])
 def test_reports_read_results_and_nothing_else(module: str) -> None:
-    assert {room_of(other) for other in imports(module)} <= {
-        "reports",
-        "result",
-        "simulation",
-        "planning",
-        "core",
-        "language",
-    }
+    assert {room_of(other) for other in imports(module)} <= READ
     simulated = {other for other in imports(module) if room_of(other) == "simulation"}
     assert simulated <= OF_SIMULATIONS
     core = {other for other in imports(module) if room_of(other) == "core"}

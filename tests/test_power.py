@@ -64,7 +64,7 @@ def test_energy_of_requests_adds_up_to_the_power_of_the_devices() -> None:
     for options in ({}, {"tensor_parallel_size": "2"}, {"pipeline_parallel_size": "2"}, {"data_parallel_size": "2"}):
         one, found = result(**options), energy(**options)
         requests = float(one.output_tokens_per_s) / 32.0
-        joules = 512.0 * found.joules_per_input_token + 32.0 * found.joules_per_output_token
+        joules = 512.0 * found.joules_per_prompt_token + 32.0 * found.joules_per_answer_token
         devices = one.analysis.system.parallelism.devices
         assert joules * requests == pytest.approx(found.watts)
         assert np.all(found.watts < 400.0 * devices)
@@ -81,8 +81,8 @@ def test_a_static_batch_by_hand() -> None:
     prompt = BY_HAND.joules(A100, float(one.ttft_s), plan.prefill(work))
     answer = BY_HAND.joules(A100, 31.0 * float(one.tpot_s), plan.decode_sum(work))
     assert found is not None
-    assert found.joules_per_input_token == pytest.approx(prompt / (4 * 512))
-    assert found.joules_per_output_token == pytest.approx(answer / (4 * 32))
+    assert found.joules_per_prompt_token == pytest.approx(prompt / (4 * 512))
+    assert found.joules_per_answer_token == pytest.approx(answer / (4 * 32))
     assert found.watts == pytest.approx((prompt + answer) / (float(one.ttft_s) + 31.0 * float(one.tpot_s)))
 
 
@@ -100,8 +100,8 @@ def test_sequences_that_start_one_by_one_by_hand() -> None:
         answer = devices * BY_HAND.joules(A100, plan.decode_sum(time_s), plan.decode_sum(work)) / 8.0
         found = energy_of(one.analysis, BY_HAND)
         assert found is not None
-        assert found.joules_per_input_token == pytest.approx(prompt / 512)
-        assert found.joules_per_output_token == pytest.approx(answer / 32, rel=0.02)  # and a little idle time
+        assert found.joules_per_prompt_token == pytest.approx(prompt / 512)
+        assert found.joules_per_answer_token == pytest.approx(answer / 32, rel=0.02)  # and a little idle time
 
 
 def test_every_stage_of_a_pipeline_counts() -> None:
@@ -112,7 +112,7 @@ def test_every_stage_of_a_pipeline_counts() -> None:
     found, work = energy_of(one.analysis, busy), [float(plan.prefill(busy.work_s(stage))[0]) for stage in stages]
     assert found is not None
     assert len(work) == 2
-    assert found.joules_per_input_token == pytest.approx(400.0 * sum(work) / 2.0 / 512.0)
+    assert found.joules_per_prompt_token == pytest.approx(400.0 * sum(work) / 2.0 / 512.0)
 
 
 def test_devices_never_draw_more_than_they_may() -> None:
@@ -124,7 +124,7 @@ def test_devices_never_draw_more_than_they_may() -> None:
 
 def test_larger_batches_take_less_energy_per_token_and_more_power() -> None:
     found = energy(batch_size=(1, 4, 16, 64))
-    assert np.all(np.diff(found.joules_per_output_token) < 0)
+    assert np.all(np.diff(found.joules_per_answer_token) < 0)
     assert np.all(np.diff(found.watts) > 0)
     assert found.watts[-1] < 400.0
 
@@ -141,8 +141,8 @@ def test_prompts_and_answers_in_one_pass_share_its_energy_by_their_tokens() -> N
     answer = float(BY_HAND.joules(A100, decode_s, plan.decode_sum(work) / 32.0)[0]) * left_s / decode_s
     found = energy_of(one.analysis, BY_HAND)
     assert found is not None
-    assert found.joules_per_input_token == pytest.approx(prompt * own / (own + riding) / 512.0)
-    assert found.joules_per_output_token == pytest.approx((answer + prompt * riding / (own + riding)) / 256.0)
+    assert found.joules_per_prompt_token == pytest.approx(prompt * own / (own + riding) / 512.0)
+    assert found.joules_per_answer_token == pytest.approx((answer + prompt * riding / (own + riding)) / 256.0)
 
 
 def test_pools_wait_at_idle_power() -> None:

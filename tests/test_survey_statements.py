@@ -64,7 +64,7 @@ class TestFigure19:
         rates, tpot, memory = (
             np.asarray(column)
             for column in (
-                found.analysis.output_tokens_per_s,
+                found.output_tokens_per_s,
                 found.analysis.tpot_s,
                 found.analysis.memory.total_bytes,
             )

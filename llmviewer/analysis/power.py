@@ -105,15 +105,15 @@ class Energy:
     of devices; time in which devices wait for each other counts with the output.  basis: of the constants.
     """
 
-    joules_per_input_token: Array
-    joules_per_output_token: Array
+    joules_per_prompt_token: Array
+    joules_per_answer_token: Array
     watts: Array
     wall_watts: Array
     basis: str
 
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The figures of one point."""
-        names = ("joules_per_input_token", "joules_per_output_token", "watts", "wall_watts")
+        names = ("joules_per_prompt_token", "joules_per_answer_token", "watts", "wall_watts")
         return {**{name: float(getattr(self, name)[point]) for name in names}, "basis": self.basis}
 
 
@@ -151,8 +151,8 @@ def energy_of(analysis: Analysis, shares: PowerShares | None) -> Energy | None:
     tdp, most = board_watts(chip)
     watts = np.minimum((prompt_j + answer_j) * per_second, devices * most)
     return Energy(
-        joules_per_input_token=prompt_j / request.input_len,
-        joules_per_output_token=answer_j / request.output_len,
+        joules_per_prompt_token=prompt_j / request.input_len,
+        joules_per_answer_token=answer_j / request.output_len,
         watts=watts,
         wall_watts=watts + devices * shares.server * tdp,
         basis=shares.basis,

@@ -62,7 +62,7 @@ def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
     idle_w = shares.idle * float(np.max(board_watts(one.system.chip)[0]))
     working = max(1.0 - idle_w * part.screened.devices / float(energy.watts[0]), 0.0)
     return _Work(
-        per_input_token=working * float(energy.joules_per_input_token[0]),
-        per_output_token=working * float(energy.joules_per_output_token[0]),
+        per_input_token=working * float(energy.joules_per_prompt_token[0]),
+        per_output_token=working * float(energy.joules_per_answer_token[0]),
         idle_w=idle_w,
     )

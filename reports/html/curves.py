@@ -15,11 +15,12 @@ from llmviewer.language.quantity import QUANTITIES, Unit
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import bands
 from llmviewer.reports.html.charts import FEW, GIB, IN_FULL, SERIES, Chart, Json, dash, series, span
+from llmviewer.reports.plots import curves as plots
 from llmviewer.reports.plots.intervals import MAX_BANDS, ends
 from llmviewer.reports.report import Report
 
 #: Size of a request -> label of its axis.
-SIZES = {name: f"{one.heading} ({one.unit.symbol}s)" for name, one in quantity.SIZES.items()}
+SIZES = {name: plots.AXES[name] for name in quantity.SIZES}
 #: Figures with a chart.
 DRAWN = ("ttft_s", "tpot_s", "output_tokens_per_s", "total_bytes")
 #: Unit -> the one of an axis, and how many of the former it is.

@@ -48,9 +48,8 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
                     column, row, chr(ord(first) + at), ha="center", va="center", color=style.theme.ink,
                     fontsize=style.size.text * 0.8,
                 )  # fmt: skip
-    style.title(
-        figure, ", ".join(filter(None, (title, f"lowest {CROSSOVER_METRICS[found.metric].title}", found.efficiency)))
-    )
+    lowest = f"lowest {CROSSOVER_METRICS[found.metric].title}"
+    style.title(figure, ", ".join(filter(None, (title, lowest, found.efficiency))))
     entries = [Patch(color=colour(at), alpha=ALPHA, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
     if (winner == NO_WINNER).any():
         entries.append(Patch(color=style.theme.faint, alpha=ALPHA, label="no configuration fits in memory"))

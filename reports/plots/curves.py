@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.language.quantity import SIZES
 from llmviewer.reports.plots import intervals
 from llmviewer.reports.plots.style import Style, colour, dashes, marker
 from llmviewer.reports.plots.ticks import MAX_MARKED_POINTS, across, up
@@ -29,12 +30,10 @@ if TYPE_CHECKING:
 
 #: Column -> axis label.
 AXES = {
-    "batch_size": "Batch size (sequences)",
-    "input_len": "Prompt length (tokens)",
-    "output_len": "Output length (tokens)",
+    **{name: f"{one.heading} ({one.unit.symbol}s)" for name, one in SIZES.items()},
     "bandwidth_bytes_per_s": "Memory bandwidth (GB/s)",
 }
-SHORT = {"batch_size": "batch", "input_len": "input", "output_len": "output"}
+SHORT = {name: one.label.lower() for name, one in SIZES.items()}
 #: Units of time on an axis, largest first.
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 #: Opacity of a line where the configuration does not fit in memory.

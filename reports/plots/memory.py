@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.language.quantity import MEMORY
 from llmviewer.reports.plots import bars, curves, ticks
 from llmviewer.reports.plots.curves import frame
 from llmviewer.reports.plots.style import Style
@@ -16,12 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PARTS = {
-    "weights_bytes": "weights",
-    "kv_cache_bytes": "KV cache",
-    "activations_bytes": "activations",
-    "framework_bytes": "framework",
-}
+PARTS = {name: one.title for name, one in MEMORY.items() if name != "total_bytes"}
 GIB = 2.0**30
 #: The y axis ends at this multiple of the capacity.
 MAX_CAPACITIES = 2.2

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.language.quantity import MEMORY
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
 from llmviewer.reports.survey.ask import SurveyQuery
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = {"w16 kv16": "none", "w16 kv8": "w16a16kv8", "w16 kv4": "w16a16kv4", "w4 kv16": "w4a16", "w4 kv4": "w4a16kv4"}
 LENGTHS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
-PARTS = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "temporary activations"}
+PARTS = {name: MEMORY[name].title for name in ("weights_bytes", "kv_cache_bytes", "activations_bytes")}
 LONG = 50_000
 
 

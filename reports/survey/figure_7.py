@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.language.quantity import MEMORY
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
 from llmviewer.reports.survey.ask import SurveyQuery
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
 
 FORMATS = {"w16a16": "none", "w8a16": "w8a16", "w4a16": "w4a16", "w8a8kv8": "w8a8kv8", "w4a16kv4": "w4a16kv4"}
-PARTS = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "temporary activations"}
+PARTS = {name: MEMORY[name].title for name in ("weights_bytes", "kv_cache_bytes", "activations_bytes")}
 BATCHES, LENGTHS = (1, 16, 1), (2048, 2048, 8192)
 ONES = (1, 1, 1)
 #: A share of the memory below this is small.

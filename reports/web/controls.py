@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
+from llmviewer.language.quantity import SIZES
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
@@ -19,7 +20,7 @@ SLIDERS = {"batch_size": 10, "input_len": 17, "output_len": 13}
 COMMON = ("engine", "quantization", "kv_cache_dtype", "tensor_parallel_size")
 #: Figures of the chip that a visitor changes, with an example.
 FIGURES = {"bandwidth": "6TB/s", "capacity": "+50%", "peak.bf16": "x2", "peak.fp8": "x2", "launch": "x0.5"}
-LABELS = {"hardware": "Chip", "input_len": "Input length", "output_len": "Output length"}
+LABELS = {"hardware": "Chip", **{name: one.heading for name, one in SIZES.items()}}
 LABELS |= {"kv_cache_dtype": "KV cache format", "set": "Figures as --set", "lora": "LoRA"}
 
 
