@@ -92,7 +92,7 @@ class Trial:
         if counts not in self.wholes:
             made, probe = self.at(counts), self.probes.get(counts)
             if probe and self.server.replications == 1 and _shorter(made.traffic) is made.traffic:
-                made = replace(made, outcomes=probe.outcomes)
+                made = probe
             self.wholes[counts] = self.server.run(made)
         return self.wholes[counts]
 
