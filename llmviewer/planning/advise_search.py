@@ -77,8 +77,8 @@ class Run:
         """The run with a change."""
         if change not in self.reached:
             configuration, request = changed(self.configuration, self.request, change.words)
-            after = {"configuration": configuration, "request": request, "result": change.result}
-            self.reached[change] = replace(self, **after, steps=self.steps + 1, reached={})
+            made = replace(self, configuration=configuration, request=request, result=change.result, reached={})
+            self.reached[change] = replace(made, steps=self.steps + 1)
         return self.reached[change]
 
 
