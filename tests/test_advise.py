@@ -109,12 +109,19 @@ def test_the_best_change_of_analyze_is_the_same_trial() -> None:
 
 
 def test_more_devices_only_where_asked_or_needed() -> None:
-    one = lv.advise(MODEL, "h100", **SMALL)
+    words: dict[str, Any] = {"metric": "ttft_s", "input_len": 8192, "output_len": 2}
+    one = lv.advise(MODEL, "h100", **words)
     assert {change.devices for change in one.changes} == {1}
     assert one.best.analysis.system.parallelism.devices == 1
-    two = lv.advise(MODEL, "h100", max_gpus=2, metric="ttft_s", input_len=8192, output_len=2)
+    two = lv.advise(MODEL, "h100", max_gpus=2, **words)
     assert "-tp 2" in {change.option for change in two.changes}
     assert max(change.devices for change in two.changes) == 2
+    needed = lv.advise(MODEL, "h100", ttft=0.8 * float(one.best.ttft_s), **words)
+    assert needed.holds and needed.best.analysis.system.parallelism.devices > 1
+
+
+@pytest.mark.slow
+def test_more_devices_where_no_format_fits_one() -> None:
     needed = lv.advise("llama-3.1-70b", "a100-40gb-sxm", quantization="fp8", metric="ttft_s", ttft="100ms", **SMALL)
     assert not lv.analyze("llama-3.1-70b", "a100-40gb-sxm", quantization="w4a16", **SMALL).fits
     assert needed.holds and needed.best.analysis.system.parallelism.devices > 1

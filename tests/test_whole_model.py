@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from llmviewer.planning import contract_values
+from llmviewer.planning.contract_subject import subject
+
 from .answers import answer
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-next-80b-a3b")
@@ -36,6 +39,11 @@ def test_a_device_of_a_group_of_two_stores_half_of_the_cache() -> None:
     assert group["memory"]["kv_cache_bytes_per_token_per_device"] == 64 * 1024
     tokens = 1024 + 128 - 1
     assert group["memory"]["kv_cache_bytes"] == tokens * 64 * 1024
+
+
+def test_a_contract_reads_the_facts_of_the_whole_model() -> None:
+    words = subject("llama-3.1-8b on h100, vllm, tp 2")
+    assert contract_values.answer(words, {}).groups["model"]()["kv_cache_bytes_per_token"] == 128 * 1024
 
 
 def test_a_latent_is_stored_on_every_device_of_a_tensor_group() -> None:

@@ -23,7 +23,8 @@ from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
-from llmviewer.core.workload import Request
+from llmviewer.core.ir import Graph
+from llmviewer.core.workload import Request, decode
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, RequestTimes, Running, per_token
@@ -55,6 +56,14 @@ class Analysis:
     def memory(self) -> Memory:
         """Bytes that one device stores, computed when they are first read."""
         return self.stored()
+
+    @cached_property
+    def whole_graph(self) -> Graph:
+        """The graph of the whole model after all passes, however many devices share it."""
+        own = self.evaluation.graph
+        if self.system.parallelism.devices == 1:
+            return own
+        return self.system.undivided().prepared(self.model.graph(decode(1.0, 0.0)))
 
     @property
     def schedule(self) -> Schedule:

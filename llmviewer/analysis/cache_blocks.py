@@ -18,6 +18,7 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph, Place
+from llmviewer.layers.indexer import INDEX_CACHE
 
 #: Tokens of a block; of latent attention.
 BLOCK_TOKENS, LATENT_BLOCK_TOKENS = 16.0, 64.0
@@ -30,8 +31,8 @@ ENTRY_BYTES, INDEX_BYTES, PAGE_ALIGNMENT = 584.0, 132.0, 576.0
 COMPRESSED_TOKENS, WINDOW_TOKENS = 256.0, 64.0
 #: Values of its compressed entries per layer and token -> (window of the compressor's state, tokens of its block).
 COMPRESSORS = {128.0: (8.0, 4.0), 4.0: (128.0, 8.0)}
-#: Name of its compressed entries in the graph, and of index keys.
-COMPRESSED, INDEX = "compressed_cache", "index_cache"
+#: Name of its compressed entries in the graph.
+COMPRESSED = "compressed_cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ def _compressed_blocks(graph: Graph) -> CacheBlocks:
     windowed, window, width, has_index = 0.0, 0.0, 1.0, False
     for block in graph.blocks:
         values = {state.name: float(np.max(state.per_token)) for state in block.states}
-        has_index = has_index or INDEX in values
+        has_index = has_index or INDEX_CACHE in values
         for state in block.states:
             if state.name == "latent_cache":
                 windowed, window, width = windowed + block.repeats, float(np.max(state.window)), values[state.name]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.capacity import memory_of, memory_of_passes
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import passes_of, system_per_pass
@@ -197,7 +197,10 @@ def _cost_and_memory(model: Model, system: System, request: Request, token_budge
                 if resource != "kernels":
                     key = (stage, resource)
                     seconds[key] = seconds.get(key, 0.0) + float(of(taken)[0]) * layer.block.repeats
-    held = memory_of(model, system, request, token_budget)
+    if system.drafters:
+        held = memory_of(model, system, request, token_budget)
+    else:  # the graph that was timed
+        held = memory_of_passes(model, system, system.batching.padded(request), plan, evaluation.graph)
     cost = Cost(
         seconds=seconds,
         device_bytes=float(np.max(held.total_bytes)),

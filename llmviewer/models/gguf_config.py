@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
-from llmviewer.models.gguf_families import EXPERT, FAMILIES, LATENT, PER_LAYER, WINDOW
+from llmviewer.models.gguf_families import FAMILIES, LATENT, PER_LAYER
 from llmviewer.models.gguf_fields import Source
 
 if TYPE_CHECKING:
@@ -50,18 +50,6 @@ def _qwen2_moe(source: Source) -> dict[str, Any]:
     }
 
 
-def _qwen3_moe(source: Source) -> dict[str, Any]:
-    return {"model_type": "qwen3_moe", "num_experts": source.get("expert_count"), **source.renamed(EXPERT)}
-
-
-def _gemma2(source: Source) -> dict[str, Any]:
-    return {"model_type": "gemma2", **source.renamed(WINDOW)}
-
-
-def _gemma3(source: Source) -> dict[str, Any]:
-    return {"model_type": "gemma3_text", **source.renamed(WINDOW)}
-
-
 def _phi3(source: Source) -> dict[str, Any]:
     """Phi-3 and 4; a window of 0 is none, and some sizes rotate a part of each head."""
     sizes = [source.get(name) for name in ("rope.dimension_count", "attention.head_count", "embedding_length")]
@@ -72,16 +60,10 @@ def _phi3(source: Source) -> dict[str, Any]:
 
 #: `general.architecture` of llama.cpp -> the fields in addition to COMMON.
 ARCHITECTURES: dict[str, Callable[[Source], dict[str, Any]]] = {
-    "gemma": lambda _: {"model_type": "gemma"},
-    "gemma2": _gemma2,
-    "gemma3": _gemma3,
     "llama": _llama,
     "mistral3": _mistral,
     "phi3": _phi3,
-    "qwen2": lambda _: {"model_type": "qwen2"},
     "qwen2moe": _qwen2_moe,
-    "qwen3": lambda _: {"model_type": "qwen3"},
-    "qwen3moe": _qwen3_moe,
     **FAMILIES,
 }
 

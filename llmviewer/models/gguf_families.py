@@ -1,4 +1,4 @@
-"""Architectures of GGUF files beyond Llama's and Qwen's relatives: fields of their header -> fields of config.json.
+"""Architectures of GGUF files whose header states most fields in one way: header -> config.json.
 
 Source: https://github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py, which writes the header from the config.
 """
@@ -14,10 +14,10 @@ Names: TypeAlias = Mapping[str, str]
 Family: TypeAlias = Callable[[Source], dict[str, Any]]
 
 #: Field of config.json -> field of the header.
-EXPERT: Names = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
+_EXPERT: Names = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
 WINDOW: Names = {"sliding_window": "attention.sliding_window"}
 _SHARED: Names = {"n_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"}
-_ROUTED: Names = {"n_routed_experts": "expert_count", **EXPERT, **_SHARED}
+_ROUTED: Names = {"n_routed_experts": "expert_count", **_EXPERT, **_SHARED}
 _LOCAL: Names = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _LINEAR: Names = {
     "linear_conv_kernel_dim": "ssm.conv_kernel",
@@ -26,11 +26,8 @@ _LINEAR: Names = {
     "linear_num_value_heads": "ssm.time_step_rank",
     "full_attention_interval": "full_attention_interval",
 }
-_QWEN_EXPERTS: Names = {
-    "num_experts": "expert_count",
-    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-    **EXPERT,
-}
+_EXPERTS: Names = {"num_experts": "expert_count", **_EXPERT}
+_QWEN_EXPERTS: Names = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length", **_EXPERTS}
 #: Architectures whose keys are a latent, and those whose layers may differ in a field.
 LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe")
 
@@ -183,6 +180,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "exaone4": _family("exaone4", WINDOW),
     "falcon": _falcon,
+    "gemma": _family("gemma"),
+    "gemma2": _family("gemma2", WINDOW),
+    "gemma3": _family("gemma3_text", WINDOW),
     "gemma4": _gemma4,
     "glm4": _with(_family("glm4"), _biases),
     "glm4moe": _with(_family("glm4_moe", _ROUTED), _biases, _qk_norms, _predicted),
@@ -206,7 +206,7 @@ FAMILIES: dict[str, Family] = {
     "internlm2": _family("internlm2", bias=False),
     "lfm2": _with(_family("lfm2"), _lfm2),
     "lfm2moe": _with(
-        _family("lfm2_moe", {"num_experts": "expert_count", "num_dense_layers": "leading_dense_block_count"}, EXPERT),
+        _family("lfm2_moe", {"num_experts": "expert_count", "num_dense_layers": "leading_dense_block_count"}, _EXPERT),
         _lfm2,
     ),
     "llama4": _with(
@@ -221,16 +221,19 @@ FAMILIES: dict[str, Family] = {
     "nemotron": _family("nemotron"),
     "olmo": _family("olmo"),
     "olmo2": _olmo2,
-    "olmoe": _with(_family("olmoe", {"num_experts": "expert_count", **EXPERT}), _expert_widths),
+    "olmoe": _with(_family("olmoe", _EXPERTS), _expert_widths),
     "orion": _family("orion"),
     "phi2": _family("phi"),
     "phimoe": _with(_family("phimoe", _LOCAL, WINDOW), _biases, _head_bias),
+    "qwen2": _family("qwen2"),
     "qwen2vl": _family("qwen2"),
+    "qwen3": _family("qwen3"),
     "qwen35": _with(_family("qwen3_5_text", _LINEAR), _value_heads),
     "qwen35moe": _with(_family("qwen3_5_moe_text", _LINEAR, _QWEN_EXPERTS), _value_heads),
+    "qwen3moe": _family("qwen3_moe", _EXPERTS),
     "qwen3next": _with(_family("qwen3_next", _LINEAR, _QWEN_EXPERTS), _value_heads),
     "qwen3vl": _family("qwen3"),
-    "qwen3vlmoe": _family("qwen3_moe", {"num_experts": "expert_count", **EXPERT}),
+    "qwen3vlmoe": _family("qwen3_moe", _EXPERTS),
     "seed_oss": _family("seed_oss", attention_bias=True, attention_out_bias=False),
     "smollm3": _family("smollm3"),
     "stablelm": lambda source: {"model_type": "stablelm", "use_qkv_bias": source.has("attn_q.bias")},

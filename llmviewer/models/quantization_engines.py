@@ -68,7 +68,6 @@ def ascend(config: Config) -> QuantizedFormats:
     return QuantizedFormats(
         rules=tuple(LayerFormat(format=rules[kind], targets=tuple(names)) for kind, names in named_by.items()),
         head=head != Format(),
-        head_format=head,
         cache=cache,
     )
 

@@ -15,7 +15,6 @@ from llmviewer.planning.advise_goal import Goal, limits
 from llmviewer.planning.advise_search import Run, Scope, widest_needed
 from llmviewer.planning.run_metrics import run_metric
 from llmviewer.result.stages import value_at
-from llmviewer.result.verdict import Change
 from llmviewer.techniques.options import WORKLOAD
 
 if TYPE_CHECKING:
@@ -53,12 +52,12 @@ def advise(
     start = Run(goal=goal, configuration=made, request=request, result=made.answer(request), most_devices=most)
     goal.metric.of(start.result)
     line = run_line(model, hardware, {**words, **sizes})
-    return _advice(start, start.singles(), line)
+    return _advice(start, line)
 
 
-def _advice(start: Run, singles: list[Change], line: Mapping[str, tuple[str, ...]]) -> Advice:
-    goal = start.goal
-    scope, steps = widest_needed(start, singles, _scopes(start))
+def _advice(start: Run, line: Mapping[str, tuple[str, ...]]) -> Advice:
+    goal, singles = start.goal, start.singles
+    scope, steps = widest_needed(start, _scopes(start))
     better = [one for one in singles if goal.is_better(one.result, start.result)]
     better.sort(key=lambda one: goal.order(one.result))
     holding = [one for one in better if goal.holds(one.result)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from llmviewer.api.configuration import Configuration
@@ -21,11 +22,12 @@ Allowed = Callable[[Change], bool]
 MOST_STEPS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """A run with its result, from which changes start.
 
     most_devices: those of a change; None: as many as are tried.  steps: changes that were made to the run as asked.
+    reached: runs with one change more, each with its own changes tried once, whichever scope asks for them.
     """
 
     goal: Goal
@@ -34,12 +36,14 @@ class Run:
     result: Result
     most_devices: int | None = None
     steps: int = 0
+    reached: dict[Change, Run] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
         """Devices of the run."""
         return int(self.configuration.system.parallelism.devices)
 
+    @cached_property
     def singles(self) -> list[Change]:
         """All single changes that are supported here."""
         return list(self._singles())
@@ -71,8 +75,11 @@ class Run:
 
     def after(self, change: Change) -> Run:
         """The run with a change."""
-        configuration, request = changed(self.configuration, self.request, change.words)
-        return replace(self, configuration=configuration, request=request, result=change.result, steps=self.steps + 1)
+        if change not in self.reached:
+            configuration, request = changed(self.configuration, self.request, change.words)
+            made = replace(self, configuration=configuration, request=request, result=change.result, reached={})
+            self.reached[change] = replace(made, steps=self.steps + 1)
+        return self.reached[change]
 
 
 def _is_defined(goal: Goal, result: Result) -> bool:
@@ -83,21 +90,20 @@ def _is_defined(goal: Goal, result: Result) -> bool:
     return True
 
 
-def combination(start: Run, singles: list[Change], allowed: Allowed) -> list[Change]:
+def combination(start: Run, allowed: Allowed) -> list[Change]:
     """The best change, then the best on top of it, until none is better; each with the result so far.
 
-    An option may change again, such as a share of offloaded weights after their number format.  singles: changes of the
-    start.  allowed: whether a change may be made.
+    An option may change again, such as a share of offloaded weights after their number format.  allowed: whether a
+    change may be made.
     """
-    run, steps, known = start, list[Change](), singles
+    run, steps = start, list[Change]()
     while len(steps) < MOST_STEPS:
-        better = [one for one in known if allowed(one) and run.goal.is_better(one.result, run.result)]
+        better = [one for one in run.singles if allowed(one) and run.goal.is_better(one.result, run.result)]
         if not better:
             break
         best = min(better, key=lambda one: run.goal.order(one.result))
         steps.append(best)
         run = run.after(best)
-        known = run.singles()
     return steps
 
 
@@ -113,13 +119,13 @@ class Scope:
         return change.devices <= self.devices and float(change.words.get("batch_size", self.batch)) >= self.batch
 
 
-def widest_needed(start: Run, singles: list[Change], scopes: Sequence[Scope]) -> tuple[Scope, list[Change]]:
+def widest_needed(start: Run, scopes: Sequence[Scope]) -> tuple[Scope, list[Change]]:
     """The first scope with a combination that holds, and that combination; without one, the nearest of all."""
-    found = [(scopes[0], combination(start, singles, scopes[0]))]
+    found = [(scopes[0], combination(start, scopes[0]))]
     for scope in scopes[1:]:
         if start.goal.holds(_end(start, found[-1][1])):
             return found[-1]
-        found.append((scope, combination(start, singles, scope)))
+        found.append((scope, combination(start, scope)))
     return min(reversed(found), key=lambda one: start.goal.order(_end(start, one[1])))
 
 

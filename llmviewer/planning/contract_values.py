@@ -135,7 +135,7 @@ def answer(subject: Subject, sizes: Mapping[str, Any]) -> Answer:
     groups: dict[str, Group] = {
         "metrics": result.metrics,
         "memory": result.memory_at,
-        "model": lambda: model_object(result.analysis.model, result.analysis.evaluation.graph),
+        "model": lambda: model_object(result.analysis.model, result.analysis.whole_graph),
         "serving": result.serving,
         **{stage: partial(result.stage, stage) for stage in STAGES},
     }

@@ -78,13 +78,13 @@ class Sizing:
         """The object of the JSON schema."""
         from llmviewer.planning.waterfall import waterfall
 
-        best = self.best
+        best, configurations = self.best, [self.configuration(one) for one in self.choices]
         return {
             "schema": SCHEMA,
             "request": self.request(),
             "feasible": best is not None,
-            "best": None if best is None else self.configuration(best),
-            "configurations": [self.configuration(one) for one in self.choices],
+            "best": configurations[0] if configurations else None,
+            "configurations": configurations,
             "frontier": [one.to_dict() for one in self.front],
             "rejected": [one.to_dict() for one in self.rejected],
             "searched": self.searched,
@@ -141,9 +141,8 @@ class Sizing:
         """The configurations as flat rows."""
         rows = []
         for one in self.choices:
-            row = self.configuration(one)
+            row = {**one.to_dict(), "command": command(self.question, one)}
             price, split = row.pop("price") or {}, row.pop("usd_per_million_tokens") or {}
-            del row["launch"]
             row["options"] = " ".join(f"{name}={value}" for name, value in row["options"].items())
             row["usd_per_device_hour"], row["price_date"] = price.get("usd_per_hour"), price.get("date")
             row["usd_per_million_tokens_input"] = split.get("input")

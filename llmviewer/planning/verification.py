@@ -92,7 +92,7 @@ class Trial:
         if counts not in self.wholes:
             made, probe = self.at(counts), self.probes.get(counts)
             if probe and self.server.replications == 1 and _shorter(made.traffic) is made.traffic:
-                made = replace(made, outcomes=probe.outcomes)
+                made = probe
             self.wholes[counts] = self.server.run(made)
         return self.wholes[counts]
 
@@ -266,12 +266,12 @@ def _answer(candidate: Candidate, made: Simulation, replicas: int, load: Load) -
 
 def _measured(made: Simulation) -> dict[str, Any]:
     """The figures of an answer that a simulation has."""
-    found = made.to_dict()
+    latencies = made.latencies()
     return {
-        "latencies": {name: found[name] for name in ("ttft_s", "tpot_s", "e2e_s")},
+        "latencies": {name: latencies[name] for name in ("ttft_s", "tpot_s", "e2e_s")},
         "ratios": {} if made.saturated else made.ratios,
-        "running": float(found["running_mean"]) / made.fleet.answering.replicas,
-        "utilization": float(found["utilization"]),
+        "running": made.mean_load("running_mean") / made.fleet.answering.replicas,
+        "utilization": made.mean_load("utilization"),
         "holds": made.holds,
         "broken": tuple(made.broken),
         "saturated": made.saturated,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import decode
@@ -57,13 +56,6 @@ def weight_formats(graph: Graph) -> dict[str, int | float | None]:
     for tensor, times in graph.stored_weights():
         stored[tensor.dtype.name] = stored.get(tensor.dtype.name, 0.0) + float(tensor.elements) * times
     return {name: number(stored[name]) for name in sorted(stored, key=lambda name: -stored[name])}
-
-
-def whole_graph(analysis: Analysis, own: Graph) -> Graph:
-    """The graph of the whole model after all passes, however many devices share it.  own: the graph of one device."""
-    if analysis.system.parallelism.devices == 1:
-        return own
-    return analysis.system.undivided().prepared(analysis.model.graph(decode(1.0, 0.0)))
 
 
 def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:

@@ -145,13 +145,13 @@ class Result:
     def parts(self, point: int = 0) -> dict[str, Callable[[], Any]]:
         """Key of the analysis object -> function that computes its value."""
         self._check(point)
-        graph = self.analysis.evaluation.graph  # first, as fits are selected while operators are timed
+        graph = self.analysis.whole_graph  # first, as fits are selected while operators are timed
         chip, parallelism = system_at(self.analysis, point).chip, self.analysis.system.parallelism
         fusions = fusion_outcomes(self.analysis, point)
         return {
             "schema": lambda: SCHEMA,
             "warnings": lambda: list(self.warnings),
-            "model": lambda: describe.model_object(self.analysis.model, describe.whole_graph(self.analysis, graph)),
+            "model": lambda: describe.model_object(self.analysis.model, graph),
             "hardware": lambda: describe.hardware_object(chip),
             "workload": lambda: self._workload(point),
             "generation": lambda: self._generation(point),

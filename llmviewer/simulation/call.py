@@ -72,7 +72,7 @@ class Prepared:
         made = made or self.made
         made = replace(made, outcomes=made.outcomes or tuple(run_all(made.fleet, made.traffic, self.replications)))
         _check_warm_up(made)
-        ratios = ratios_of(self.answering, made)
+        ratios = made.ratios or ratios_of(self.answering, made)
         made = replace(made, ratios=ratios, throughput_ratios=throughput_ratios(made, ratios))
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 

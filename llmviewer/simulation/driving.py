@@ -109,6 +109,13 @@ class Driven:
         self.links[link] = then.ledger.ready_s[request] = arrived
         return True
 
+    def goes_on(self, station: Station, request: int, time_s: float) -> bool:
+        """Send a request that left a pool to the next one; False where its answer is complete."""
+        if station is self.stations[-1] or not self.hand_over(request, time_s):
+            return False
+        self.stations[-1].route(request)
+        return True
+
     def records(self) -> Records:
         """Times of the requests so far."""
         first, last = self.stations[0].ledger, self.stations[-1].ledger
@@ -160,7 +167,11 @@ def _closed_loop(driven: Driven) -> None:
         replica, seen = replicas[chosen], len(replicas[chosen].left)
         replica.run(max(others, nextafter(times[chosen], inf)))
         for time_s, request in replica.left[seen:]:
-            _passed_on(driven, stations[chosen], request, time_s, following)
+            if driven.goes_on(stations[chosen], request, time_s):
+                continue
+            if (sent := next(following, None)) is not None:
+                first.ledger.send(sent, time_s)
+                first.route(sent)
 
 
 def _sessions(driven: Driven) -> None:
@@ -190,19 +201,6 @@ def _sessions(driven: Driven) -> None:
         replica, seen = replicas[chosen], len(replicas[chosen].left)
         replica.run(max(others, nextafter(times[chosen], inf)))
         for time_s, request in replica.left[seen:]:
-            if stations[chosen] is not driven.stations[-1] and driven.hand_over(request, time_s):
-                driven.stations[-1].route(request)
-                continue
-            for following, delay_s in then.get(request, ()):
-                heappush(coming, (time_s + delay_s, following))
-
-
-def _passed_on(driven: Driven, station: Station, request: int, time_s: float, following: Iterable[int]) -> None:
-    """Hand a request that left a pool over to the next one; where it was the last, its user sends another."""
-    if station is not driven.stations[-1] and driven.hand_over(request, time_s):
-        driven.stations[-1].route(request)
-        return
-    sent = next(following, None)  # type: ignore[call-overload]
-    if sent is not None:
-        driven.stations[0].ledger.send(sent, time_s)
-        driven.stations[0].route(sent)
+            if not driven.goes_on(stations[chosen], request, time_s):
+                for following, delay_s in then.get(request, ()):
+                    heappush(coming, (time_s + delay_s, following))

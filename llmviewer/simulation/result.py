@@ -94,6 +94,10 @@ class Simulation:
 
     def latencies(self) -> dict[str, dict[str, float | None]]:
         """Mean and percentiles of every metric over all replications [s]."""
+        return {name: dict(values) for name, values in self._summaries.items()}
+
+    @cached_property
+    def _summaries(self) -> dict[str, dict[str, float | None]]:
         return _latencies(self.outcomes, self.windows)
 
     @cached_property
@@ -118,6 +122,10 @@ class Simulation:
         """Whether any request is answered."""
         return bool(np.any(~np.isnan(self.records.finish_s)))
 
+    def mean_load(self, name: str) -> float:
+        """A figure of `loads`, the mean over the replications."""
+        return float(np.mean([one[name] for one in self.loads]))
+
     @cached_property
     def loads(self) -> tuple[dict[str, float], ...]:
         """Throughput, utilization and occupancy of each replication."""
@@ -126,7 +134,7 @@ class Simulation:
     def to_dict(self) -> dict[str, Any]:
         """The simulation object of the JSON schema."""
         accepted = self.records.refused == 0
-        means = {name: float(np.mean([one[name] for one in self.loads])) for name in self.loads[0]}
+        means = {name: self.mean_load(name) for name in self.loads[0]}
         return {
             "schema": SCHEMA,
             "requests": len(self.records),
@@ -194,7 +202,7 @@ class Simulation:
         pairs, latencies = self._parts(), self.latencies()
         parts = [_latencies((one,), (window,)) for one, window in pairs]
         tokens = [stats.output_tokens_per_s(one.records, window) for one, window in pairs if window.length_s]
-        mean = float(np.mean([one["output_tokens_per_s"] for one in self.loads]))
+        mean = self.mean_load("output_tokens_per_s")
         throughput = {level: [mean * ratio for ratio in bounds] for level, bounds in self.throughput_ratios.items()}
         return {
             "replications": {
