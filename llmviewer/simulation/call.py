@@ -76,13 +76,16 @@ class Prepared:
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
+def of_server(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a server: those that are stated, and the engine and batching of a simulation without."""
+    engine = {} if stated.get("efficiency") == "ideal" else {"engine": ENGINE}  # ideal times have no engine
+    return {**engine, "batching": BATCHING, **stated}
+
+
 def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
-    chosen = {name: value for name, value in options.items() if name not in load.LOAD and value is not None}
-    if chosen.get("efficiency") != "ideal":  # ideal times have no engine, and its scheduler is the default anyway
-        chosen.setdefault("engine", ENGINE)
-    chosen.setdefault("batching", BATCHING)
+    chosen = of_server({name: value for name, value in options.items() if name not in load.LOAD and value is not None})
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
