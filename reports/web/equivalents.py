@@ -59,7 +59,7 @@ def _subject(view: View) -> str:
 
 
 def _keywords(words: Mapping[str, Any]) -> str:
-    """Keyword arguments."""
+    """The words as keyword arguments, each after a comma."""
     return "".join(f", {name}={_literal(value)}" for name, value in words.items())
 
 
