@@ -96,7 +96,7 @@ def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
 
 def _unused(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     """A note on a router that no configuration needs."""
-    idle = asked.words["router"] != LOAD["router"].default and all(one.replicas == 1 for one in best)
+    idle = "router" in asked.load.words and all(one.replicas == 1 for one in best)
     return ("--router: one replica, not used",) if idle and best else ()
 
 

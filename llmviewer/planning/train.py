@@ -17,7 +17,6 @@ from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
 from llmviewer.serving.batching import STATIC
-from llmviewer.techniques.options import OPTIONS
 
 SCHEMA = "llmviewer.training/1"
 #: Optimizer -> bytes of its state per trained weight.  AdamW has two moments in fp32, arXiv 1711.05101; in 8 bit,
@@ -151,9 +150,9 @@ def train(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option of serving that is not at its default."""
+    """Raise UserError for an option of serving that is stated."""
     for name, value in options.items():
-        if name in OF_SERVING and value is not None and str(value) != str(OPTIONS[name].default):
+        if name in OF_SERVING and value is not None:
             raise UserError(f"{name} is {quoted(value)}; a training step has {OF_SERVING[name]}; remove it")
 
 
