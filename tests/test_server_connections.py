@@ -186,7 +186,7 @@ def test_an_address_is_a_client_where_no_proxy_stands_between(settings: Settings
 def test_a_client_that_stays_does_not_stop_the_loop_that_accepts(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What gunicorn waits for after an answer has happened already when its loop closes a connection."""
+    """The wait after an answer is over when the loop of gunicorn closes the connection."""
     monkeypatch.setattr(worker, "LINGER_S", 0.01)
     closed = threading.Event()
     waits: list[bool] = []
