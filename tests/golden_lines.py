@@ -75,7 +75,7 @@ def _lines() -> list[str]:
 
 
 def _of_documents() -> Iterator[str]:
-    """What README and docs show, where it is a whole line of ours."""
+    """Lines of README and docs, where a whole line is ours."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for line in re.findall(r"^(?:\$ )?llmviewer (.+)$", "\n".join(blocks), flags=re.MULTILINE):

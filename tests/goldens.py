@@ -25,8 +25,10 @@ from tests import golden_lines
 from tests.golden_answers import Figure, answer, enter
 
 TABLE = Path(__file__).resolve().parent / "data" / "goldens.json"
-#: Figures that the table holds as numbers, to 12 digits: the first of each name in an answer.
+#: Figures that the table holds as numbers, to 12 digits: the first of each name in an answer; answers without them have
+#: those of `explain`, `require`, `why`, `crossover` and `diagnose`.
 HEADS = ("ttft_s", "tpot_s", "e2e_s", "total_bytes")
+OTHERS = ("value", "reached", "amount", "margin", "busy_s", "step_s")
 #: Differences shown of one line in detail.
 SHOWN = 20
 #: status, figures (hash of all), words (hash), heads (name -> number), keys (name -> hash of its figures)
@@ -43,20 +45,20 @@ def mark(values: Iterable[str]) -> str:
 
 
 def entry(status: int, found: list[Figure], words: str) -> Entry:
-    """What the table holds of an answer."""
+    """The entry of an answer in the table."""
     by_name: dict[str, list[str]] = {}
     for _, name, value in found:
         by_name.setdefault(name, []).append(value)
-    heads = {
-        name: float(f"{float(by_name[name][0]):.12g}") for name in HEADS if by_name.get(name, ["None"])[0] != "None"
-    }
+    given = {name for name, (first, *_) in by_name.items() if first != "None"}
+    named = given.intersection(HEADS) or given.intersection(OTHERS)
+    heads = {name: float(f"{float(by_name[name][0]):.12g}") for name in (*HEADS, *OTHERS) if name in named}
     keys = {name: mark(values) for name, values in sorted(by_name.items())}
     everything = digest(f"{name}={value}" for name, values in sorted(by_name.items()) for value in values)
     return {"status": status, "figures": everything, "words": digest([words], 6), "heads": heads, "keys": keys}
 
 
 def differences(old: Entry, new: Entry) -> list[str]:
-    """What has changed between two entries, words aside."""
+    """Changes between two entries, words aside."""
     found = []
     if old["status"] != new["status"]:
         found.append(f"exit status {old['status']} -> {new['status']}")
@@ -115,7 +117,7 @@ def write(entries: dict[str, Entry], path: Path = TABLE) -> None:
     number = {name: at for at, name in enumerate(names)}
     rows = []
     for line, one in entries.items():
-        heads = [one["heads"].get(name) for name in HEADS]
+        heads = ",".join(repr(one["heads"].get(name, "")).strip("'") for name in (*HEADS, *OTHERS)).rstrip(",")
         marks = "".join(one["keys"].values())
         rows.append([line, one["status"], one["figures"], one["words"], heads, kinds.index(tuple(one["keys"])), marks])
     shapes = [_ranges(sorted(number[name] for name in kind)) for kind in kinds]
@@ -146,13 +148,13 @@ def read(path: Path = TABLE) -> dict[str, Entry]:
     found = {}
     for line, status, everything, words, heads, shape, hashes in table["lines"]:
         keys = dict(zip(shapes[shape], (hashes[at : at + 2] for at in range(0, len(hashes), 2)), strict=True))
-        own = {name: value for name, value in zip(HEADS, heads, strict=True) if value is not None}
+        own = {name: float(value) for name, value in zip((*HEADS, *OTHERS), heads.split(","), strict=False) if value}
         found[line] = {"status": status, "figures": everything, "words": words, "heads": own, "keys": keys}
     return found
 
 
 def detail(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What has changed between two full answers, figure by figure."""
+    """Changes between two full answers, figure by figure."""
     before, after = ({path: value for path, _, value in one["figures"]} for one in (old, new))
     found = [f"  - {path} = {before[path]}" for path in before if path not in after]
     found += [f"  + {path} = {after[path]}" for path in after if path not in before]

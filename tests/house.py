@@ -65,7 +65,7 @@ def _command(function: Function) -> bool:
 
 
 def private_calls(tree: ast.AST) -> dict[str, int]:
-    """How often a file names each of its private functions and methods, beside their definitions."""
+    """Private functions and methods of a file with how often it names them, beside their definitions."""
     names = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     names.update(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     private = {one.name for one in functions(tree) if one.name.startswith("_") and not one.name.endswith("__")}
@@ -134,7 +134,7 @@ def traced(*words: str) -> tuple[int, int]:
 
 
 def starts() -> Iterator[tuple[str, str]]:
-    """What the start of a command costs."""
+    """Costs of the start of a command."""
     for name, words in (("analyze", ANALYZE), ("ideal", (*ANALYZE, "--efficiency", "ideal"))):
         entered, imported = traced(*words)
         yield f"files entered by {name}", str(entered)

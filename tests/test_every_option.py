@@ -154,7 +154,7 @@ def spelling(command: str, name: str) -> str:
 
 
 def typed_of(command: str, name: str) -> list[str]:
-    """What is typed in the case of an option beside model, chip and sizes."""
+    """Words typed in the case of an option, beside model, chip and sizes."""
     case = case_of(command, name)
     assert case is not None
     return [*shlex.split(case.beside), spelling(command, name), *([case.value] if case.value else [])]
