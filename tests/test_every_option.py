@@ -104,12 +104,17 @@ def test_every_argument_of_the_other_doors_is_an_option_of_the_command(call: str
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "trace.csv").write_text(TRACE)
-    (tmp_path / "sums.csv").write_text(SUMS)
-    (tmp_path / "timed.csv").write_text("stage,name,time_s\ndecode,q_proj,1e-5\nprefill,q_proj,1e-4\n")
-    (tmp_path / "calibrate").symlink_to(ROOT / "calibrate")
+    write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
+
+
+def write_inputs(folder: Path) -> None:
+    """The files that the cases read."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "trace.csv").write_text(TRACE)
+    (folder / "sums.csv").write_text(SUMS)
+    (folder / "timed.csv").write_text("stage,name,time_s\ndecode,q_proj,1e-5\nprefill,q_proj,1e-4\n")
+    (folder / "calibrate").symlink_to(ROOT / "calibrate")
 
 
 CONFIG = {
@@ -129,13 +134,9 @@ TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
 
 @pytest.mark.parametrize(("command", "name"), PAIRS)
 def test_an_option_acts_or_is_refused_or_named(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    case = case_of(command, name)
+    case, spelled = case_of(command, name), spelling(command, name)
     assert case is not None
-    spelled = next((max(one.opts, key=len) for one in parameters(command) if one.name == name), None)
-    spelled = spelled or OPTIONS[name].spellings(name)[0]
-    stated = answered(
-        command, name, [*shlex.split(case.beside), spelled, *([case.value] if case.value else [])], capsys
-    )
+    stated = answered(command, name, typed_of(command, name), capsys)
     if stated[0] == 2:
         assert len(stated[2].splitlines()) == 1
         return
@@ -146,10 +147,36 @@ def test_an_option_acts_or_is_refused_or_named(command: str, name: str, capsys: 
     assert acts, stated[2]
 
 
+def spelling(command: str, name: str) -> str:
+    """The long form of an option."""
+    spelled = next((max(one.opts, key=len) for one in parameters(command) if one.name == name), None)
+    return spelled or OPTIONS[name].spellings(name)[0]
+
+
+def typed_of(command: str, name: str) -> list[str]:
+    """Words typed in the case of an option, beside model, chip and sizes."""
+    case = case_of(command, name)
+    assert case is not None
+    return [*shlex.split(case.beside), spelling(command, name), *([case.value] if case.value else [])]
+
+
 def answered(
     command: str, name: str, typed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, list[Any], str]:
     """Status, figures and notes of an answer in the case of an option."""
+    line = line_of(command, name, typed)
+    if command == "plot":
+        return _drawn_as(line[1:], capsys)
+    status = main([*line, *([] if command == "trace" else ["--format", "json"])])
+    out, err = capsys.readouterr()
+    if status == 2:
+        return status, [], err
+    document = json.loads(out)
+    return status, list(_figures(document)), "\n".join([err, *_notes(document)])
+
+
+def line_of(command: str, name: str, typed: list[str]) -> list[str]:
+    """The command line of a case, without the format of its output; `check` gets a file, which is written here."""
     case = case_of(command, name)
     assert case is not None
     first, kept = LINES[command]
@@ -165,23 +192,17 @@ def answered(
     if command == "require" and {"--ttft", "--e2e", "--tokens-per-s"} & set(words):
         beside = _without(beside, "--tpot")
     if command == "plot":
-        return _drawn_as([PLOTS.get(name, "latency-cdf" if loaded else first), *run, *beside, *words], capsys)
-    line = [command, *first.split(), *run, *beside, *words]
+        return ["plot", PLOTS.get(name, "latency-cdf" if loaded else first), *run, *beside, *words]
     if command == "check":
-        line = ["check", _contract(run, words)]
+        return ["check", _contract(f"contract-{name}.yaml", run, words)]
     if command == "why":
         metric = words[words.index("--metric") :][:2] if "--metric" in words else []
         rest = _without(words, "--metric")
-        line = [command, shlex.join([*run, *_pairs(kept)]), shlex.join([*run, *beside, *rest]), *metric]
-    status = main([*line, *([] if command == "trace" else ["--format", "json"])])
-    out, err = capsys.readouterr()
-    if status == 2:
-        return status, [], err
-    document = json.loads(out)
-    return status, list(_figures(document)), "\n".join([err, *_notes(document)])
+        return [command, shlex.join([*run, *_pairs(kept)]), shlex.join([*run, *beside, *rest]), *metric]
+    return [command, *first.split(), *run, *beside, *words]
 
 
-def _contract(run: list[str], words: list[str]) -> str:
+def _contract(file: str, run: list[str], words: list[str]) -> str:
     """A file of lines on a configuration with options, whose sizes stand in the conditions."""
     batch = words[words.index("--batch-size") + 1] if "--batch-size" in words else "4"
     text = " ".join(("-", *_without(words, "--batch-size"))).replace(" --", ", ").replace(" -", ", ")
@@ -190,8 +211,8 @@ def _contract(run: list[str], words: list[str]) -> str:
     lines = [f"- {subject}: {one} >= 0 at batch {batch}, input 256, output 8" for one in metrics]
     if batch == "4":
         lines.append(f"- {subject}: ttft_s >= 0 at 20 requests/s, requests 20, input 256, output 8")
-    Path("contract.yaml").write_text("\n".join(lines))
-    return "contract.yaml"
+    Path(file).write_text("\n".join(lines))
+    return file
 
 
 def _drawn_as(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any], str]:
