@@ -96,7 +96,7 @@ def _of_options() -> Iterator[str]:
         command, name = (str(one) for one in pair.values)
         shared = command != "analyze" and name not in (*OWN.get(command, ()), *(LOAD if command in LOADED else ()))
         if not shared or number % SHARED_EACH == 0:
-            line = shlex.join(cases.line_of(command, name, cases.typed_of(command, name)))
+            line = shlex.join(cases.typed_line(command, name, cases.typed_of(command, name)))
             yield f"{line} {TWO}" if command == "crossover" and "-q" not in line else line
 
 

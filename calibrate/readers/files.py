@@ -75,7 +75,7 @@ def table(path: Path, stated: Stated) -> BenchmarkTable:
         try:
             found += rows(_run(record, where), stated, where)
         except UserError as error:
-            left_out[str(error)] += 1
+            left_out[error.marked] += 1
     if not found:
         raise UserError(next(iter(left_out), f"{where} has no runs"))
     return BenchmarkTable(frame=pd.DataFrame(found), left_out=left_out)
@@ -96,7 +96,7 @@ def _run(record: Record, where: str) -> BenchmarkRun:
         try:
             run = reader(record)
         except UserError as error:
-            raise UserError(f"{where} ({program}): {error}") from error
+            raise UserError(f"{where} ({program}): {error.marked}") from error
         if run is not None:
             return run
     raise UserError(f"{where} has the fields of no benchmark that is read: {', '.join(READERS)}")
