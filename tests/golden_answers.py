@@ -68,7 +68,7 @@ def _of_text(text: str) -> list[Figure]:
     found = []
     for number, line in enumerate(text.splitlines()):
         name = "(rows)" if len(re.findall(r"\S(?:  +|\s*\|)", line)) > 2 else "(sentences)"
-        found += [(f"line {number}", name, one) for one in NUMBER.findall(line)]
+        found += [(f"line {number}, {at}", name, one) for at, one in enumerate(NUMBER.findall(line))]
     return found
 
 
@@ -92,7 +92,7 @@ def answer(line: str) -> tuple[int, list[Figure], str]:
         if target.suffix in READ:
             text, suffix = target.read_text(encoding="utf-8"), target.suffix.lstrip(".")
         target.unlink()
-    found, said = figures(re.sub(rf"[\w/~.-]*/{Path.cwd().name}", ".", text), suffix)
+    found, said = figures(re.sub(rf"(?:[\w/~.-]*/)?{Path.cwd().name}", ".", text), suffix)
     return status, found + drawn, said
 
 

@@ -162,10 +162,10 @@ def detail(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return found + [f"  {path}: {before[path]} -> {after[path]}" for path in both]
 
 
-def compare(old: dict[str, Entry], new: dict[str, Entry]) -> tuple[list[str], int]:
-    """A text for each line that differs, and the number of lines whose words differ."""
+def compare(old: dict[str, Entry], new: dict[str, Entry]) -> tuple[list[str], list[str]]:
+    """A text for each line that differs, and the lines whose words differ."""
     found = [f"{line}\n  " + "\n  ".join(texts) for line in new if (texts := differences(old[line], new[line]))]
-    return found, len([line for line in new if old[line]["words"] != new[line]["words"]])
+    return found, [line for line in new if old[line]["words"] != new[line]["words"]]
 
 
 def main() -> int:
@@ -176,6 +176,7 @@ def main() -> int:
     parser.add_argument("--collect", action="store_true", help="write: find the lines in documents, options, models")
     parser.add_argument("--full", metavar="FOLDER", help="write: whole answers into this folder, and no table")
     parser.add_argument("--against", metavar="FOLDER", help="compare with whole answers, figure by figure")
+    parser.add_argument("--words", action="store_true", help="compare: list the lines whose words differ")
     asked = parser.parse_args()
     table = {} if asked.collect else read()
     if asked.action == "write":
@@ -189,7 +190,9 @@ def main() -> int:
         if asked.against:
             texts = [text for line in new if (text := _detailed(line, Path(asked.against), Path(here)))]
     print(*texts, sep="\n")
-    print(f"{len(new)} lines: {len(texts)} differ; the words of {words} differ")
+    if asked.words:
+        print(*(f"words: {line}" for line in words), sep="\n")
+    print(f"{len(new)} lines: {len(texts)} differ; the words of {len(words)} differ")
     return int(bool(texts))
 
 
