@@ -155,6 +155,9 @@ OWN = {
     },
     "train": {
         "optimizer": _case("sgd"),
+        "kv_block_size": _case("4096"),
+        "kv_reserve": _case("max"),
+        "kv_cache_free_gpu_memory_fraction": _case("0.05"),
         "recompute": _case("0.5"),
         "latent_attention": _case("absorbed", model=LATENT),
         "expert_skew": _case("0.7", "--batch-size 1 --input-len 4", MOE),
