@@ -75,7 +75,7 @@ def predict(
             check_value(row["value"])
             cases[at] = case_of({str(key): value for key, value in row.items()}, device)
         except UserError as error:
-            predictions.loc[frame.index[at], "reason"] = str(error)
+            predictions.loc[frame.index[at], "reason"] = error.marked
     for part in evaluate_groups(cases, EvaluationOptions(profile=options.profile)):
         index = frame.index[list(part.places)]
         columns = prediction_columns(part) if isinstance(part, CaseGroup) else {"reason": part.reason}

@@ -164,7 +164,7 @@ def evaluate_groups(
         try:
             configured(cases[places[0]], options.presets(cases[places[0]].preset), options.profile)
         except UserError as error:  # holds for every case of the run
-            yield RejectedCases(places=tuple(places), reason=str(error))
+            yield RejectedCases(places=tuple(places), reason=error.marked)
             continue
         for part in _batches(places, cases):
             yield from _evaluated(part, cases, options)
@@ -178,7 +178,7 @@ def _evaluated(
         yield evaluate_group([cases[at] for at in places], places, options)
     except UserError as error:
         if len(places) == 1:
-            yield RejectedCases(places=tuple(places), reason=str(error))
+            yield RejectedCases(places=tuple(places), reason=error.marked)
             return
         middle = len(places) // 2
         for half in (places[:middle], places[middle:]):

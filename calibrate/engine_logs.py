@@ -121,7 +121,7 @@ def _row(row: Mapping[Any, Any], cache: dict[Hashable, Started | UserError]) -> 
         found |= {"preset": system.engine.name, "devices": system.parallelism.devices}
         found["predicted"] = predicted(one, str(row["quantity"]))
     except UserError as error:
-        found["reason"] = str(error)
+        found["reason"] = error.marked
     return found
 
 

@@ -163,17 +163,19 @@ def _slope(row: Observation, zero: EngineMemory, name: str, part: str) -> float:
 
 def _outside_torch(constants: EngineMemory, rows: Sequence[Observation]) -> EngineMemory:
     """The constants with the mean memory outside torch on one device, on two of each link, and per further device."""
-    by_size: dict[int, list[float]] = {}
-    over_pcie: list[float] = []
+    logged: dict[tuple[int, bool], list[float]] = {}
     for row in rows:
         if "non_torch_gib" in row.logged:
-            pair = over_pcie if row.tensor == 2 and row.is_over_pcie else by_size.setdefault(row.tensor, [])
-            pair.append(row.logged["non_torch_gib"])
-    means = {tensor: float(np.mean(found)) for tensor, found in by_size.items()}
-    constants = replace(constants, pcie_group_gib=float(np.mean(over_pcie or constants.pcie_group_gib)))
-    found = replace(constants, alone_gib=means.get(1, constants.alone_gib), group_gib=means.get(2, constants.group_gib))
-    more = [(mean - found.group_gib) / (tensor - 2) for tensor, mean in means.items() if tensor > 2]
-    return replace(found, member_gib=max(float(np.mean(more)), 0.0)) if more else found
+            key = (row.tensor, row.tensor > 1 and row.is_over_pcie)
+            logged.setdefault(key, []).append(row.logged["non_torch_gib"])
+    means = {key: float(np.mean(values)) for key, values in logged.items()}
+    alone, pair = means.get((1, False), constants.alone_gib), means.get((2, False), constants.group_gib)
+    over_pcie = means.get((2, True), constants.pcie_group_gib)
+    more = [
+        (mean - (over_pcie if pcie else pair)) / (tensor - 2) for (tensor, pcie), mean in means.items() if tensor > 2
+    ]
+    member = max(float(np.mean(more)), 0.0) if more else constants.member_gib
+    return replace(constants, alone_gib=alone, group_gib=pair, pcie_group_gib=over_pcie, member_gib=member)
 
 
 def _estimated(constants: EngineMemory, rows: Sequence[Observation]) -> EngineMemory:

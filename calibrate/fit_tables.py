@@ -109,7 +109,7 @@ def _no_rate(rows: RowGroup) -> str:
     try:
         fitting.predicted_seconds(rows, ideal)
     except UserError as error:
-        return str(error)
+        return error.marked
     return ""
 
 

@@ -190,7 +190,7 @@ def _check_names(words: Mapping[str, str], where: str) -> None:
         parse_scheme(words["quantization"])
         parse_cache_dtype(words["kv_cache_dtype"])
     except UserError as error:
-        raise UserError(f"{where}: {error}") from error
+        raise UserError(f"{where}: {error.marked}") from error
 
 
 def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:

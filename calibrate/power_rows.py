@@ -82,7 +82,7 @@ def gpu_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[list[GpuRun], list[str]
         try:
             analysis = _analysis(row, {**row, "metric": "tpot_s"})
         except UserError as error:
-            left_out.append(f"{row['id']}: {error}")
+            left_out.append(f"{row['id']}: {error.marked}")
             continue
         request, model = analysis.request, analysis.model
         if np.any(request.input_len + request.output_len > model.max_context):
@@ -117,7 +117,7 @@ def wall_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[list[WallRun], list[st
                 raise UserError("no row has the lengths of this submission")
             runs.append(_wall_run(row, rate))
         except UserError as error:
-            left_out.append(f"{row['id']}: {error}")
+            left_out.append(f"{row['id']}: {error.marked}")
     return runs, left_out
 
 

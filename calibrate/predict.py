@@ -81,7 +81,7 @@ def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.D
         priced = with_constants(family, found.constants, efficiency) if own else efficiency
         timing = row_timing(rows, priced)
     except UserError as error:
-        predictions.loc[rows.index, "reason"] = str(error)
+        predictions.loc[rows.index, "reason"] = error.marked
         return
     predicted = np.asarray(timing.time_s)
     ratios = efficiency.family_interval(family, last, rows.chip, timing) * np.ones(len(rows.measured_s))

@@ -70,7 +70,7 @@ def predict(
                 answers[known] = (_figures(case, words), case.preset)
             figures, preset = answers[known]
         except UserError as error:
-            found.loc[part.index, "reason"] = str(error)
+            found.loc[part.index, "reason"] = error.marked
             continue
         found.loc[part.index, "preset"] = preset
         for at, metric, statistic in zip(part.index, part["metric"], part["statistic"], strict=True):

@@ -88,7 +88,7 @@ def _row_or_reason(row: Mapping[Any, Any]) -> dict[str, Any]:
         return known | request_of(named)
     except UserError as error:
         sizes = {name: named.get(name) for name in ("input_len", "output_len")}
-        return known | {"engine": named["engine"], "model": named["model"], **sizes, "reason": str(error)}
+        return known | {"engine": named["engine"], "model": named["model"], **sizes, "reason": error.marked}
 
 
 def request_of(row: Mapping[str, Any]) -> dict[str, Any]:

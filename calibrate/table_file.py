@@ -29,7 +29,7 @@ def read(path: Path) -> pd.DataFrame:
         try:
             frame = _parquet(stream) if path.suffix == ".parquet" else _csv(stream)
         except UserError as error:
-            raise UserError(f"'{printable(path)}' {error}") from error
+            raise UserError(f"'{printable(path)}' {error.marked}") from error
         except Exception as error:
             reason = printable(str(error).partition("\n")[0], 160)
             raise UserError(f"cannot read '{printable(path)}' as a table: {reason}") from error

@@ -117,7 +117,7 @@ def row_groups(frame: pd.DataFrame, hardware: str | Chip = "") -> Iterator[RowGr
         try:
             yield _row_group(table, group, hardware)
         except UserError as error:
-            yield SkippedRows(reason=str(error), index=group.index)
+            yield SkippedRows(reason=error.marked, index=group.index)
 
 
 def _not_fastest(frame: pd.DataFrame, table: str) -> Iterator[tuple[str, Any]]:

@@ -64,7 +64,7 @@ def predict(frame: pd.DataFrame, table: str, options: PredictionOptions) -> pd.D
         try:
             priced, basis = _predict_group(group, table, options)
         except UserError as error:
-            predictions.loc[group.index, "reason"] = str(error)
+            predictions.loc[group.index, "reason"] = error.marked
             continue
         low95, low80, high80, high95 = priced.bounds
         for name, seconds in zip(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from llmviewer.language.quantity import MEMORY, METRICS, SIZES
 from llmviewer.reports import format as fmt
@@ -13,28 +13,32 @@ from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, righ
 from llmviewer.result.columns import SET, figure_text
 from llmviewer.result.comparison import OPTION_COLUMNS, shown_when_shared
 
+#: Heading, rank and format of a column.
+Shown: TypeAlias = tuple[str, int, Callable[..., str]]
+
 
 def _bounds_of(name: str) -> str:
     """Returns the column with the interval of a latency: `tpot_80`."""
     return f"{name.removesuffix('_s')}_80"
 
 
+def _metrics() -> Iterator[tuple[str, Shown]]:
+    """Yields the columns of all metrics, each followed by that of its interval."""
+    for name, one in METRICS.items():
+        yield name, (one.label, one.rank, partial(fmt.figure, name))
+        if name in INTERVALS:
+            yield _bounds_of(name), ("80 %", INTERVALS[name], fmt.bounds)
+
+
 #: Latency whose interval is shown -> rank of that column.
 INTERVALS = {"ttft_s": 3, "tpot_s": 1}
 #: Column -> (heading, rank, format).
-SHOWN: dict[str, tuple[str, int, Callable[..., str]]] = {
+SHOWN: dict[str, Shown] = {
     **{name: (one.label, one.rank, fmt.whole) for name, one in SIZES.items()},
     "devices": ("Devices", 1, fmt.whole),
     "drafted_tokens": ("Drafted", 1, fmt.digits),
     "tokens_per_round": ("Tokens/round", 2, fmt.digits),
-    **{
-        column: shown
-        for name, one in METRICS.items()
-        for column, shown in (
-            (name, (one.label, one.rank, partial(fmt.figure, name))),
-            *([(_bounds_of(name), ("80 %", INTERVALS[name], fmt.bounds))] if name in INTERVALS else []),
-        )
-    },
+    **dict(_metrics()),
     **{name: (MEMORY[name].label, MEMORY[name].rank, fmt.memory) for name in ("kv_cache_bytes", "total_bytes")},
 }
 #: Sizes of a request -> their word in the line of those that all points have in common.

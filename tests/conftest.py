@@ -39,7 +39,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print a note if the report was not tested in a browser, and how to install one."""
+    """Print which files and functions are large, if their tests ran, and a note on a report not tested in a browser."""
+    passed = terminalreporter.stats.get("passed", [])
+    if any(one.nodeid.startswith("tests/test_size.py") for one in passed):
+        from tests import house
+
+        for line in house.too_large():
+            terminalreporter.write_line(f"large: {line}")
     if not (os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")):
         terminalreporter.write_line(
             "The HTML report was not tested in a browser: there is no Chromium. Install it (apt-get install chromium), "

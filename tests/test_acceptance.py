@@ -131,7 +131,7 @@ def test_spellings_of_acceptance_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1.2", r"--speculative: acceptance is '1.2'; allowed: rates from 0 to 1"),
+        ("1.2", r"speculative: acceptance is '1.2'; allowed: rates from 0 to 1"),
         ("0.8/-0.1", "allowed: rates from 0 to 1"),
         ("nan", "allowed: rates from 0 to 1"),
         ("eagle3-kimi-k25", "did you mean 'eagle3-kimi-k2.5'"),

@@ -538,9 +538,9 @@ class TestBadInput:
         [
             (
                 "chunky",
-                "unknown method of --batching 'chunky'; allowed: chunked, continuous, disaggregated, static; did",
+                "unknown method of batching 'chunky'; allowed: chunked, continuous, disaggregated, static; did",
             ),
-            ("chunked,tokens=0", "--batching chunked: tokens is '0'; allowed: a whole number from 16"),
+            ("chunked,tokens=0", "batching chunked: tokens is '0'; allowed: a whole number from 16"),
             ("chunked,token=512", "did you mean 'tokens'"),
             ("continuous,tokens=512", "takes no parameter, not 'tokens=512'"),
             ("static,longest=8", "longest is '8', the mean output is 128 tokens; allowed: at least the mean"),

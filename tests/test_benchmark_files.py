@@ -180,7 +180,7 @@ def test_aiperf_states_model_and_concurrency_and_not_the_engine(tmp_path: Path) 
     assert by_metric(found, "value") == {
         "ttft_ms": 40.0, "tpot_ms": 7.4, "latency_ms": 1500.0, "throughput_tok_s": 400.0,
     }  # fmt: skip
-    with pytest.raises(UserError, match="does not state the engine: add --engine NAME"):
+    with pytest.raises(UserError, match="does not state the engine: add engine NAME"):
         rows(tmp_path, AIPERF)
 
 
@@ -299,7 +299,7 @@ def test_a_static_batch_needs_its_sizes(tmp_path: Path) -> None:
         rows(tmp_path, LATENCY, Stated())
     assert str(raised.value).endswith(
         "(vllm bench latency) does not state the chip, the model, the number of concurrent requests, the prompt "
-        "length, the output length: add --hardware NAME --model NAME --batch-size N --input-len N --output-len N"
+        "length, the output length: add hardware NAME model NAME batch_size N input_len N output_len N"
     )
     sizes = Stated(hardware="h100-sxm", model="llama-3.1-8b", batch_size=8, input_len=32, output_len=128)
     (row,) = rows(tmp_path, LATENCY, sizes)
@@ -341,7 +341,7 @@ def test_what_is_missing_or_unknown_is_one_line(
 def test_options_of_a_benchmark_are_refused_for_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write(tmp_path, "device,op,dtype,tokens,width,latency_us\nh100_sxm,add,bfloat16,64,4096,9\n", "t.csv")
     line = error_line(capsys, "calibrate", "validate", table, "--engine", "vllm", "-tp", 2)
-    assert "--engine, --tensor-parallel-size: only files of benchmark programs take it" in line
+    assert "--engine, -tp: only files of benchmark programs take it" in line
 
 
 def test_a_benchmark_is_not_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

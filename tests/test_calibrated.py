@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import llmviewer as lv
 from llmviewer import models
 from llmviewer.cli import main
+from llmviewer.core import data
 from llmviewer.core.workload import decode, prefill, verify
 from llmviewer.hardware import specs
 from llmviewer.techniques import registry
@@ -291,3 +293,20 @@ def test_torch_measured_on_an_h100_leaves_serving_engines_as_they_were() -> None
         for family, variant in kinds:
             basis, key = kernel_of(efficiency, family, variant)
             assert "/torch" not in key or basis == "assumed"
+
+
+@pytest.mark.parametrize("profile", sorted(data.folder(profiles.FOLDER).glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_profile_that_changes_nothing_is_named(profile: Path, tmp_path: Path) -> None:
+    """A note says so if and only if no fit of it serves the chip; the figures are then those without it."""
+    own = tmp_path / "own.yaml"
+    own.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
+    note = f"--profile {own}: none of its fits serves this configuration, not used"
+    idle = set()
+    for chip in ("h100-sxm", "b200", profile.stem):
+        with_it, without = (lv.analyze("llama-3.2-1b", chip, profile=path) for path in (str(own), ""))
+        if note in with_it.warnings:
+            idle.add(chip)
+            assert note in with_it.to_dict()["provenance"]["assumed"]
+            assert (with_it.ttft_s, with_it.tpot_s) == (without.ttft_s, without.tpot_s)
+    assert profile.stem not in idle
+    assert profile.stem != "arc-pro-b60" or idle == {"h100-sxm", "b200"}

@@ -49,7 +49,7 @@ def test_a_token_budget_of_0_prefills_all_prompts_together_with_every_engine() -
 
 
 def test_steps_with_chunks_need_a_token_budget() -> None:
-    with pytest.raises(UserError, match="--max-num-batched-tokens 0: a step with chunks has a token budget; give it"):
+    with pytest.raises(UserError, match="max_num_batched_tokens 0: a step with chunks has a token budget; give it"):
         analyzed(batching="chunked", max_num_batched_tokens=0)
 
 

@@ -93,7 +93,7 @@ def test_the_published_speedup_is_below_the_bound() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "eager"}, "use --attention flash"),
+        ({"attention": "eager"}, "use attention flash"),
         ({"attention": "flash-decoding"}, "split by themselves"),
         ({"kv_reserve": "max"}, "cannot share a prefix"),
         ({"kv_reserve": "pow2"}, "cannot share a prefix"),

@@ -29,7 +29,7 @@ def without(name: str) -> dict[str, Any]:
 
 
 def test_an_unknown_field_is_an_error_that_names_the_field_and_the_option() -> None:
-    with pytest.raises(UserError, match=r"mine: field 'number_of_magic_heads' is not supported.*--ignore-field number"):
+    with pytest.raises(UserError, match=r"mine: field 'number_of_magic_heads' is not supported.*ignore_fields number"):
         parse({**LLAMA, "number_of_magic_heads": 3}, "mine")
 
 
@@ -40,7 +40,7 @@ def test_an_ignored_field_is_accepted() -> None:
 
 def test_a_field_to_ignore_that_is_not_there_is_an_error() -> None:
     fields = {**LLAMA, "number_of_magic_heads": 3}
-    with pytest.raises(UserError, match=r"mine: unknown field to ignore 'zzz'.*the config has no such field"):
+    with pytest.raises(UserError, match=r"mine: unknown field of ignore_fields 'zzz'.*the config has no such field"):
         parse(fields, "mine", ignored=("number_of_magic_heads", "zzz"))
     with pytest.raises(UserError, match="did you mean 'number_of_magic_heads'"):
         parse(fields, "mine", ignored=("number_of_magic_head",))

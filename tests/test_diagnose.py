@@ -198,7 +198,7 @@ def test_a_group_keeps_the_sums_of_its_mark() -> None:
 def test_marks_without_keys_need_the_stated_length() -> None:
     work = work_of("step[DECODE bs=64]")
     assert work is not None
-    with pytest.raises(UserError, match="add --input-len N"):
+    with pytest.raises(UserError, match="add input_len N"):
         step_of(work, Stated())
     (group,) = step_of(work, Stated(length=101.0)).groups
     assert (float(group.batch_size), float(group.cached_tokens)) == (64.0, 100.0)

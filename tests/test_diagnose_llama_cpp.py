@@ -24,8 +24,9 @@ def _answer(title: str, passes: int) -> dict[str, Any]:
     return diagnosis_of(served(case, passes=passes).recording, chosen, stated, "served").to_dict()
 
 
-@pytest.mark.parametrize("passes", [1, 2, 3, 5])
-@pytest.mark.parametrize("title", [FLASH, EAGER, EXPERTS, JOINED])
+@pytest.mark.parametrize(
+    ("title", "passes"), [(FLASH, 5), *((title, n) for title in (FLASH, EAGER, EXPERTS, JOINED) for n in (1, 2, 3))]
+)
 def test_unmarked_passes_are_told_apart_and_matched(title: str, passes: int) -> None:
     made = served(cases()[title], passes=passes)
     assigned, right = made.shares()

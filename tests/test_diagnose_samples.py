@@ -89,7 +89,7 @@ def test_formats_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> No
 
 def test_samples_of_another_chip_are_refused(tmp_path: Path) -> None:
     folder = _written(tmp_path / "s", _rows())
-    with pytest.raises(UserError, match="samples are of h100-sxm, and --hardware is a100"):
+    with pytest.raises(UserError, match="samples are of h100-sxm, and hardware is a100"):
         lv.diagnose(folder, MODEL, "a100")
     other = _written(tmp_path / "t", _rows(), "my card")
     with pytest.raises(UserError, match="samples are of my card, of which `calibrate fit` writes a chip"):

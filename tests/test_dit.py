@@ -68,7 +68,7 @@ def test_every_patch_sees_every_patch_and_nothing_is_cached() -> None:
 
 
 def test_questions_about_decode_are_refused() -> None:
-    with pytest.raises(UserError, match=r"dit-xl-2 runs one bidirectional pass, no decode, .*--output-len 1"):
+    with pytest.raises(UserError, match=r"dit-xl-2 runs one bidirectional pass, no decode, .*output_len 1"):
         analyze("dit-xl-2", "h100-sxm", input_len=256)
 
 

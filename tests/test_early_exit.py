@@ -387,7 +387,7 @@ def test_option_texts_are_parsed() -> None:
         ("mean=0.9..0.4,tau=-1", "tau is '-1'; allowed"),
         ("mean=0.9,deficient=4", "kv=recompute"),
         ("mean=0.9,kv=recompute,deficient=0", "deficient is '0'; allowed"),
-        ("mean=0.9,kv=pipeline", "--pipeline-parallel-size"),
+        ("mean=0.9,kv=pipeline", "pipeline_parallel_size"),
     ],
 )
 def test_a_wrong_text_is_an_error_that_states_what_is_allowed(text: str, message: str) -> None:

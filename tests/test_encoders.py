@@ -118,7 +118,7 @@ def test_a_plain_distilbert_ends_at_its_last_layer(tmp_path: Path) -> None:
 def test_an_encoder_decodes_nothing() -> None:
     from llmviewer import analyze
 
-    with pytest.raises(UserError, match="--output-len 1"):
+    with pytest.raises(UserError, match="output_len 1"):
         analyze(_model("Model"), "h100-sxm", input_len=8, output_len=2)
 
 

@@ -277,7 +277,7 @@ def test_users_beyond_the_cache_capacity_share_its_slots() -> None:
 
 
 def test_an_unknown_batching_policy_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"unknown method of --batching 'dynamic'.*continuous"):
+    with pytest.raises(UserError, match=r"unknown method of batching 'dynamic'.*continuous"):
         api.configuration("llama-2-7b", "h100-sxm", batching="dynamic")
 
 

@@ -109,6 +109,28 @@ def test_a_fit_recovers_the_constants_of_planted_logs() -> None:
     assert (solved.alone_gib, solved.group_gib) == (start.alone_gib, 3.0)
 
 
+def test_groups_over_pcie_are_fitted_apart_from_those_over_nvlink() -> None:
+    """Memory outside torch of two, four and eight devices by link; every further device adds 0.1 GiB on both."""
+    logged = {
+        ("A100-80GB-SXM", 2): 2.0,
+        ("A100-80GB-SXM", 4): 2.2,
+        ("A100-80GB-SXM", 8): 2.6,
+        ("L40S", 2): 0.4,
+        ("L40S", 4): 0.6,
+        ("L40S", 8): 1.0,
+    }
+    rows = [
+        {**COLUMNS, "gpu": chip, "tp": str(devices), "quantity": "non_torch_gib", "value": value}
+        for (chip, devices), value in logged.items()
+    ]
+    (_, found), *_ = fit_memory.observations(rows, "vllm").items()
+    start = found[0].one.configuration.system.engine.memory
+    assert start is not None
+    for kept in (found, [row for row in found if row.is_over_pcie or row.tensor == 2]):
+        solved = fit_memory.solve(start, kept)
+        assert (solved.group_gib, solved.pcie_group_gib, solved.member_gib) == pytest.approx((2.0, 0.4, 0.1))
+
+
 def test_left_out_models_score_a_fit() -> None:
     rows = [{**COLUMNS, "model": name, "quantity": "activation_gib", "value": 2.2} for name in MODELS[:3]]
     (_, found), *_ = fit_memory.observations(rows, "vllm").items()

@@ -174,7 +174,7 @@ def test_the_share_of_neighbours_is_an_option_of_its_own() -> None:
     assert times["none"] == pytest.approx(times["repeat=0.25"], rel=1e-4)  # 2 of 8: chance
     assert times["repeat=0.25"] > times["repeat=0.30"] > times["repeat=0.6"]
     assert times["0.7"] > times["alpha=0.7,repeat=0.6"]
-    with pytest.raises(UserError, match=r"--expert-skew: repeat is '2'; allowed: a number from 0 to 1"):
+    with pytest.raises(UserError, match=r"expert_skew: repeat is '2'; allowed: a number from 0 to 1"):
         analyze("mixtral-8x7b", "h200", expert_skew="repeat=2")
 
 

@@ -253,8 +253,8 @@ def test_every_rule_is_in_the_docs(rule: str) -> None:
     (
         ("nrm-linear", "did you mean 'norm-linear'"),
         ("qkv+qkv", "given twice"),
-        ("qkv+none", "unknown rule of --fusion 'none'"),
-        ("qkv+", "unknown rule of --fusion ''"),
+        ("qkv+none", "unknown rule of fusion 'none'"),
+        ("qkv+", "unknown rule of fusion ''"),
     ),
 )
 def test_a_wrong_rule_is_rejected_with_a_reason(text: str, message: str) -> None:

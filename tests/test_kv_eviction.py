@@ -176,10 +176,10 @@ def test_a_sweep_equals_its_points() -> None:
     ("model", "options", "message"),
     [
         ("deepseek-v2-lite", {"kv_evict": "tokens=9"}, "needs layers that store keys and values"),
-        ("llama-4-scout", {"kv_evict": "pyramid=900"}, "allowed: a share, as in --kv-evict 0.2"),
+        ("llama-4-scout", {"kv_evict": "pyramid=900"}, "allowed: a share, as in kv_evict 0.2"),
         ("bert-base", {"kv_evict": "tokens=9", "output_len": 1}, "no KV cache; not possible: prefix hits and eviction"),
         ("llama-2-7b", {"kv_evict": "tokens=9", "prefix_cache": "0.5,shared"}, "cannot share a prefix"),
-        ("llama-2-7b", {"kv_evict": "tokens=9", "branches": "apar,branches=3"}, "--kv-evict"),
+        ("llama-2-7b", {"kv_evict": "tokens=9", "branches": "apar,branches=3"}, "kv_evict"),
         ("llama-2-7b", {"kv_evict": "tokens=0"}, "tokens is '0'; allowed: a whole number from 1"),
         ("llama-2-7b", {"kv_evict": "pyramid=8"}, "pyramid is '8'; allowed: a whole number from 9"),
         ("llama-2-7b", {"kv_evict": "pyramid=99:0"}, "beta is '0'; allowed: a whole number from 1"),

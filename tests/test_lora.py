@@ -131,12 +131,12 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rank=0", r"--lora: rank is '0'; allowed: a whole number from 1"),
-        ("rank=8,adapters=1.5", r"--lora: adapters is '1.5'; allowed: a whole number"),
-        ("rank=8,targets=q_prj", r"unknown target of --lora 'q_prj'.*did you mean 'q_proj'"),
+        ("rank=0", r"lora: rank is '0'; allowed: a whole number from 1"),
+        ("rank=8,adapters=1.5", r"lora: adapters is '1.5'; allowed: a whole number"),
+        ("rank=8,targets=q_prj", r"unknown target of lora 'q_prj'.*did you mean 'q_proj'"),
         ("rank=8,targets=q_proj,targets=v_proj", r"targets is given twice"),
-        ("adapters=4", r"--lora: rank is missing"),
-        ("targets=q_proj", r"unknown parameter of --lora ''|--lora: rank"),
+        ("adapters=4", r"lora: rank is missing"),
+        ("targets=q_proj", r"unknown parameter of lora ''|lora: rank"),
     ],
 )
 def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(text: str, message: str) -> None:

@@ -1,15 +1,24 @@
-"""An error on the command line names the option as it was typed; a caller of Python reads the argument."""
+"""An error on the command line names the option as it was typed; callers of Python and HTTP read the argument."""
 
 from __future__ import annotations
 
+import ast
+import pickle
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+import llmviewer
 import llmviewer as lv
 from llmviewer.cli import COMMANDS
 from llmviewer.cli.app import command_tree
+from llmviewer.core.errors import MARKED
+from llmviewer.planning.options import SIZE
+from llmviewer.server import calls
+from llmviewer.simulation.options import LOAD
+from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
 from tests.answers import refusal
 
 CHIP = "a100-80gb-sxm"
@@ -90,3 +99,61 @@ def test_callers_of_python_read_the_argument() -> None:
         lv.analyze("llama-3.2-1b", CHIP, max_num_seqs=4)
     with pytest.raises(lv.UserError, match=r"^prefix_cache is '0.5'; a training step has no KV cache"):
         lv.train("llama-3.2-1b", CHIP, prefix_cache="0.5")
+
+
+#: Values that no option takes, each wrong in another way.
+WRONG = ("bogus!", "-3", "x=1,y=2", "a=1,a=2")
+#: Options whose type the parser of a command line checks.
+SWITCHES = ("trace_model", "enforce_eager")
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in SWITCHES])
+def test_a_wrong_value_is_told_with_the_name_of_its_door(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = {"engine": "vllm"} if name in ENGINE_OPTIONS else {}
+    spelled = OPTIONS[name].spellings(name)[-1]
+    for value in WRONG:
+        given = {"model": "llama-3.2-1b", "hardware": CHIP, **engine, name: value}
+        for call in (lambda words: lv.analyze(**words), lambda words: calls.answer("analyze", words)):
+            with pytest.raises(lv.UserError) as told:
+                call(given)
+            assert re.search(rf"(?<![\w-]){name}(?![\w-])", str(told.value)), told.value
+            assert "--" not in str(told.value)
+        typed = [f"{spelled}={value}"] if spelled.startswith("--") else [spelled, value]
+        beside = ["--engine", "vllm"] if engine else []
+        line = refusal(["analyze", "llama-3.2-1b", "--hardware", CHIP, *beside, *typed], capsys)
+        assert re.search(rf"(?<![\w-]){spelled}(?![\w-])", line), line
+
+
+def test_a_mark_in_an_error_is_the_name_of_an_argument() -> None:
+    """With dashes for underscores: callers of Python read it with these, as ignore_fields of `--ignore-fields`."""
+    known = {*OPTIONS, *LOAD, *SIZE, "price", "hardware", "stage", "passes", "optimizer", "recompute"}
+    marks = {
+        (path.name, found[1])
+        for path in Path(llmviewer.__path__[0]).rglob("*.py")
+        if not {"cli", "reports", "manifests", "server"} & {*path.parts}
+        for raised in ast.walk(ast.parse(path.read_text()))
+        if isinstance(raised, ast.Raise)
+        for part in ast.walk(raised)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        for found in re.finditer(MARKED, part.value)
+        if found[1]
+    }
+    assert len(marks) > 40
+    assert not {(file, mark) for file, mark in marks if mark.replace("-", "_") not in known}
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("--kv-cache-dtype: bits is 'x'", "kv_cache_dtype: bits is 'x'"),
+        ("add --lora, or remove --quantization", "add lora, or remove quantization"),
+        ("unknown option '--kv-cache-dtype'", "unknown option '--kv-cache-dtype'"),
+        ("'llama --batch-size 8' cannot be read", "'llama --batch-size 8' cannot be read"),
+        ("a sequence's keys; see `nsys profile --trace cuda`", "a sequence's keys; see `nsys profile --trace cuda`"),
+        ("every model's --tensor-parallel-size", "every model's tensor_parallel_size"),
+    ],
+)
+def test_marks_outside_quotes_are_arguments_to_python(message: str, told: str) -> None:
+    error = lv.UserError(message)
+    assert str(error) == told
+    assert error.marked == pickle.loads(pickle.dumps(error)).marked == message

@@ -166,7 +166,7 @@ def test_sends_between_groups_use_the_network() -> None:
 def test_wrong_numbers_of_stages_are_rejected_with_a_reason() -> None:
     wrong = {
         "81: the model has 80 layers": "81",
-        "unknown parameter of --pipeline-parallel-size 'microbatch'": "4,microbatch=2",
+        "unknown parameter of pipeline_parallel_size 'microbatch'": "4,microbatch=2",
         "a whole number from 1": "0",
     }
     for reason, text in wrong.items():

@@ -269,12 +269,12 @@ def test_matformer_half_is_width_half() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prune": "4:8"}, r"unknown --prune '4:8'; allowed: 2:4, depth=0.5"),
-        ({"prune": "width"}, r"unknown --prune 'width'"),
-        ({"prune": "width=1.5"}, r"--prune: width is '1.5'; allowed: a number from 0.01 to 1"),
-        ({"prune": "unstructured=1"}, r"--prune: unstructured is '1'; allowed: a number from 0 to 0.99"),
-        ({"prune": "width=0.5+"}, r"unknown --prune ''"),
-        ({"matformer": "2"}, r"--matformer: share is '2'; allowed"),
+        ({"prune": "4:8"}, r"unknown prune '4:8'; allowed: 2:4, depth=0.5"),
+        ({"prune": "width"}, r"unknown prune 'width'"),
+        ({"prune": "width=1.5"}, r"prune: width is '1.5'; allowed: a number from 0.01 to 1"),
+        ({"prune": "unstructured=1"}, r"prune: unstructured is '1'; allowed: a number from 0 to 0.99"),
+        ({"prune": "width=0.5+"}, r"unknown prune ''"),
+        ({"matformer": "2"}, r"matformer: share is '2'; allowed"),
     ],
 )
 def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(

@@ -322,7 +322,7 @@ def test_nested_quantization_configs_are_found() -> None:
     [
         (
             {"quant_method": "gguf"},
-            r"llama-2-7b: quantization_config: unknown quant_method 'gguf'.*--ignore-field quantization_config",
+            r"llama-2-7b: quantization_config: unknown quant_method 'gguf'.*ignore_fields quantization_config",
         ),
         ({"quant_method": "gptqq"}, r"did you mean 'gptq'\?"),
         ({}, r"missing field 'quant_method'"),

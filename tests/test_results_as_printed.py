@@ -10,10 +10,13 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.calibrate.e2e_rows import case_of, quantization_of
-from llmviewer.calibrate.readers.files import first_run, is_benchmark, table
+from llmviewer.calibrate.readers.files import READERS, first_run, is_benchmark, table
 from llmviewer.calibrate.readers.run import BenchmarkRun
 from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.cli import main
+from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
+from llmviewer.server.arguments import schema
 
 MARKDOWN = """ggml_cuda_init: found 1 CUDA devices:
 | model                          |       size |     params | backend    | ngl | n_ubatch | fa |            test |                  t/s |
@@ -167,3 +170,28 @@ def test_the_summary_of_inference_perf_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [None, [], "text", 3, {"latency": None}, {"latency": [1], "throughput": "x"}])
 def test_a_summary_of_other_types_has_no_figures(wrong: object, tmp_path: Path) -> None:
     assert run_of(tmp_path, json.dumps({**SUMMARY, "successes": wrong})).figures == {}
+
+
+@pytest.mark.parametrize("layout", ["one", "lines"])
+def test_json_that_holds_a_printed_result_is_json(layout: str, tmp_path: Path) -> None:
+    """A field such as the log of a run may hold what another program printed, or a table."""
+    noted = {**SUMMARY, "log": PRINTED + MARKDOWN}
+    text = json.dumps(noted, indent=1) if layout == "one" else json.dumps(noted) + "\n" + json.dumps(noted)
+    assert run_of(tmp_path, text) == run_of(tmp_path, json.dumps(SUMMARY))
+
+
+@pytest.mark.parametrize("first", ["[INFO] started", "{rank 0} started"])
+def test_a_log_that_begins_like_json_is_read_as_printed(first: str, tmp_path: Path) -> None:
+    assert run_of(tmp_path, f"{first}\n{PRINTED}") == run_of(tmp_path, PRINTED)
+
+
+def test_every_program_that_is_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The one list of programs has every reader, and the help of both commands and the tools for assistants have it."""
+    named = [one.lower() for one in arguments.BENCHMARKS.split(", ")]
+    for reader in READERS:
+        assert any(one in reader.lower() for one in named), reader
+    assert all(any(one in reader.lower() for reader in READERS) for one in named)
+    for command in (["diagnose"], ["calibrate", "validate"]):
+        assert main([*command, "--help"]) == 0
+        assert "".join(arguments.BENCHMARKS.split()) in "".join(capsys.readouterr().out.split())  # lines are broken
+    assert arguments.BENCHMARKS in schema("diagnose")["properties"]["measured"]["description"]

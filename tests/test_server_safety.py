@@ -531,24 +531,9 @@ def test_requests_that_never_become_whole_do_not_stop_a_server(served: tuple[sub
     for one, half in zip(held, halves, strict=True):
         one.sendall(half)
     assert asked(address, RUN)[0] == 200
-    for one, half in zip(held, halves, strict=True):
-        answer = one.recv(100)  # the server hangs up; half a body is answered before
-        assert answer == b"" if half.endswith(b"Le") else answer.startswith(b"HTTP/1.1 400")
+    for one in held:
+        assert one.recv(100).startswith(b"HTTP/1.1 408")
         one.close()
-
-
-def test_what_is_no_request_is_answered_with_a_problem(served: tuple[subprocess.Popen[str], str]) -> None:
-    place = urllib.parse.urlsplit(served[1])
-    for sent in (
-        b"nonsense\r\n\r\n",
-        b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nA B: c\r\n\r\n",
-    ):
-        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as one:
-            one.sendall(sent)
-            head, _, body = one.recv(4096).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400") and b"application/problem+json" in head
-        assert json.loads(body)["status"] == 400
 
 
 @pytest.mark.parametrize(

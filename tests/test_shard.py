@@ -314,7 +314,7 @@ def test_a_single_point_equals_the_point_of_a_sweep(name: str, devices: int) -> 
 
 
 def test_devices_beyond_the_link_need_a_network() -> None:
-    with pytest.raises(UserError, match=r"16 devices .* nvlink of h100-sxm connects 8; .*--network .*infiniband-ndr"):
+    with pytest.raises(UserError, match=r"16 devices .* nvlink of h100-sxm connects 8; .*network .*infiniband-ndr"):
         answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16)
     found = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16, network="infiniband-ndr")
     reduce = operators(found, "prefill")["attn_all_reduce"]
@@ -332,7 +332,7 @@ def test_a_network_is_not_used_within_the_link() -> None:
 
 def test_wrong_parallel_sizes_are_rejected_with_a_reason() -> None:
     wrong = {
-        "needs --tensor-parallel-size > 1": {"sequence_parallel": "on"},
+        "needs tensor_parallel_size > 1": {"sequence_parallel": "on"},
         "over which experts are distributed: 2 x 1 = 2": {"tensor_parallel_size": 2, "expert_parallel_size": 4},
         "did you mean 'infiniband-ndr'": {"network": "infiniband"},
         "a whole number from 1 to": {"tensor_parallel_size": "1.5"},

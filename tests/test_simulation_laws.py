@@ -67,6 +67,22 @@ def totals(outcome: Outcome) -> tuple[float, float]:
     return steps, float(outcome.gaps.weights.sum())
 
 
+def gaps_beyond_rounds(preemptions: Array, tokens: float) -> tuple[float, float]:
+    """The least and the most by which times between tokens outnumber the rounds without preemptions.
+
+    A request of R rounds of T tokens that is preempted m times, after s_1 ... s_m rounds, has S = s_1 + ... + s_m of
+    them and m tokens computed again by then, each with a gap.  The event loop counts g = ceil(s_1 T) + ... +
+    ceil(s_m T) + m - 1 tokens of R T as generated before the last of these tokens, which stands for a round:
+    R - ceil(g / T) - 1 rounds are left.  So it has R + S + m - 1 - ceil(g / T) gaps: R with T = 1, where g = S + m - 1.
+    Otherwise S T + m - 1 <= g < S T + 2 m - 1: at most m - 1 - ceil((m - 1) / T) gaps more than R, none before the
+    third preemption, and at most m fewer.
+    """
+    if tokens == 1.0:
+        return 0.0, 0.0
+    again = np.maximum(preemptions - 1.0, 0.0)
+    return -float(preemptions.sum()), float((again - np.ceil(again / tokens)).sum())
+
+
 @settings(max_examples=100, deadline=None)
 @given(asked=loads(), served=fleets())
 def test_tokens_and_blocks_are_conserved(asked: Requests, served: Fleet) -> None:
@@ -78,10 +94,13 @@ def test_tokens_and_blocks_are_conserved(asked: Requests, served: Fleet) -> None
     assert np.isnan(records.finish_s[~accepted]).all()
     # a sequence that is preempted generates one token by computing its tokens again, not in a decode step; with
     # several tokens per step, the step in which it is preempted may count for more than it generated
-    recomputed = float(records.preemptions.sum()) * (1.0 if served.answering.prices.tokens_per_round == 1.0 else 2.0)
+    preemptions, several = records.preemptions[accepted], served.answering.prices.tokens_per_round > 1.0
+    recomputed = float(preemptions.sum()) * (2.0 if several else 1.0)
     steps, gaps = totals(outcome)
     assert steps <= rounds.sum() <= steps + recomputed
-    assert gaps <= rounds.sum() + 1e-6
+    assert -1e-6 <= gaps - steps <= preemptions.sum() + 1e-6
+    least, most = gaps_beyond_rounds(preemptions, served.answering.prices.tokens_per_round)
+    assert least - 1e-6 <= gaps - rounds.sum() <= most + 1e-6
     if not recomputed:
         assert steps == rounds.sum()
     ordered = (records.arrival_s, records.start_s, records.first_token_s, records.finish_s)
@@ -102,6 +121,17 @@ def test_a_sequence_that_is_stalled_and_then_preempted_has_one_gap() -> None:
     outcome = simulate_requests(asked, fleet(room=room, scheduler="vllm-v0"))
     assert outcome.records.preemptions.sum() == 1.0
     assert totals(outcome) == (8.0, 9.0)
+
+
+def test_a_third_preemption_may_add_a_gap_where_rounds_have_several_tokens() -> None:
+    """Rounds of 2.6 tokens: 37 + 14 + 7 of them without preemptions; the last request is preempted three times."""
+    room = Cache(blocks=22, max_sequences=10, token_budget=263)
+    served = fleet(Linear(tokens_per_round=2.6), room, "vllm-v0")
+    outcome = simulate_requests(requests([0.0] * 3, [16, 149, 155], [95, 35, 18]), served)
+    preemptions = outcome.records.preemptions
+    assert preemptions.tolist() == [0, 0, 3]
+    assert gaps_beyond_rounds(preemptions, 2.6) == (-3.0, 1.0)
+    assert totals(outcome) == (56.0, 37.0 + 14.0 + 7.0 + 1.0)
 
 
 @settings(max_examples=100, deadline=None)

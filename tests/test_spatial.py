@@ -141,7 +141,7 @@ def test_a_full_pipeline_serves_as_many_users_as_stages() -> None:
 
 
 def test_a_layer_too_large_for_any_tensor_parallel_size_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"--spatial: .*more memory or weights in fewer bits"):
+    with pytest.raises(UserError, match=r"spatial: .*more memory or weights in fewer bits"):
         on_chips("falcon-7b", "groq-lpu")
 
 

@@ -180,8 +180,8 @@ def test_limits_are_those_of_the_options() -> None:
     ("model", "options", "what"),
     [
         ("bert-base", {}, "decoder"),
-        ("llama-3.1-8b", {"pipeline_parallel_size": 2}, "--pipeline-parallel-size is not simulated"),
-        ("llama-3.1-8b", {"early_exit": "mean=0.6"}, "--early-exit is not simulated"),
+        ("llama-3.1-8b", {"pipeline_parallel_size": 2}, "pipeline_parallel_size is not simulated"),
+        ("llama-3.1-8b", {"early_exit": "mean=0.6"}, "early_exit is not simulated"),
         ("llama-3.1-8b", {"offload": "weights"}, "offload"),
     ],
 )

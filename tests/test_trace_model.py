@@ -85,7 +85,7 @@ def test_the_option_reads_the_class_and_says_so() -> None:
 
 def test_the_refusal_of_an_unknown_type_names_the_option_if_the_library_knows_it() -> None:
     """`reformer` is a folder of transformers and has no parser."""
-    with pytest.raises(UserError, match="transformers knows it: try --trace-model"):
+    with pytest.raises(UserError, match="transformers knows it: try trace_model"):
         models.from_fields({"model_type": "reformer"})
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import zlib
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from hypothesis import strategies as st
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
+from llmviewer.planning.call import chips_of, size
+from llmviewer.planning.options import question
+from llmviewer.planning.sizing import Sizing
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
@@ -42,15 +46,16 @@ from llmviewer.reports.web.state import (
     MAX_QUERY,
     SHOWN,
     State,
-    default_text,
     packed,
     parsed,
     unpacked,
 )
-from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs import TABS, content, load
 from llmviewer.reports.web.tabs.compare import why_of
+from llmviewer.reports.web.tabs.load import _simulated as simulations
 from llmviewer.reports.web.tabs.load import simulation_of
 from llmviewer.reports.web.tabs.size import MAX_CHIPS, searched, sizing_of
+from llmviewer.reports.web.tabs.size import _sized as sizings
 from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View, memory_points, points
 from llmviewer.result.explanation.explain import explained
@@ -66,16 +71,12 @@ NASTY = ("-1", "0", "nan", "inf", "1e308", "9" * 400, "<script>", "../../etc/pas
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).map(str.strip).filter(bool)
 
 
-def asked_words(name: str) -> st.SearchStrategy[str]:
-    return TEXT.filter(lambda text: text != default_text(name))
-
-
 STATES = st.builds(
     State,
     model=TEXT,
     hardware=TEXT,
     config=st.one_of(st.just(""), TEXT),
-    words=st.fixed_dictionaries({}, optional={name: asked_words(name) for name in OPTION_NAMES}),
+    words=st.fixed_dictionaries({}, optional=dict.fromkeys(OPTION_NAMES, TEXT)),
     asked=st.fixed_dictionaries({}, optional=dict.fromkeys(ASKED, TEXT)),
     shown=st.fixed_dictionaries({}, optional=dict.fromkeys(SHOWN, TEXT)).map(lambda shown: {**SHOWN, **shown}),
     others=st.lists(TEXT, max_size=MAX_OTHERS).map(tuple),
@@ -87,14 +88,6 @@ STATES = st.builds(
 def test_a_state_is_what_its_address_says(state: State) -> None:
     if len(state.query()) <= MAX_QUERY:
         assert parsed(f"?{state.query()}") == state
-
-
-@pytest.mark.parametrize("name", OPTION_NAMES)
-def test_every_option_is_in_the_address_unless_at_its_default(name: str) -> None:
-    state = parsed(f"{name}=word")
-    assert state.words == {name: "word"}
-    assert parsed(state.query()) == state
-    assert parsed(f"{name}={default_text(name)}").words == {}
 
 
 @given(st.text(max_size=300))
@@ -410,43 +403,79 @@ def test_the_command_of_a_load_runs(tab: str, capsys: pytest.CaptureFixture[str]
 SMALL = "model=llama-3.2-1b&input_len=256&output_len=32&request_rate=4"
 
 
-@pytest.mark.parametrize("words", ["", "&engine=vllm", "&engine=sglang&batching=chunked,tokens%3D512", "&batch_size=8"])
+@pytest.fixture
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Simulations of a tenth of the requests, which commands and calls name."""
+    simulations.cache_clear()
+    monkeypatch.setattr(load, "REQUESTS", load.REQUESTS // 10)
+    yield
+    simulations.cache_clear()
+
+
+@pytest.mark.usefixtures("few_requests")
+@pytest.mark.parametrize(
+    "words", ["", "&engine=kernels&batch_size=8", "&engine=sglang&batching=chunked,tokens%3D512", "&fusion=none"]
+)
 def test_a_simulation_has_the_engine_of_the_menu(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The menu's default is kernels, that of `simulate` vllm, whose first tokens take longer."""
+    """Without one it is that of `simulate`, vllm."""
     view = View(state=parsed(f"{SMALL}&tab=load&run=load{words}"))
     made = simulation_of(view).to_dict()
-    assert made["engine"].partition("==")[0] == view.state.words.get("engine", "kernels")
+    engine = view.state.words.get("engine", "vllm")
+    assert made["engine"].partition("==")[0] == engine
     command, call = equivalents(view)
     assert answer_of(command, capsys) == made
     assert eval(call, {"lv": lv}).to_dict() == made
-    assert f"Engine: {view.state.words.get('engine', 'kernels')}" in drawn(view)
+    assert f"Engine: {engine}." in drawn(view)
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_the_engine_changes_a_simulation() -> None:
     first, second = (
         simulation_of(View(state=parsed(f"{SMALL}&tab=load&run=load{words}"))).to_dict()["ttft_s"]["p99"]
-        for words in ("", "&engine=vllm")
+        for words in ("&engine=kernels", "")
     )
     assert first < 0.9 * second
 
 
-SIZED = f"{SMALL}&tab=size&run=size&max_gpus=4"
+UNSET = f"{SMALL}&tab=size&run=size&max_gpus=4"
+SIZED = f"{UNSET}&engine=vllm&quantization=fp8&kv_cache_dtype=fp8"
+#: Sizings by their checked questions.
+FOUND: dict[str, Sizing] = {}
 
 
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A question that the page, the command and the call ask alike is answered once."""
+
+    def sized(model: Any, hardware: Any, *, advance: Any = None, **options: Any) -> Sizing:
+        asked = question(model, chips_of(hardware), options)
+        key = repr((asked.model, asked.hardware, asked.words, sorted(asked.lists.items())))
+        return FOUND[key] if key in FOUND else FOUND.setdefault(key, size(model, hardware, **options))
+
+    for place in ("llmviewer.size", "llmviewer.cli.size.size", "llmviewer.reports.web.tabs.size.size"):
+        monkeypatch.setattr(place, sized)
+    sizings.cache_clear()
+    yield
+    sizings.cache_clear()
+
+
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize(
-    "words",
+    "query",
     [
-        "&engine=vllm&quantization=fp8&kv_cache_dtype=fp8",
-        *(pytest.param(words, marks=pytest.mark.slow) for words in ("", "&engine=sglang", "&tensor_parallel_size=2")),
+        SIZED,
+        *(
+            pytest.param(f"{UNSET}{words}", marks=pytest.mark.slow)
+            for words in ("", "&engine=kernels", "&engine=sglang", "&tensor_parallel_size=2")
+        ),
     ],
 )
-def test_a_sizing_has_the_options_that_are_set(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    view = View(state=parsed(f"{SIZED}{words}"))
+def test_a_sizing_has_the_options_that_are_set(query: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(state=parsed(query))
     made = json.loads(json.dumps(sizing_of(view).to_dict()))
-    set_here = {"engine": "kernels", **view.state.words}
     for name in ("engine", "quantization", "kv_cache_dtype", "tensor_parallel_size"):
-        if name in set_here:  # vllm is the default of the command that simulates the configuration
-            assert made["best"]["options"].get(name, "vllm") == set_here[name]
+        if name in view.state.words:  # vllm is the default of the command that simulates the configuration
+            assert made["best"]["options"].get(name, "vllm") == view.state.words[name]
     command, call = equivalents(view)
     assert answer_of(command, capsys) == made
     assert json.loads(json.dumps(eval(call, {"lv": lv}).to_dict())) == made
@@ -454,9 +483,9 @@ def test_a_sizing_has_the_options_that_are_set(words: str, capsys: pytest.Captur
 
 def test_a_sizing_says_what_it_chooses_itself() -> None:
     text = drawn(View(state=parsed("tab=size&engine=sglang&quantization=fp8&batch_size=8")))
-    assert "As on the left: Engine sglang, Quantization fp8." in text
+    assert "Set on the left: Engine sglang, Quantization fp8." in text
     assert "The batch size does not count." in text
-    assert "chooses what is at its default there: KV cache format, Tensor parallel size" in text
+    assert "chooses what is not set there: KV cache format, Tensor parallel size" in text
     assert "tensor_parallel_size" in searched({"engine": "sglang"})
     assert not {"tensor_parallel_size", "data_parallel_size"} & set(searched({"expert_parallel_size": 2}))
 
@@ -498,6 +527,7 @@ def downloaded(query: str, name: str) -> Any:
     return application().test_client().get(f"/download/{name}?{query}")
 
 
+@pytest.mark.usefixtures("once", "few_requests")
 @pytest.mark.parametrize(
     ("query", "name", "schema"),
     [
@@ -518,13 +548,10 @@ def test_the_json_of_a_tab_is_that_of_its_command(
     assert found == answer_of(equivalents(view)[0], capsys)
 
 
+@pytest.mark.usefixtures("once", "few_requests")
 @pytest.mark.parametrize(
     ("query", "name"),
-    [
-        (SIZED, "size.csv"),
-        (f"{SMALL}&tab=load&run=load", "simulation.csv"),
-        pytest.param(SIZED, "size.md", marks=pytest.mark.slow),
-    ],
+    [(SIZED, "size.csv"), (f"{SMALL}&tab=load&run=load", "simulation.csv"), (SIZED, "size.md")],
 )
 def test_the_table_of_a_load_is_that_of_its_command(
     query: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

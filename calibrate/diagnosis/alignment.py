@@ -40,13 +40,14 @@ Places = npt.NDArray[np.int32]
 class Table:
     """Scores of every kind of kernel on every operator, -inf where it cannot run it; shape (kinds, operators).
 
-    missing: cost of an operator without a kernel.  alone: of one that has only parts of it.
+    first: of a kernel that is the first of its operator, as a part and as its own; shape (kinds, 2, operators).  parts:
+    of a further part.  after: of its own kernel after parts.  missing: cost of an operator without a kernel.
     """
 
-    main: Scores
+    first: Scores
     parts: Scores
+    after: Scores
     missing: Scores
-    alone: Scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +68,15 @@ def align(kinds: Sequence[str], slots: Sequence[Slot], *, ends: float = 1.0) -> 
         raise UserError(
             f"a recorded pass has {len(kinds):,} kernels; allowed for this model: {MAX_CELLS // len(slots):,}"
         )
+    found = _aligned(tuple(kinds), tuple(slot.kind for slot in slots), ends)
+    return Alignment(found.places.copy(), found.score)
+
+
+@lru_cache(maxsize=64)
+def _aligned(kinds: tuple[str, ...], slots: tuple[SlotKind, ...], ends: float) -> Alignment:
+    """The alignment of one sequence of kernels, which most passes of a recording share."""
     known = sorted(set(kinds))
-    table = _table(tuple(known), tuple(slot.kind for slot in slots))
+    table = _table(tuple(known), slots)
     skipped = np.concatenate(([0.0], np.cumsum(table.missing)))  # cost of all operators before each
     rows = [known.index(kind) for kind in kinds]
     costs = [UNPLACED.get(kind, OTHERWISE) for kind in kinds]
@@ -83,7 +91,8 @@ def _table(kinds: tuple[str, ...], slots: tuple[SlotKind, ...]) -> Table:
             main[row, column] = slot.main.get(kind, -np.inf)
             parts[row, column] = slot.parts.get(kind, -np.inf)
     missing = np.array([slot.missing for slot in slots])
-    return Table(main=main, parts=parts, missing=missing, alone=np.where(missing >= HEAVY, missing, 0.0))
+    alone = np.where(missing >= HEAVY, missing, 0.0)  # the cost of an operator that has only parts
+    return Table(first=np.stack([parts - alone, main], axis=1), parts=parts, after=main + alone, missing=missing)
 
 
 def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], ends: float) -> Alignment:
@@ -91,7 +100,7 @@ def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], 
     count = len(table.missing)
     outside = 0.0  # score of all kernels so far without an operator
     score = np.full((2, count), -np.inf)
-    steps: list[tuple[npt.NDArray[np.int8], Places]] = []
+    steps: list[tuple[npt.NDArray[np.bool_], Places]] = []
     for row, cost in zip(rows, costs, strict=True):
         score, choice, origin = _advanced(table, skipped, row, cost, (score, outside - ends * skipped[:-1]))
         outside -= cost
@@ -104,48 +113,47 @@ def _traced(table: Table, skipped: Scores, rows: list[int], costs: list[float], 
     return Alignment(_way_back(steps, int(state), int(place)), float(final.max()))
 
 
-#: The first of the ways to go on: without an operator.  The others place the kernel, as the first of its operator, as
-#: part of it, or as its own kernel after parts; the first way wins a tie.
-EXTRA = 0
-
-
 def _advanced(
     table: Table, skipped: Scores, row: int, cost: float, before: tuple[Scores, Scores]
-) -> tuple[Scores, npt.NDArray[np.int8], Places]:
+) -> tuple[Scores, npt.NDArray[np.bool_], Places]:
     """Scores after one more kernel; per state and operator, whether it was placed, and the code of the cell before.
 
-    before: scores, and those of entering each operator first.  The code is 2 x operator + state, NONE for the start.
+    A kernel has no operator, or is the first of its operator, part of it, or its own kernel after parts; the first of
+    equal ways wins.  before: scores, and those of entering each operator first.  The code is 2 x operator + state, NONE
+    for the start.
     """
     score, first = before
-    main, parts, alone = table.main[row], table.parts[row], table.alone
-    entering, came = _entering(score, skipped, first)
-    own = np.arange(score.shape[1], dtype=np.int32) * 2
-    options = np.array(
-        [
-            [score[PARTS] - cost, entering + parts - alone, score[PARTS] + parts, np.full_like(entering, -np.inf)],
-            [score[WHOLE] - cost, entering + main, score[WHOLE] + parts, score[PARTS] + main + alone],
-        ]
-    )
-    best = options.argmax(axis=1)
-    codes = np.array([[own, came, own, own], [own + 1, came, own + 1, own]], dtype=np.int32)
-    chosen = np.take_along_axis(options, best[:, None], axis=1)[:, 0]
-    origin = np.take_along_axis(codes, best[:, None], axis=1)[:, 0]
-    return chosen, (best != EXTRA).astype(np.int8), origin
+    own = np.arange(2 * score.shape[1], dtype=np.int32).reshape(-1, 2).T
+    entering, came = _entering(score, skipped, first, own)
+    best, origin = score - cost, own
+    placed = np.zeros(best.shape, dtype=np.bool_)
+    for value, code in ((entering + table.first[row], came), (score + table.parts[row], own)):
+        better = value > best
+        placed |= better
+        best, origin = np.where(better, value, best), np.where(better, code, origin)
+    value = score[PARTS] + table.after[row]
+    better = value > best[WHOLE]
+    placed[WHOLE] |= better
+    for old, new in ((best, value), (origin, own[PARTS])):
+        np.copyto(old[WHOLE], new, where=better)
+    return best, placed, origin
 
 
-def _entering(score: Scores, skipped: Scores, first: Scores) -> tuple[Scores, Places]:
+def _entering(score: Scores, skipped: Scores, first: Scores, own: Places) -> tuple[Scores, Places]:
     """Best score with which a kernel can be the first of each operator, and the code of the cell it comes from."""
-    state = (score[WHOLE] >= score[PARTS]).astype(np.int32)
     reached = np.maximum(score[WHOLE], score[PARTS]) + skipped[1:]
     running = np.maximum.accumulate(reached)
-    index = np.maximum.accumulate(np.where(reached == running, np.arange(len(reached)), 0)).astype(np.int32)
-    before = np.concatenate(([-np.inf], running[:-1])) - skipped[:-1]
-    came = np.concatenate(([NONE], (2 * index + state[index])[:-1])).astype(np.int32)
+    code = np.where(score[WHOLE] >= score[PARTS], own[WHOLE], own[PARTS])
+    came = np.full_like(code, NONE)
+    # codes grow with the operator: the last one that reached the best score so far
+    np.maximum.accumulate(np.where(reached == running, code, code[0])[:-1], out=came[1:])
+    before = np.full_like(running, -np.inf)
+    np.subtract(running[:-1], skipped[1:-1], out=before[1:])
     fresh = first > before
     return np.where(fresh, first, before), np.where(fresh, np.int32(NONE), came)
 
 
-def _way_back(steps: list[tuple[npt.NDArray[np.int8], Places]], state: int, place: int) -> Places:
+def _way_back(steps: list[tuple[npt.NDArray[np.bool_], Places]], state: int, place: int) -> Places:
     found = np.full(len(steps), NONE, dtype=np.int32)
     for number in range(len(steps) - 1, -1, -1):
         choice, origin = steps[number]

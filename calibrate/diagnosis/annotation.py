@@ -21,7 +21,8 @@ from llmviewer.core.workload import Group, Step
 STAGES = ("prefill", "decode")
 SUMS = re.compile(r"(sqsq|sqsk|sq|sk)=?(\d+)")
 VLLM = re.compile(r"execute_\d+_context_(\d+)\(([^)]*)\)_generation_(\d+)\(([^)]*)\)")
-#: Some versions write a second number of tokens behind the first, the sum of squares of a pass without a cache.
+#: Requests and new tokens of each kind (https://github.com/vllm-project/vllm/pull/31193).  Recordings with a second
+#: number behind the tokens were seen; no public version of vLLM writes one, so that its meaning is not known.
 VLLM_COUNTS = re.compile(r"execute_context_(\d+)\((\d+)(?:_\d+)?\)_generation_(\d+)\((\d+)(?:_\d+)?\)")
 VLLM_OLD = re.compile(r"execute_new_(\d+)_cached_(\d+)")
 SGLANG = re.compile(r"step\[(EXTEND|DECODE|MIXED|TARGET_VERIFY|DRAFT_EXTEND_V2)\b([^\]]*)\]")

@@ -49,10 +49,9 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a measured run: where it lost time against the prediction of the same work.
 
-    measured: a profile (torch.profiler, Nsight Systems, rocprofv3), the result of a benchmark (vLLM, SGLang, AIPerf,
-    llama-bench), or samples of `calibrate run`.  options: those of `analyze`, and what the file does not state:
-    batch_size, input_len and stage of a pass, output_len of a request, passes of a table of kernels.  engine: "" for
-    that of the marks.  Raises UserError.
+    measured: a profile, the result of a benchmark (docs/diagnose.md has the programs), or samples of `calibrate run`.
+    options: those of `analyze`, and what the file does not state: batch_size, input_len and stage of a pass, output_len
+    of a request, passes of a table of kernels.  engine: "" for that of the marks.  Raises UserError.
     """
     path = Path(arguments.path_or_name("measured", os.fspath(measured)))
     work = {name: options.pop(name, default) for name, default in WORK.items()}

@@ -71,7 +71,7 @@ def _recording(base: sqlite3.Connection, where: str) -> Recording:
             for owner, kernel in _entries(base, table, columns[table], launches):
                 found.setdefault(owner, []).append(kernel)
     if not found:
-        raise UserError(f"'{where}' has no kernels of a device; record with nsys profile --trace cuda,nvtx")
+        raise UserError(f"'{where}' has no kernels of a device; record with `nsys profile --trace cuda,nvtx`")
     owner = max(found, key=lambda one: sum(kernel.seconds for kernel in found[one]))
     process, device = owner
     notes = [WHOLE_GRAPHS] if _has_rows(base, GRAPHS, columns) else []

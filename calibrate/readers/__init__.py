@@ -1,1 +1,1 @@
-"""Readers of files that benchmark programs write: vLLM, SGLang, genai-perf and AIPerf, llama-bench, torch.profiler."""
+"""Readers of files that benchmark programs write, one of `files.READERS` each, and of tables of torch.profiler."""

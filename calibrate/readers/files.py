@@ -75,7 +75,7 @@ def table(path: Path, stated: Stated) -> BenchmarkTable:
         try:
             found += rows(_run(record, where), stated, where)
         except UserError as error:
-            left_out[str(error)] += 1
+            left_out[error.marked] += 1
     if not found:
         raise UserError(next(iter(left_out), f"{where} has no runs"))
     return BenchmarkTable(frame=pd.DataFrame(found), left_out=left_out)
@@ -96,40 +96,45 @@ def _run(record: Record, where: str) -> BenchmarkRun:
         try:
             run = reader(record)
         except UserError as error:
-            raise UserError(f"{where} ({program}): {error}") from error
+            raise UserError(f"{where} ({program}): {error.marked}") from error
         if run is not None:
             return run
     raise UserError(f"{where} has the fields of no benchmark that is read: {', '.join(READERS)}")
 
 
 def _records(path: Path) -> Iterator[Record]:
-    """The records of a file: a JSON object, a list of them, one in each line, or rows of CSV."""
+    """The records of a file: a JSON object, a list of them, one in each line; printed text; or rows of CSV."""
     where = f"'{printable(path)}'"
     text = data.read_text(path, MAX_BYTES, "save the benchmark without details").lstrip()
-    if any(map(is_markdown, text.splitlines())):
+    content, reason = _json(text)
+    if content is not None:
+        for record in content:
+            if not isinstance(record, dict):
+                raise UserError(f"{where} contains a list of something other than records of a benchmark")
+            yield record
+    elif any(map(is_markdown, text.splitlines())):
         yield from of_markdown(text)
-        return
-    if PRINTED in text:
+    elif PRINTED in text:
         yield from printed_results(text)
-        return
-    if not text.startswith(("{", "[")):
+    elif reason:
+        raise UserError(f"{where} cannot be read as JSON: {reason}")
+    else:
         import csv
 
         yield from csv.DictReader(text.splitlines())
-        return
+
+
+def _json(text: str) -> tuple[list[Any] | None, str]:
+    """The values of a JSON document or of JSON lines; None, and the reason unless the text begins like no JSON."""
+    if not text.startswith(("{", "[")):
+        return None, ""
     try:
         content = parsing.from_json(text, MAX_VALUES)
     except ValueError as error:
-        content = _lines(text, f"{where} cannot be read as JSON: {printable(error, 160)}")
-    for record in content if isinstance(content, list) else [content]:
-        if not isinstance(record, dict):
-            raise UserError(f"{where} contains a list of something other than records of a benchmark")
-        yield record
-
-
-def _lines(text: str, message: str) -> list[Any]:
-    """The values of JSON lines.  Raises UserError with this message if a line is no JSON."""
+        reason = printable(error, 160)
+    else:
+        return content if isinstance(content, list) else [content], ""
     try:
-        return [parsing.from_json(line, MAX_VALUES) for line in text.splitlines() if line.strip()]
-    except ValueError as error:
-        raise UserError(message) from error
+        return [parsing.from_json(line, MAX_VALUES) for line in text.splitlines() if line.strip()], ""
+    except ValueError:
+        return None, reason

@@ -97,7 +97,7 @@ def _check_names(known: dict[str, Any], run: BenchmarkRun, stated: Stated, where
             find(str(known[name]))
         except UserError as error:
             from_file = "" if getattr(stated, name) else f"; {NEEDED[name][1]} replaces what {where} states"
-            raise UserError(f"{error}{from_file}") from error
+            raise UserError(f"{error.marked}{from_file}") from error
     weights = run.weight_dtype
     if weights and not stated.quantization and weights not in QUANTIZATIONS:
         raise UserError(f"{where}: no stored bits are known for '{weights}'; add --quantization NAME")

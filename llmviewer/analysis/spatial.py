@@ -30,7 +30,7 @@ def smallest_system(graph: Graph, build: Callable[[int, int], System], degrees: 
         try:
             stages = _stages(graph, lambda count, tensor=tensor: build(tensor, count))  # type: ignore[misc]
         except UserError as error:
-            refused = str(error)
+            refused = error.marked
             continue
         if stages:
             found.append((tensor * stages, -tensor, build(tensor, stages)))

@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import models
 from llmviewer.analysis.system import Drafter, System
 from llmviewer.core import arguments, files
-from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.errors import UserError, naming, printable, unknown
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear
 from llmviewer.hardware import specs as chips
@@ -174,7 +174,8 @@ def _calibrated(built: System, options: Options) -> System:
 
     if options.profile:
         files.refuse_named(options.profile)
-    own = profile.load(Path(options.profile)) if options.profile else None
+    with naming("--profile"):
+        own = profile.load(Path(options.profile)) if options.profile else None
     preset = _with_limits(engine.load(options.engine).on(built.chip), options)
     chip = preset.rates_of(built.chip)
     efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)

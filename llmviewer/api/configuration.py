@@ -108,7 +108,7 @@ class Configuration:
         answered = analysis.analyze(self.model, self._best(workload), workload, budget)
         return Result(
             analysis=answered,
-            warnings=(*self.warnings(workload), *_unsure(answered)),
+            warnings=(*self.warnings(workload), *_unsure(answered), *_idle_profile(answered)),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
@@ -213,6 +213,15 @@ def _slow_link(system: System) -> tuple[str, ...]:
     bridged = [f"; {link.name} would join {link.devices}" for link in chip.links.values() if link.needs_bridge]
     rate = float(np.max(chip.link_rate)) / 1e9
     return (f"{devices} devices exchange data over {chip.default_link}, {rate:g} GB/s each way{''.join(bridged)}",)
+
+
+def _idle_profile(answered: analysis.Analysis) -> tuple[str, ...]:
+    """A line for a profile of the user that changes no time."""
+    calibration = answered.calibration
+    if calibration is None or not calibration.user_profiles:  # before times are computed
+        return ()
+    _ = answered.e2e_s  # which selects the fits
+    return calibration.idle_profile
 
 
 def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
 from llmviewer.techniques.registry import TECHNIQUES
 
 TENSOR = "tensor_parallel_size"
+#: Sizes that a command has without them.
+SIZES: Mapping[str, Any] = {name: one.default for name, one in WORKLOAD.items()}
 
 
 def flag(name: str) -> str:
@@ -56,17 +57,16 @@ def _is_now(configuration: Configuration, workload: Request, name: str, value: A
 
 
 def run_line(
-    model: Any, hardware: Any, words: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
+    model: Any, hardware: Any, words: Mapping[str, Any], left_out: Mapping[str, Any] = SIZES
 ) -> dict[str, tuple[str, ...]]:
-    """Words of the run on the command line, by option; sizes at their defaults are left out, and so are `defaults`.
+    """Words of the run on the command line, by option.
 
-    defaults: values of options that the command has without them.
+    left_out: values of options that are not said: of words that do not tell what is stated, the default sizes.
     """
     found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
     for name, value in words.items():
         declared = OPTIONS[name]
-        default = declared.default if name in WORKLOAD else defaults.get(name)
-        if value is None or value == default or (name not in WORKLOAD and str(value) == str(default)):
+        if value is None or value == left_out.get(name):
             continue
         if declared.kind is ValueKind.SWITCH:
             found |= {name: (flag(name),)} if value else {}

@@ -86,7 +86,7 @@ def main(words: list[str]) -> int:
         sys.stdout.flush()  # while an error of the terminal can still be told
         return status
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error.marked}", file=sys.stderr)  # noqa: T201
         return 2
     except BrokenPipeError:
         _discard_stdout()
@@ -94,7 +94,7 @@ def main(words: list[str]) -> int:
     except OSError as error:
         _discard_stdout()
         what = f"read or write '{error.filename}'" if error.filename else "write the output"
-        print(f"error: {UserError(f'cannot {what}: {error.strerror or error}')}", file=sys.stderr)  # noqa: T201
+        print(f"error: {UserError(f'cannot {what}: {error.strerror or error}').marked}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

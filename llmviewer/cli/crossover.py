@@ -10,6 +10,7 @@ from llmviewer import api
 from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names, crossover, over_figure
 from llmviewer.result.sweep import parse_values
@@ -69,5 +70,6 @@ def command(
 
         return crossover_page.page(result)
 
+    print_warnings(result.warnings)
     views.show(views.Views(page=page, document=result.to_dict, rows=result.rows), kind, output)
     return 0

@@ -19,7 +19,11 @@ def _size(text: object) -> object:
 @opt.with_run_options
 def command(
     measured: Annotated[
-        str, typer.Argument(metavar="MEASURED", help="A profile, the result of a benchmark, or samples.")
+        str,
+        typer.Argument(
+            metavar="MEASURED",
+            help=f"A profile ({arguments.RECORDERS}), a result ({arguments.BENCHMARKS}), or samples.",
+        ),
     ],
     model: opt.Model,
     hardware: opt.Hardware,
@@ -52,9 +56,7 @@ def command(
 ) -> int:
     """Compares a measured run with the prediction of the same work, a recorded one operator by operator.
 
-    Reads profiles (torch.profiler, Nsight Systems, rocprofv3), results (vLLM, SGLang, AIPerf, llama-bench) and samples
-    of `calibrate run`.  The marks of engines state engine and work; without them --engine, --stage, --batch-size and
-    --input-len do.
+    The marks of engines state engine and work; without them --engine, --stage, --batch-size and --input-len do.
     """
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.reports import diagnosis_page

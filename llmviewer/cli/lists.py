@@ -24,7 +24,7 @@ def advised(words: list[str], error: UserError) -> UserError:
     """The error of a command line, replaced by the command to use if it rejects a list."""
     single = SINGLE.get(words[0], ())
     lists = {name: value for name, value in _given(words[1:]) if name in single and _is_list(name, value)}
-    rejected = next((name for name, value in lists.items() if _mentions(str(error), name, value)), None)
+    rejected = next((name for name, value in lists.items() if _mentions(error.marked, name, value)), None)
     if rejected is None:
         return error
     command = "compare" if WORKLOAD.keys().isdisjoint(lists) else "sweep"

@@ -78,7 +78,7 @@ def fetch_model(
     try:
         models.load(str(found))
     except UserError as error:
-        print_warnings([str(error)])
+        print_warnings([error.marked])
     else:
         given = model if target is None else target.parent
         print(f"llmviewer analyze {given} --hardware NAME", file=sys.stderr)  # noqa: T201

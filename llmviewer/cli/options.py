@@ -12,7 +12,7 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.cli.help import UNSET
 from llmviewer.core import arguments
-from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.errors import UserError, naming, quoted
 from llmviewer.hardware.setting_lists import alternatives
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
 from llmviewer.techniques.panels import Panel
@@ -136,7 +136,8 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
             words["ignore_fields"] = tuple(words["ignore_fields"])
         for name in REPEATED:
             if given := words.get(name):
-                words[name] = given[0] if given == [OPTIONS[name].default] else alternatives(given)
+                with naming(OPTIONS[name].spellings(name)[0]):
+                    words[name] = given[0] if given == [OPTIONS[name].default] else alternatives(given)
         return command(**words)
 
     run.__doc__ = command.__doc__

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmviewer.core.errors import FileError, UserError, quoted
+from llmviewer.core.errors import MARKED, FileError, UserError, quoted
+from llmviewer.techniques.options import OPTIONS
 
 #: Words of an error in front of the name of an option, or behind one that begins it.
 BEFORE = ("give", "one of", "remove", "use", "change", "but", "beside", "such as")
@@ -17,10 +18,12 @@ BETWEEN = ", | and | or "
 
 def as_typed(error: UserError, words: Sequence[str], command: Any) -> UserError:
     """The error of a command line with the spelling of every option it names, and of one whose value it rejects."""
-    if isinstance(error, FileError):
-        return error
     spelled = _spelled(words, command)
-    text = str(error)
+    main = {name: one.spellings(name)[0] for name, one in OPTIONS.items()}
+    marks = {f"--{name.replace('_', '-')}": option for name, option in {**main, **spelled}.items()}
+    text = re.sub(MARKED, lambda found: marks.get(found[0], found[0]), error.marked)
+    if isinstance(error, FileError):
+        return FileError(text)
     for name, option in spelled.items():
         text = re.sub(_pattern(name), option, text)
     text = _in_lists(text, spelled)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Number
 
 #: An error lists at most this many names; `list` commands show longer lists.
@@ -18,15 +19,41 @@ MAX_LINE_CHARACTERS = 560
 #: word such as weight_...: no line repeats one, wherever it is from, since lines leave the machine.
 CREDENTIALS = r"(?<![A-Za-z0-9])(hf_|sk-|gh[a-z]_|github_pat_|nvapi-|AKIA|xox[a-z]-|eyJ)[\w-]{16,}[\w.-]*"
 
+#: A marked option by its name, and what is passed over: words of the user in quotes, and lines to type.
+MARKED = r"(?<!\w)'[^']*'|`[^`]*`|(?<![\w-])--([a-z][\w-]*)"
+
 
 class UserError(Exception):
-    """Wrong input.  `str()` is the line that the terminal shows; the command line exits with status 2.
+    """Wrong input, in one line.
+
+    A message marks options by two dashes (`--kv-cache-dtype`), since words such as link and set are of any sentence.
+    `str()` is the line for callers of Python, HTTP and assistants, which have arguments in their place
+    (`kv_cache_dtype`); the command line prints `marked` with the spelling that was typed, and exits with status 2.
 
     The line is printable and bounded whatever is in it, so that no file can send escape sequences to a terminal.
     """
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(message, MAX_LINE_CHARACTERS))
+
+    @property
+    def marked(self) -> str:
+        """The line with marked options; errors that begin with the place of another one repeat this form of it."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return re.sub(MARKED, lambda found: (found[1] or "").replace("-", "_") or found[0], self.marked)
+
+
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Begin errors with the option that they are about, as messages mark it, unless they name it."""
+    try:
+        yield
+    except UserError as error:
+        if re.search(rf"{option}(?![\w-])", error.marked):
+            raise
+        raise type(error)(f"{option}: {error.marked}") from error
 
 
 class FileError(UserError):

@@ -214,7 +214,11 @@ class Config:
         for name in ignored:
             if name not in self.names():
                 raise unknown(
-                    "field to ignore", name, self.names(), where=self.where, hint="the config has no such field"
+                    "field of --ignore-fields",
+                    name,
+                    self.names(),
+                    where=self.where,
+                    hint="the config has no such field",
                 )
         unread = [name for name in self.unread_fields() if name not in ignored]
         if unread:
@@ -222,5 +226,5 @@ class Config:
             names = ", ".join(quoted(name) for name in unread[:5]) + (", …" if len(unread) > 5 else "")
             raise UserError(
                 f"{self.where}: {noun} {names} {verb} not supported for this architecture and may change its shapes "
-                f"(to ignore: --ignore-field {printable(unread[0])})"
+                f"(to ignore: --ignore-fields {printable(unread[0])})"
             )

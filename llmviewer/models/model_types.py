@@ -65,8 +65,8 @@ def type_of(config: Config) -> tuple[str, tuple[str, ...]]:
 def _unknown(config: Config, stated: str, known: list[str]) -> str:
     error = unknown("model_type", stated, known, where=config.where, hint="see `llmviewer models list`")
     if _in_library(stated):
-        return f"{error}; transformers knows it: try --trace-model, which reads the library's class"
-    return f"{error}; a known architecture under another name can be given by its own model_type"
+        return f"{error.marked}; transformers knows it: try --trace-model, which reads the library's class"
+    return f"{error.marked}; a known architecture under another name can be given by its own model_type"
 
 
 def _in_library(model_type: str) -> bool:

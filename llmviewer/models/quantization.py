@@ -136,7 +136,7 @@ def _read(config: Config) -> QuantizedFormats:
     method = config.text("quant_method", _implied_method(config))
     if method not in METHODS:
         raise unknown(
-            "quant_method", method, METHODS, where=config.where, hint=f"in 16 bit: --ignore-field {QUANTIZATION_FIELD}"
+            "quant_method", method, METHODS, where=config.where, hint=f"in 16 bit: --ignore-fields {QUANTIZATION_FIELD}"
         )
     return METHODS[method](config)
 

@@ -46,7 +46,7 @@ def confirmed(model: Model, config: Mapping[str, Any], folder: Path) -> Model:
         shapes = {name: entry for file in files for name, entry in header(file).items()}
         counted = sum(_parameters(name, entry, model, _packed_bits(config)) for name, entry in shapes.items())
     except UserError as error:
-        return _noted(model, f"the parameter count is not confirmed: {error}")
+        return _noted(model, f"the parameter count is not confirmed: {error.marked}")
     except (ValueError, OverflowError, OSError):  # numbers of thousands of digits, names that no disk takes
         return _noted(model, "the parameter count is not confirmed: the safetensors headers or their index are broken")
     if counted == model.parameters:

@@ -95,9 +95,12 @@ def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _unused(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
-    """A note on a router that no configuration needs."""
-    idle = asked.words["router"] != LOAD["router"].default and all(one.replicas == 1 for one in best)
-    return ("--router: one replica, not used",) if idle and best else ()
+    """A note on a router that no simulation has: a rate, unlike a trace, is divided by the replicas of one pool."""
+    pooled = any(len(one.parts) > 1 and count > 1 for one in best for _, count in one.parts)
+    several = any(one.replicas > 1 for one in best)
+    if "router" not in asked.load.words or not best or pooled or (several and asked.load.rate is None):
+        return ()
+    return (f"--router: one replica{' is simulated, under its share of the rate' if several else ''}, not used",)
 
 
 def chips_of(hardware: Any) -> tuple[Any, ...]:

@@ -159,7 +159,7 @@ def _placed(where: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{where}: {error}") from error
+        raise UserError(f"{where}: {error.marked}") from error
 
 
 def _checked_lines(lines: Sequence[Line]) -> tuple[Checked, ...]:

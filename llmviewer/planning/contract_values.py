@@ -92,7 +92,7 @@ class Answer:
             raise UserError(f"metric {metric} is ambiguous; write {' or '.join(f'{own}.{metric}' for own in homes)}")
         if not homes:
             more = "" if self.room is not None else "; other metrics need MODEL on CHIP"
-            hint = f"metrics are numbers of llmviewer analyze --format json{more}"
+            hint = f"metrics are numbers of `llmviewer analyze --format json`{more}"
             raise unknown("metric", metric, {name for names in plain.values() for name in names}, hint=hint)
         return homes[0], metric
 

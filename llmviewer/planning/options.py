@@ -106,7 +106,7 @@ class Question:
 def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) -> Question:
     """The checked sizing of these options.  Raises UserError."""
     for name in NOT_OF_A_SIZING:
-        if options.get(name, LOAD[name].default) != LOAD[name].default:
+        if options.get(name) is not None:
             raise UserError(f"size chooses the server and the load arrives at a rate; remove {name}")
     words = {name: _checked(name, one, options.get(name, one.default)) for name, one in SIZE.items()}
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
@@ -115,12 +115,11 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, "price"}})
     traffic = load.traffic_of(loads)
     workload = _workload(traffic, loads)
-    given = {name: value for name, value in loads.items() if value != LOAD[name].default}
+    given = {name: value for name, value in loads.items() if options.get(name) is not None}
     rate = None if loads["trace"] else workload.rate
-    if loads["rate_curve"]:
-        del given["rate_curve"]
-    given.pop("request_rate", None)
-    _check_scaling(words, loads)
+    for name in ("request_rate", *(("rate_curve", "speed_up") if loads["rate_curve"] else ())):  # the rate has them
+        given.pop(name, None)
+    _check_scaling(words, loads, options)
     if words["objective"] == "latency" and not (words["max_gpus"] or words["max_usd_per_hour"]):
         raise UserError("objective latency needs a bound; give max_gpus or max_usd_per_hour")
     for one in lists.get("batching", ()):
@@ -228,10 +227,10 @@ def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
     )
 
 
-def _check_scaling(words: Mapping[str, Any], loads: Mapping[str, Any]) -> None:
-    """Raise UserError for an autoscaler without a load that varies."""
+def _check_scaling(words: Mapping[str, Any], loads: Mapping[str, Any], stated: Mapping[str, Any]) -> None:
+    """Raise UserError for an autoscaler without a load that varies, and for its start-up without an autoscaler."""
     if words["autoscale"] is None:
-        if words["start_up"] != SIZE["start_up"].default:
+        if stated.get("start_up") is not None:
             raise UserError(f"start_up is {quoted(words['start_up'])}; an autoscaler has it: give autoscale")
         return
     if not (loads["trace"] or loads["rate_curve"]):

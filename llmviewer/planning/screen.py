@@ -188,7 +188,7 @@ def screened(
     try:
         curves = curves_of(structure, workload, budgets)
     except UserError as error:
-        return Refusal(hardware=structure.hardware, options=structure.options, reason=str(error))
+        return Refusal(hardware=structure.hardware, options=structure.options, reason=error.marked)
     return Screened(
         hardware=str(structure.hardware),
         chip=one.chip.name,

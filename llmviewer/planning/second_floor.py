@@ -94,7 +94,7 @@ def _answer(asked: Question, one: Candidate | Pair) -> Answer | Gate:
             return verified_pair(asked.model, one, asked.load, asked.bounds)
         return verified(asked.model, one, asked.load, asked.bounds)
     except UserError as error:
-        return Gate(constraint="support", margin=None, unit="", text=str(error))
+        return Gate(constraint="support", margin=None, unit="", text=error.marked)
 
 
 def _gate(asked: Question, answer: Answer) -> Gate:

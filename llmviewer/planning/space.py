@@ -131,7 +131,7 @@ def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structu
     try:
         made = configuration(model, chip, **{"engine": ENGINE, "batching": BATCHING, **options})
     except UserError as error:
-        return Refusal(hardware=hardware, options=options, reason=str(error))
+        return Refusal(hardware=hardware, options=options, reason=error.marked)
     return Structure(hardware=hardware, options=options, configuration=made)
 
 

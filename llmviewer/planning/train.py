@@ -17,7 +17,6 @@ from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
 from llmviewer.serving.batching import STATIC
-from llmviewer.techniques.options import OPTIONS
 
 SCHEMA = "llmviewer.training/1"
 #: Optimizer -> bytes of its state per trained weight.  AdamW has two moments in fp32, arXiv 1711.05101; in 8 bit,
@@ -151,9 +150,9 @@ def train(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option of serving that is not at its default."""
+    """Raise UserError for an option of serving that is stated."""
     for name, value in options.items():
-        if name in OF_SERVING and value is not None and str(value) != str(OPTIONS[name].default):
+        if name in OF_SERVING and value is not None:
             raise UserError(f"{name} is {quoted(value)}; a training step has {OF_SERVING[name]}; remove it")
 
 
@@ -177,11 +176,21 @@ def _check(system: System, *, adapters: bool) -> None:
     """Raise UserError for techniques that a training step does not have.  adapters: whether --lora is given."""
     parallelism = system.parallelism
     wrong = (
-        (parallelism.pipeline > 1 or parallelism.context > 1, "pipelines and context parallelism; allowed: -tp"),
-        (parallelism.data > 1, "data parallelism, which adds an exchange of gradients; allowed: one replica"),
-        (system.batching is not STATIC, "batching policies; allowed: --batch-size"),
-        (system.generation.counts_passes, "branches, diffusion and non-autoregressive decoding"),
-        (system.scheme is not None and not trained_drafters(system), "speculation without a draft model or heads"),
+        (parallelism.pipeline > 1, "pipelines (--pipeline-parallel-size); allowed: -tp"),
+        (parallelism.context > 1, "context parallelism (--context-parallel-size); allowed: -tp"),
+        (
+            parallelism.data > 1,
+            "data parallelism (--data-parallel-size), which adds an exchange of gradients; allowed: one replica",
+        ),
+        (system.batching is not STATIC, "batching policies (--batching); allowed: --batch-size"),
+        (
+            system.generation.counts_passes,
+            "branches (--branches), diffusion and non-autoregressive decoding (--speculative)",
+        ),
+        (
+            system.scheme is not None and not trained_drafters(system),
+            "speculation without a draft model or heads (--speculative)",
+        ),
         (system.scheme is not None and adapters, "--lora beside --speculative: a step trains one of them; remove one"),
         (system.copies_beside or system.policy is not None, "--offload; allowed: an optimizer on the host (paged-...)"),
         (system.spatial, "--spatial"),

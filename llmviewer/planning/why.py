@@ -189,7 +189,7 @@ def _of_side(name: str, made: Callable[[], Found]) -> Found:
     try:
         return made()
     except UserError as error:
-        raise UserError(f"{name}: {error}") from error
+        raise UserError(f"{name}: {error.marked}") from error
 
 
 def _values(both: Pair, metric: RunMetric) -> Grouped:

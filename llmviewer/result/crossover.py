@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
 from llmviewer.language.quantity import LATENCIES, STEPS
 from llmviewer.result.sweep import Candidate, Grid
+from llmviewer.techniques.options import WORKLOAD
 from llmviewer.techniques.registry import TECHNIQUES
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Crossover:
     efficiency: ideal or calibrated.
     winner: index of the configuration with the least value, NO_WINNER where none fits; ties go to the first.
     figure, figure_values: name and texts of a figure of the chips that takes the place of the contexts, then one.
+    warnings: of all configurations at the largest point, and of options that the metric does not use.
     """
 
     names: tuple[str, ...]
@@ -52,6 +55,7 @@ class Crossover:
     high: Array
     figure: str = ""
     figure_values: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         points = " x ".join(f"{size:,}" for size in self.values.shape[1:])
@@ -94,6 +98,7 @@ class Crossover:
         figure = {"figure": self.figure, "figure_values": list(self.figure_values)} if self.figure else {}
         return {
             "schema": SCHEMA,
+            "warnings": list(self.warnings),
             "metric": self.metric,
             "efficiency": self.efficiency,
             "configurations": list(self.names),
@@ -169,7 +174,15 @@ def crossover(
         values=values,
         low=low,
         high=high,
+        warnings=tuple(dict.fromkeys(_warnings(configurations.values(), grid.largest(), metric, output_len))),
     )
+
+
+def _warnings(found: Iterable[Candidate], largest: Request, metric: str, output_len: int) -> Iterator[str]:
+    for one in found:
+        yield from one.warnings(largest)
+    if metric not in ANSWER_METRICS and output_len != WORKLOAD["output_len"].default:
+        yield f"--output-len: {metric} is of no whole answer, not used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,6 +209,7 @@ def over_figure(axis: FigureAxis, batch_sizes: Array, contexts: Array, metric: s
     ]
     names = ("values", "low", "high")
     joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in maps], axis=1) for name in names}
+    joined["warnings"] = tuple(dict.fromkeys(text for one in maps for text in one.warnings))
     return replace(maps[0], **joined, figure=axis.figure, figure_values=axis.values)
 
 

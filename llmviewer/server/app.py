@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: The rule by which Dash answers every path with its page.  The viewer has one page, at `/`, whose state is the query.
 ANY_PATH = "/<path:path>"
+#: The setting of an application that tells whether other machines reach it without a proxy (`Settings.is_direct`).
+DIRECT = "DIRECT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,11 @@ class Settings:
         return headers.is_loopback(self.host) and not self.public_host
 
     @property
+    def is_direct(self) -> bool:
+        """Whether other machines reach it without a proxy, so that an address is a client."""
+        return not (self.is_private or self.public_host)
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """Names that requests may give this server; empty where any may be its name.
 
@@ -52,6 +59,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     """The application of a server.  Raises UserError if the extra `web` is not installed."""
     asked = settings or Settings()
     app = _new_flask()
+    app.config[DIRECT] = asked.is_direct
     problems.install(app)
     app.register_blueprint(routes.blueprint())
     if asked.pages:

@@ -126,7 +126,7 @@ def check(call: str, given: object) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None or not _is_unset(call, name)}
     for name in given:
         if name not in known["properties"]:
-            raise unknown("option", name, known["properties"], hint=_main_spelling(name))
+            raise unknown("option", name, known["properties"], hint=_main_spelling(call, name))
     missing = [name for name in known["required"] if name not in given]
     if missing:
         raise UserError(f"{call} needs {' and '.join(missing)}")
@@ -153,11 +153,11 @@ def _whole(value: Any, described: Schema) -> Any:
     return arguments.parse_size(value) if isinstance(value, str) else value
 
 
-def _main_spelling(alias: str) -> str:
-    """The name of an argument that is spelled as on the command line, as a hint; else empty."""
+def _main_spelling(call: str, alias: str) -> str:
+    """The name of an argument of a call that is spelled as on the command line, as a hint; else empty."""
     named = {spelling.lstrip("-"): name for name, one in OPTIONS.items() for spelling in one.spellings(name)}
     name = named.get(str(alias).lstrip("-"), str(alias).lstrip("-").replace("-", "_"))
-    return f"use {name}" if name in OPTIONS else ""
+    return f"use {name}" if name in schema(call)["properties"] else ""
 
 
 def _check_type(call: str, name: str, value: object, described: Schema) -> None:

@@ -22,8 +22,12 @@ SUBSCRIBER_BITS = 64
 
 
 def client_of(environ: Mapping[str, Any]) -> str:
-    """The client of a request: its address, of IPv6 the network of its subscriber."""
-    text = str(environ.get("REMOTE_ADDR", ""))
+    """The client of a request, by its address."""
+    return client_at(str(environ.get("REMOTE_ADDR", "")))
+
+
+def client_at(text: str) -> str:
+    """The client at an address: the address itself, of IPv6 the network of its subscriber."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -11,7 +11,7 @@ from llmviewer.server.calls import CALLS, LISTS, Call
 PREFIX = "/api/v1"
 SUMMARY = "Predictions of how fast a language model runs on a chip, why, and what to change."
 #: Statuses of problems that every address, and every call, may answer with.
-OF_ALL, OF_CALLS = (404, 405, 421, 429, 500, 503), (400, 403, 413, 415)
+OF_ALL, OF_CALLS = (404, 405, 408, 414, 417, 421, 429, 431, 500, 501, 503), (400, 403, 413, 415)
 
 
 def document() -> dict[str, Any]:

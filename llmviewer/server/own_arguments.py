@@ -75,8 +75,8 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "measured": {
         **_TEXT,
         "description": (
-            "Path of a recorded run: a profile of torch.profiler, Nsight Systems or rocprofv3, or the result of a"
-            " benchmark of vLLM, SGLang, AIPerf or llama-bench."
+            f"Path of a recorded run: a profile ({arguments.RECORDERS}), or the result of a benchmark"
+            f" ({arguments.BENCHMARKS})."
         ),
     },
     "stage": {**_TEXT, "enum": ["", "prefill", "decode"], "description": "The stage of a pass without marks."},

@@ -16,11 +16,16 @@ TITLES: Mapping[int, tuple[str, str]] = {
     403: ("Refused", "the request comes from a page of another origin"),
     404: ("Not found", "nothing is served at this address"),
     405: ("Method not allowed", "this address takes another method"),
+    408: ("Late", "the request did not arrive whole in time"),
     413: ("Too large", "the request is too large"),
+    414: ("Too long", "the address is too long; send the arguments in the body of a POST"),
     415: ("Wrong media type", "send the arguments as JSON, with the header Content-Type: application/json"),
+    417: ("Expectation failed", "the header Expect may be 100-continue alone"),
     421: ("Wrong host", "this server does not answer for that host"),
     429: ("Too many requests", "the computing time of this client is used up; try again later"),
+    431: ("Head too large", "the head of the request has too many fields, or one that is too long"),
     500: ("Internal error", "the server failed to answer; the error is in its log"),
+    501: ("Not implemented", "the transfer coding is unknown; allowed: chunked"),
     503: ("Over time", "the request takes longer than this server allows; ask for less"),
 }
 

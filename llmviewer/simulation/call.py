@@ -77,13 +77,16 @@ class Prepared:
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
+def of_server(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a server: those that are stated, and the engine and batching of a simulation without."""
+    engine = {} if stated.get("efficiency") == "ideal" else {"engine": ENGINE}  # ideal times have no engine
+    return {**engine, "batching": BATCHING, **stated}
+
+
 def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
-    chosen = {name: value for name, value in options.items() if name not in load.LOAD and value is not None}
-    if chosen.get("efficiency") != "ideal":  # ideal times have no engine, and its scheduler is the default anyway
-        chosen.setdefault("engine", ENGINE)
-    chosen.setdefault("batching", BATCHING)
+    chosen = of_server({name: value for name, value in options.items() if name not in load.LOAD and value is not None})
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
@@ -92,6 +95,7 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
             raise UserError("find_rate searches for a rate of arrivals, but turns of the trace follow their answers")
         raise UserError("find_rate needs a trace whose requests arrive at different times")
     server = _server(model, hardware, chosen, words, traffic)
+    idle = options.get("router") is not None and all(pool.replicas == 1 for pool in server.fleet.pools)
     made = Simulation(
         setting=server.setting,
         fleet=server.fleet,
@@ -99,7 +103,7 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
         outcomes=(),
         warm_up_s=load.warm_up_of(words),
         limits=limits,
-        notes=server.notes,
+        notes=(*server.notes, *("--router: one replica, not used",) * idle),
     )
     replications, finds_rate = words["replications"], bool(words["find_rate"])
     return Prepared(made=made, answering=server.answering, replications=replications, finds_rate=finds_rate)
@@ -139,14 +143,11 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
     )
-    idle = words["router"] != load.LOAD["router"].default and all(pool.replicas == 1 for pool in fleet.pools)
-    unused = ("--router: one replica, not used",) * idle
     notes = (
         *last.warnings(workload),
         *_trace_notes(traffic),
         *_room_notes(fleet),
         *_prefix_notes(fleet, sample),
-        *unused,
     )
     setting = Setting(
         model=last.model.name,

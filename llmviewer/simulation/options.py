@@ -91,6 +91,8 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         beside = next((one for one in others if stated.get(one)), None)
         if name in stated and beside:
             raise UserError(f"{name} is {quoted(stated[name])}, but {beside} has its own; remove one of them")
+    if "speed_up" in stated and not (stated.get("trace") or stated.get("rate_curve")):
+        raise UserError("speed_up is of a trace or a curve; change request_rate instead")
     return {name: checked_value(name, option, stated.get(name, option.default)) for name, option in LOAD.items()}
 
 
@@ -152,8 +154,6 @@ def _check_sources(words: Mapping[str, Any]) -> None:
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(SOURCES)}")
     if len(given) > 1 and set(given) not in beside:
         raise UserError(f"{' and '.join(given)} both say when requests arrive; remove one of them")
-    if words["speed_up"] != 1.0 and not (words["trace"] or words["rate_curve"]):
-        raise UserError("speed_up is of a trace or a curve; change request_rate instead")
     if words["lengths"] and words["trace"]:
         raise UserError("lengths and trace both have lengths; remove one of them")
     if words["duration"] is not None and (words["concurrency"] or words["burst"]):

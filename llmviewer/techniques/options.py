@@ -158,7 +158,7 @@ class Options:
             object.__setattr__(self, name, declaration.checked(name, getattr(self, name)))
         for name in ("engine", "profile"):
             if self.efficiency == "ideal" and getattr(self, name) != RUN[name].default:
-                raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
+                raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs --efficiency calibrated, not ideal")
         for name in ENGINE_OPTIONS:
             if self.engine == RUN["engine"].default and getattr(self, name) != RUN[name].default:
                 raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs an engine, such as vllm")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
+from llmviewer.core.errors import naming
 from llmviewer.techniques.methods import METHODS
 from llmviewer.techniques.technique import Change, SharedBy, Technique, TechniqueOption
 
@@ -229,4 +230,6 @@ def changes(options: Mapping[str, str]) -> Iterator[Change]:
     for name, option in TECHNIQUES.items():
         text = options.get(name, option.default)
         if text != option.off:
-            yield load(name).make(text)
+            with naming(f"--{name.replace('_', '-')}"):
+                made = load(name).make(text)
+            yield made

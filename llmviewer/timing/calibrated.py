@@ -185,12 +185,21 @@ class Calibrated:
             return "fitted"
         return "transferred" if self.maker == profiles.MEASURED_MAKER else "afar"
 
+    @property
+    def idle_profile(self) -> tuple[str, ...]:
+        """A line for a profile of the user none of whose fits was selected for the operators so far."""
+        used = {found.path for found in self.selected.values()}
+        if not (self.user_profiles and used) or self.profile in used:
+            return ()
+        return (f"--profile {printable(self.profile, 4096)}: none of its fits serves this configuration, not used",)
+
     def assumptions(self) -> list[str]:
         """Kernels without a fit in the user's profile or on any similar chip, and the constants used for them."""
         if self.selected and all(found.basis == ASSUMED for found in self.selected.values()):
             donors = ", ".join(sorted({found.chip for found in self.selected.values()} - {self.chip}))
             return [
-                f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
+                *self.idle_profile,
+                f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider",
             ]
         shipped = {key: one for key, one in self.selected.items() if self.user_profiles and one.path != self.profile}
         path = printable(self.profile, 4096)
@@ -202,15 +211,11 @@ class Calibrated:
             for key, found in shipped.items()
             if found.passed_over
         ]
-        return (
-            own[: len(lacking)]
-            + wider
-            + [
-                f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
-                for key, found in self.selected.items()
-                if found.basis == ASSUMED
-            ]
-        )
+        return [*self.idle_profile, *own[: len(lacking)], *wider] + [
+            f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
+            for key, found in self.selected.items()
+            if found.basis == ASSUMED
+        ]
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
         """Bounds of the 95 and 80 % intervals (QUANTILES) over the predicted time, shape (4, points)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmviewer.core.errors import unknown
 from llmviewer.reports.plots import curves
 from llmviewer.reports.plots.frontier import axis_scale
 from llmviewer.reports.plots.style import Style
@@ -28,7 +29,11 @@ def picture(results: curves.Results, style: Style, over: str) -> Figure:
 
 
 def draw(rows: pd.DataFrame, style: Style, over: str) -> Figure:
-    """Draws rows of `frame` in the unit of the figure.  over: its name."""
+    """Draws rows of `frame` in the unit of the figure.  over: its name.  Raises UserError if no chip sets it."""
+    if f"{SET}{over}" not in rows:
+        raise unknown(
+            "figure that the points set", over, [one.removeprefix(SET) for one in map(str, rows) if one.startswith(SET)]
+        )
     values = rows[f"{SET}{over}"]
     scale, unit = axis_scale(over, float(values.max()))
     x = f"{over} ({unit})" if unit else f"{over} (× the chip's own)"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.planning.advice import Advice
 from llmviewer.planning.elasticity import Elasticities
 from llmviewer.planning.require import Required
@@ -47,6 +47,14 @@ OF_ONE_TYPE: Mapping[PlotData, type] = {
 }
 #: Columns of every frame of points that the plots read.
 POINT_COLUMNS = ("model", "hardware", "batch_size", "input_len", "output_len")
+#: Option of some kinds -> whether a value is one, and what it is.
+VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "metric": (lambda value: isinstance(value, str), "the name of a metric"),
+    "title": (lambda value: isinstance(value, str), "a text"),
+    "over": (lambda value: isinstance(value, str), "the name of a figure of the chip, such as bandwidth"),
+    "target_s": (lambda value: type(value) in (int, float) and value > 0.0, "a time of a decode step above 0 [s]"),
+    "measured": (lambda value: hasattr(value, "columns"), "a frame of measured operators: stage, name, time_s"),
+}
 #: Columns that name a configuration where they differ, before the options of techniques.
 NAMING_COLUMNS = ("model", "hardware", "dtype", "efficiency", "engine")
 
@@ -65,11 +73,23 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     if chosen.metrics and chosen.data is PlotData.POINT:
         options = {"metric": chosen.metrics[0], **options}
     found = _taken(kind, chosen, data)
-    allowed = [*signature(_drawer(chosen, found)).parameters][2:]  # after the data and the style
-    for name in options:
-        if name not in allowed:
-            raise unknown(f"option of plot {kind}", name, allowed)
+    _check_options(kind, options, [*signature(_drawer(chosen, found)).parameters.values()][2:])  # after data and style
     return drawn(chosen, found, style, options)
+
+
+def _check_options(kind: str, options: Mapping[str, Any], parameters: Sequence[Parameter]) -> None:
+    """Raise UserError for an option that the kind does not have, a wrong value, or one that is missing."""
+    allowed = {one.name: one for one in parameters if one.name in VALUES}
+    for name, value in options.items():
+        if name not in allowed:
+            none = UserError(f"plot {kind} has no option {quoted(name)}, and no other")
+            raise unknown(f"option of plot {kind}", name, allowed) if allowed else none
+        is_one, expected = VALUES[name]
+        if not is_one(value):
+            raise UserError(f"{name} is {quoted(value)}; expected {expected}")
+    for name, one in allowed.items():
+        if one.default is Parameter.empty and name not in options:
+            raise UserError(f"plot {kind} needs {name}: {VALUES[name][1]}")
 
 
 def style_of(theme: str, size: str) -> Style:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
+from llmviewer.api.build import OF_ENGINE
 from llmviewer.language.quantity import SIZES
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
 from llmviewer.reports.web.view import NAMES
+from llmviewer.simulation.call import BATCHING, ENGINE
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
 from llmviewer.techniques.panels import Panel
 
@@ -22,13 +24,20 @@ COMMON = ("engine", "quantization", "kv_cache_dtype", "tensor_parallel_size")
 FIGURES = {"bandwidth": "6TB/s", "capacity": "+50%", "peak.bf16": "x2", "peak.fp8": "x2", "launch": "x0.5"}
 LABELS = {"hardware": "Chip", **{name: one.heading for name, one in SIZES.items()}}
 LABELS |= {"kv_cache_dtype": "KV cache format", "set": "Figures as --set", "lora": "LoRA"}
+#: What an option is unless it is stated, where that is not its default in every tab.
+UNSTATED = dict.fromkeys(OF_ENGINE, "the engine's")
+UNSTATED |= {
+    name: f"{OPTIONS[name].default}; Load: {text}" for name, text in (("engine", ENGINE), ("batching", BATCHING))
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """One control.  choices: values of a menu; without any it is a field.  suggested: values that a field suggests.
 
-    most, power: of a size, the largest power of two of its slider and the place on it.
+    value: "" for an option that is not stated.  default: of the model and the chip, which an address need not name.
+    unstated: what holds where an option is not stated.  most, power: of a size, the largest power of two of its slider
+    and the place on it.
     """
 
     name: str
@@ -36,7 +45,7 @@ class Control:
     value: str
     default: str = ""
     help: str = ""
-    hint: str = ""
+    unstated: str = ""
     choices: tuple[str, ...] = ()
     suggested: tuple[str, ...] = ()
     most: int = 0
@@ -77,13 +86,13 @@ def _named(name: str, value: str, default: str) -> Control:
 
 def _with(value: str, values: list[str]) -> tuple[str, ...]:
     """The values of a menu, and before them the one that is set if it is another."""
-    return tuple(values) if value in values else (value, *values)
+    return (value, *values) if value and value not in values else tuple(values)
 
 
 def _option(name: str, state: State, offered: dict[str, list[str]]) -> Control:
     """The control of an option: a menu where the values are known, else a field that suggests values."""
     declared, default = OPTIONS[name], default_text(name)
-    value = state.words.get(name, default)
+    value = state.words.get(name, "")
     known = offered.get(name) or (NAMES[name]() if name in NAMES else list(declared.choices if declared.closed else ()))
     if declared.kind is ValueKind.SWITCH:
         known = ["false", "true"]
@@ -91,13 +100,12 @@ def _option(name: str, state: State, offered: dict[str, list[str]]) -> Control:
         name=name,
         label=label(name),
         value=value,
-        default=default,
         help=declared.help,
-        hint=default or "the engine's",
+        unstated=UNSTATED.get(name) or default or "the engine's",
         choices=_with(value, known) if known else (),
         suggested=() if known else possible.suggestions(name),
         most=SLIDERS.get(name, 0),
-        power=power(value) if name in SLIDERS else 0.0,
+        power=power(value or default) if name in SLIDERS else 0.0,
     )
 
 
@@ -117,7 +125,7 @@ def _is_fixed(name: str, state: State, offered: dict[str, list[str]]) -> bool:
 def _figures(state: State) -> list[Control]:
     """Fields for figures of the chip, which make `--set`."""
     given = dict(part.partition("=")[::2] for part in state.words.get("set", "").split(",") if "=" in part)
-    return [Control(name=name, label=name, value=given.get(name, ""), hint=hint) for name, hint in FIGURES.items()]
+    return [Control(name=name, label=name, value=given.get(name, ""), unstated=hint) for name, hint in FIGURES.items()]
 
 
 def _panels(state: State, offered: dict[str, list[str]]) -> list[tuple[str, list[Control]]]:

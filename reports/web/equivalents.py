@@ -10,14 +10,14 @@ from llmviewer.api.trials import run_line
 from llmviewer.core.errors import UserError
 from llmviewer.planning.call import size
 from llmviewer.reports.web.markup import piece
-from llmviewer.reports.web.questions import defaults, is_asked
+from llmviewer.reports.web.questions import is_asked
 from llmviewer.reports.web.tabs.explain import number_of
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import chips_of, words_of
 from llmviewer.reports.web.tabs.sweep import batches_of, inputs_of
 from llmviewer.reports.web.view import View, view_of
 from llmviewer.simulation.call import simulate
-from llmviewer.techniques.options import OPTIONS, ValueKind
+from llmviewer.techniques.options import OPTIONS
 
 #: Name of the visitor's own model, in commands.
 OWN = "config.json"
@@ -49,20 +49,18 @@ def run_of(view: View, verb: str, first: str, words: Mapping[str, Any]) -> tuple
     return command, f'lv.{verb}({subject}, "{view.state.hardware}"{_keywords(words)})'
 
 
-def _line(view: View, hardware: str, words: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> list[str]:
+def _line(view: View, hardware: str, words: Mapping[str, Any]) -> list[str]:
     subject = OWN if view.state.config else view.state.model
-    return [word for one in run_line(subject, hardware, words, known or {}).values() for word in one]
+    return [word for one in run_line(subject, hardware, words, left_out={}).values() for word in one]
 
 
 def _subject(view: View) -> str:
     return f'"{OWN}"' if view.state.config else f'"{view.state.model}"'
 
 
-def _keywords(words: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> str:
-    """Keyword arguments, without those at their defaults.  known: defaults of the call that are not those of a run."""
-    unset = {name: one.default for name, one in OPTIONS.items() if one.kind is not ValueKind.SWITCH} | dict(known or {})
-    given = (item for item in words.items() if item[0] not in unset or item[1] != unset[item[0]])
-    return "".join(f", {name}={_literal(value)}" for name, value in given)
+def _keywords(words: Mapping[str, Any]) -> str:
+    """The words as keyword arguments, each after a comma."""
+    return "".join(f", {name}={_literal(value)}" for name, value in words.items())
 
 
 def _literal(value: Any) -> str:
@@ -73,12 +71,12 @@ def _literal(value: Any) -> str:
 
 def _loaded(view: View, call: Callable[..., Any], hardware: str, words: Mapping[str, Any]) -> tuple[str, str]:
     """The command of a load, whose options are not those of a run alone."""
-    verb, known = call.__name__, defaults(call)
+    verb = call.__name__
     run = {name: value for name, value in words.items() if name in OPTIONS}
     load = {name: value for name, value in words.items() if name not in OPTIONS}
     flags = [word for name, value in load.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    command = join(("llmviewer", verb, *_line(view, hardware, run, known), *flags))
-    return command, f'lv.{verb}({_subject(view)}, "{hardware}"{_keywords({**load, **run}, known)})'
+    command = join(("llmviewer", verb, *_line(view, hardware, run), *flags))
+    return command, f'lv.{verb}({_subject(view)}, "{hardware}"{_keywords({**load, **run})})'
 
 
 def _compared(first: View, last: View) -> tuple[str, str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
-from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Size of a single run: under a load, arrivals make the batches.
 BATCH = "batch_size"
@@ -56,15 +54,5 @@ def text_of(view: View, field: Field) -> str:
 
 
 def run_words(view: View) -> dict[str, Any]:
-    """Options of the run for `lv.simulate` and `lv.size`, lengths included.
-
-    The engine is always among them, since the default of the menu is not that of these calls.  Raises UserError.
-    """
-    options = {name: value for name, value in view.options.items() if name != BATCH}
-    return {"engine": OPTIONS["engine"].default, **options}
-
-
-def defaults(call: Callable[..., Any]) -> Mapping[str, Any]:
-    """Returns the default of each option of a run in a call."""
-    known = signature(call).parameters
-    return {name: known[name].default for name in OPTIONS if name in known and name not in WORKLOAD}
+    """Options of the run that are stated, for `lv.simulate` and `lv.size`, lengths included.  Raises UserError."""
+    return {name: value for name, value in view.options.items() if name != BATCH}

@@ -38,7 +38,7 @@ SPACES = re.compile(rb'("(?:[^"\\]|\\.)*")|\s+')
 class State:
     """A question and the part of its answer that is shown.
 
-    words: option -> its text as on the command line, without those at their defaults.  config: a visitor's own
+    words: stated option -> its text as on the command line, which may be its default.  config: a visitor's own
     config.json, packed; "" for a model of the catalogue.  asked: load and limits.  others: queries of configurations
     that are compared with this one.
     """
@@ -91,7 +91,7 @@ def parsed(search: str) -> State:
     for name in given:
         if name not in (*options, *SHOWN, *ASKED, "model", "hardware", "config"):
             raise unknown("option", name, [*options, "model", "hardware"], where="the address")
-    words = {name: given[name] for name in options if given.get(name) and given[name] != default_text(name)}
+    words = {name: given[name] for name in options if given.get(name)}
     return State(
         model=given.get("model") or MODEL,
         hardware=given.get("hardware") or HARDWARE,
@@ -104,7 +104,7 @@ def parsed(search: str) -> State:
 
 
 def default_text(name: str) -> str:
-    """Text of an option's default, as a control shows it."""
+    """Text of an option's default; "" if it has none."""
     default = OPTIONS[name].default
     return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 

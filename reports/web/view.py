@@ -108,7 +108,7 @@ class View:
 
     @cached_property
     def name(self) -> str:
-        """Name of the configuration: model, chip, and the options that are not at their defaults."""
+        """Name of the configuration: model, chip, and the options that are stated."""
         words = (f"{name}={text}" for name, text in self.state.words.items() if name not in WORKLOAD)
         return ", ".join((self.configuration.model.name, self.configuration.chip.name, *words))
 

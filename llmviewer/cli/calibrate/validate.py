@@ -9,6 +9,7 @@ import typer
 
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
+from llmviewer.core import arguments
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Tables = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="Files of vllm bench, SGLang, AIPerf, llama-bench; or measured tables."),
+    typer.Argument(metavar="FILE...", help=f"Results of benchmarks ({arguments.BENCHMARKS}), or measured tables."),
 ]
 Hardware = Annotated[
     str,

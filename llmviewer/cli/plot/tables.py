@@ -64,8 +64,8 @@ def _predicted(path: str, options: Mapping[str, Any]) -> pd.DataFrame:
     try:
         return judge.predict_tables([Path(path)], "", own, _stated(options))[0]
     except UserError as error:
-        hint = "" if "--model" not in str(error) else " to `llmviewer calibrate validate FILE -o rows.csv`; plot that"
-        raise UserError(f"{error}{hint}") from error
+        hint = "" if "--model" not in error.marked else " to `llmviewer calibrate validate FILE -o rows.csv`; plot that"
+        raise UserError(f"{error.marked}{hint}") from error
 
 
 def _stated(options: Mapping[str, Any]) -> Stated:

@@ -51,7 +51,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        return {"schema": SCHEMA, **self.root.to_dict()}
+        return {"schema": SCHEMA, **self.root.to_dict(), "warnings": list(self.warnings)}
 
 
 def names() -> tuple[str, ...]:

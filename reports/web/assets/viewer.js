@@ -93,15 +93,15 @@
     still = window.setTimeout(() => window.dash_clientside.set_props("settled", data()), SETTLED);
   }
 
-  function change(key, value, standard) {
+  function change(key, value) {
     const parameters = current();
-    if (value === "" || value === standard) parameters.delete(key);
+    if (value === "") parameters.delete(key);
     else parameters.set(key, value);
     return parameters;
   }
 
   function option(key, value) {
-    const parameters = change(key, value, $(`[data-option="${key}"]`)?.dataset.default);
+    const parameters = change(key, value);
     parameters.delete("run"); // answers that take seconds are asked for
     if (key === "model") ["config", "block", "operator"].forEach((one) => parameters.delete(one));
     if (key === "model" && parameters.get("number")?.includes("operators.")) parameters.delete("number");
@@ -113,7 +113,7 @@
     const parameters = current();
     for (const control of $$("[data-option]")) {
       const own = control.dataset.option === "model" && parameters.has("config");
-      control.value = own ? "" : parameters.get(control.dataset.option) ?? control.dataset.default;
+      control.value = own ? "" : parameters.get(control.dataset.option) ?? control.dataset.default ?? "";
       place(control);
     }
     const set = new Map((parameters.get("set") ?? "").split(",").map((part) => part.split("=")));
@@ -125,7 +125,8 @@
 
   function place(control) {
     const slider = $(`[data-slider="${control.dataset.option}"]`);
-    if (slider && size(control.value) > 0) slider.value = Math.log2(size(control.value));
+    const asked = size(control.value.trim() || (control.placeholder ?? "").replace(/^.*: /, ""));
+    if (slider && asked > 0) slider.value = Math.log2(asked);
   }
 
   function slide(slider) {
@@ -140,7 +141,7 @@
     const others = (current().get("set") ?? "").split(",").filter((part) => part.includes("=") && !own.includes(part.split("=")[0]));
     const given = fields.filter((field) => field.value.trim()).map((field) => `${field.dataset.figure}=${field.value.trim()}`);
     const text = [...given, ...others].join(",");
-    $('[data-option="set"]').value = text || "none";
+    $('[data-option="set"]').value = text;
     option("set", text);
   }
 
@@ -156,7 +157,7 @@
 
   function shown(menu) {
     const key = menu.dataset.shown;
-    const parameters = change(key, menu.value, "");
+    const parameters = change(key, menu.value);
     if (key === "block" || key === "stage") parameters.delete("operator");
     go(parameters, key);
   }
@@ -269,7 +270,7 @@
   function tapped(data) {
     if (data?.operator) return choose(data.operator);
     if (data?.block) {
-      const parameters = change("block", data.block, "");
+      const parameters = change("block", data.block);
       parameters.delete("operator");
       go(parameters, "block");
     }

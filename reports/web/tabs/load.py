@@ -13,7 +13,7 @@ from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, run_words, text_of
 from llmviewer.reports.web.view import View, view_of
-from llmviewer.simulation.call import BATCHING, simulate
+from llmviewer.simulation.call import of_server, simulate
 from llmviewer.simulation.result import Simulation
 
 FIELDS = (
@@ -32,12 +32,11 @@ def content(view: View) -> list[Piece]:
 
 
 def _settings(view: View) -> str:
-    """A sentence on the options that the simulation takes from the controls."""
-    words = run_words(view)
-    batching = words.get("batching", BATCHING)
+    """A sentence on the engine and the batching of the simulation."""
+    words = of_server(run_words(view))
     return (
-        f"Engine: {words['engine']}, as in the menu. Batching: {batching}. Arrivals make the batches, so that the batch"
-        " size does not count."
+        f"Engine: {words.get('engine', 'none')}. Batching: {words['batching']}. Arrivals make the batches, so that the"
+        " batch size does not count."
     )
 
 

@@ -43,11 +43,10 @@ def content(view: View) -> list[Piece]:
 def _settings(view: View) -> str:
     """A sentence on the options that the sizing takes from the controls, and those that it chooses by itself."""
     words = {name: value for name, value in run_words(view).items() if name not in WORKLOAD}
-    taken = ", ".join(f"{label(name)} {value}" for name, value in words.items())
+    taken = ", ".join(f"{label(name)} {value}" for name, value in words.items()) or "nothing"
     chosen = ", ".join(label(name) for name in searched(words))
     return (
-        f"As on the left: {taken}. The search chooses what is at its default there: {chosen}. The batch size does not"
-        " count."
+        f"Set on the left: {taken}. The search chooses what is not set there: {chosen}. The batch size does not count."
     )
 
 
