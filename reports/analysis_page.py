@@ -201,6 +201,10 @@ def _sources(answer: dict[str, Any]) -> Facts:
         ("Times", f"{answer['efficiency']['kind']}: {provenance['times']}"),
         ("Assumed", "; ".join(provenance["assumed"]) or "nothing"),
     ]
+    price = provenance["price"]
+    if price is not None:
+        told = f"${price['usd_per_hour']:.2f} per device and hour, {price['kind']}, {price['term']}, {price['date']}"
+        pairs.insert(2, ("Price", f"{told}: {price['source']}"))
     return Facts(title="Sources", lines=tuple(pairs), emphasis=Emphasis.FAINT)
 
 

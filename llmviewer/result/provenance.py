@@ -16,6 +16,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import is_hypothetical
 from llmviewer.result import basis
 from llmviewer.result.describe import sources, unknowns
+from llmviewer.result.figures import price_of
 from llmviewer.result.fusion_report import assumptions
 from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT
 from llmviewer.timing.engine import ENGINE_ROUTING
@@ -42,13 +43,14 @@ RELATED_NOTE = f"experts: a draft token has {SERVED_REPEAT:.0%} of its experts i
 
 def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]], point: int) -> dict[str, Any]:
     """The provenance object of one point.  chip: the chip of this point.  fusions: rows of the fusion report."""
-    calibration = analysis.calibration
+    calibration, price = analysis.calibration, price_of(chip)
     return {
         "llmviewer": __version__,
         "model": analysis.model.source,
         "hardware": chip.path,
         "times": SHEET if calibration is None else basis.summary(analysis, calibration, point),
         "figures": sources(chip),
+        "price": None if price is None else {**price.to_dict(), "kind": price.kind, "term": price.term},
         "assumed": [
             *_memory(analysis, chip),
             *_version(analysis),
