@@ -8,6 +8,8 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.slow_list import listed
+
 # a busy machine is no failure; tracing, which explains a failure, hangs CPython 3.11 beside threads of native libraries
 settings.register_profile(
     "untimed",
@@ -17,6 +19,8 @@ settings.register_profile(
 )
 settings.load_profile("untimed")
 
+#: Slow tests by name, and files.
+SLOW = listed()
 #: Modules whose tests wait for a browser, a server or another process, which a busy machine may starve for seconds.
 PROCESSES = (
     "campaign",
@@ -33,7 +37,9 @@ PROCESSES = (
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let a test that waits for another process run once more after a failure; the summary counts such reruns."""
+    """Mark what is slow; let a test that waits for another process run once more after a failure, which is counted."""
+    if not SLOW.isdisjoint((item.nodeid, item.nodeid.partition("::")[0])):
+        item.add_marker(pytest.mark.slow)
     if item.path.stem.removeprefix("test_") in PROCESSES:
         item.add_marker(pytest.mark.flaky(reruns=1))
 

@@ -193,7 +193,7 @@ def test_devices_divide_hot_neurons_and_the_host(devices: int) -> None:
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.1,host=samsung-990-pro"}, "host"),
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.6,hit=0.8"}, "allowed: 0.3 .gpu. to 0.5"),
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.1,hit=0.2"}, "allowed: 0.3 .gpu. to 1"),
-        ("opt-30b", {"low_rank": "512"}, "low-rank"),
+        ("opt-30b", {"low_rank": "512"}, "low_rank"),
         ("opt-30b", {"contextual_sparsity": "mlp=0.1"}, "remove mlp"),
     ],
 )

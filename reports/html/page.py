@@ -62,6 +62,7 @@ def text(report: Report) -> str:
     return templates.get_template("report.html.j2").render(
         title=report.title,
         answers=answers,
+        cards=_cards,
         policy=POLICY.format(hashes=" ".join(map(_hash, (own, plotly.decode("utf-8"))))),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=own,
@@ -169,6 +170,23 @@ def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[
                 )
             )
     return found
+
+
+def _cards(answer: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Returns label, value and words of each metric, and of the memory."""
+    metrics, memory = answer["metrics"], answer["memory"]
+    bounds = {"ttft_s": "prefill", "tpot_s": "decode"}
+    cards = []
+    for name, one in METRICS.items():
+        value = one.of(metrics)
+        if value is not None and not one.adds_nothing(metrics):
+            stage = bounds.get(name)
+            bound = f"; {stage} is {answer['stages'][stage]['bound']}-bound" if stage else ""
+            cards.append((one.label, fmt.figure(name, value), f"{one.title}{bound}"))
+    total = QUANTITIES["total_bytes"]
+    fits = "fits" if memory["fits"] else "does not fit"
+    words = f"of {fmt.capacity(memory['capacity_bytes'])}: {fits}"
+    return [*cards, (total.label, fmt.memory(memory["total_bytes"]), words)]
 
 
 def _points(report: Report) -> dict[str, Any]:
