@@ -1,7 +1,7 @@
 """The list of slow tests: `pytest --durations=0 --durations-min=0.5 -m '' > log; python -m tests.slow_list log`.
 
-tests/data/slow.txt names the tests that take longer than LEAST seconds on two quiet cores, one per line: `make test` leaves
-them out, `make slow` and CI run them.  A file without a test name stands for all its tests, as where a fixture is slow.
+tests/data/slow.txt names the tests that take longer than LEAST seconds on two quiet cores, one per line: `make test`
+leaves them out, `make slow` and CI run them.  A file alone stands for all its tests, as where a fixture is slow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def listed() -> frozenset[str]:
 
 
 def slow_in(log: str, scale: float) -> list[str]:
-    """Names of the tests of a log of durations that are slow.  scale: seconds of the log per second of a quiet machine."""
+    """Names of slow tests in a log of durations.  scale: seconds of the log per second of a quiet machine."""
     found = [(float(seconds) / scale, what, name) for seconds, what, name in LINE.findall(log)]
     files = {name.partition("::")[0] for seconds, what, name in found if what == "setup" and seconds > LEAST}
     tests = {name for seconds, what, name in found if what == "call" and seconds > LEAST}

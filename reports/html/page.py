@@ -180,9 +180,10 @@ def _cards(answer: dict[str, Any]) -> list[tuple[str, str, str]]:
     for name, one in METRICS.items():
         value = one.of(metrics)
         if value is not None and not one.adds_nothing(metrics):
+            words = one.meaning if one.title.lower() == one.label.lower() else one.title
             stage = bounds.get(name)
             bound = f"; {stage} is {answer['stages'][stage]['bound']}-bound" if stage else ""
-            cards.append((one.label, fmt.figure(name, value), f"{one.title}{bound}"))
+            cards.append((one.label, fmt.figure(name, value), f"{words}{bound}"))
     total = QUANTITIES["total_bytes"]
     fits = "fits" if memory["fits"] else "does not fit"
     words = f"of {fmt.capacity(memory['capacity_bytes'])}: {fits}"
