@@ -19,9 +19,9 @@ test: $(VENV)/developed
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-# the few tests that take longest; CI runs them after the others
+# the tests that take longest; CI runs them after the others
 slow: $(VENV)/developed
-	$(BIN)/pytest -m slow -n 0
+	$(BIN)/pytest -m slow
 
 # every feature once, on a small model and one chip: the inner loop
 smoke: $(VENV)/developed
