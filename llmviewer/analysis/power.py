@@ -111,11 +111,6 @@ class Energy:
     wall_watts: Array
     basis: str
 
-    def to_dict(self, point: int = 0) -> dict[str, Any]:
-        """The figures of one point."""
-        names = ("joules_per_prompt_token", "joules_per_answer_token", "watts", "wall_watts")
-        return {**{name: float(getattr(self, name)[point]) for name in names}, "basis": self.basis}
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Use:
