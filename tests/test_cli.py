@@ -179,7 +179,9 @@ def test_a_configuration_compared_with_itself_has_ratio_1(run_json):
     answer = run_json("compare", "llama-2-7b", "--hardware", "a6000,a6000")
     assert answer["schema"] == "llmviewer.comparison/1"
     first, second = answer["configurations"]
-    assert set(second["ratio_to_first"].values()) == {1.0}
+    unknown = {name for name, ratio in second["ratio_to_first"].items() if ratio is None}
+    assert {name.partition(".")[0] for name in unknown} == {"usd_per_million_output_tokens", "usd_per_million_tokens"}
+    assert {ratio for ratio in second["ratio_to_first"].values() if ratio is not None} == {1.0}
     assert first == second
 
 
