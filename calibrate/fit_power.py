@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from llmviewer.analysis.power import FILE, PowerShares, board_watts, energy_of, shares_of
+from llmviewer.analysis.power import energy_of
+from llmviewer.analysis.power_shares import FILE, PowerShares, board_watts, shares_of
 from llmviewer.calibrate import table_file
 from llmviewer.calibrate.power_rows import GpuRun, WallRun, gpu_runs, wall_runs
 from llmviewer.core import data

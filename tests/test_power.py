@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import llmviewer as lv
-from llmviewer.analysis.power import Energy, PowerShares, all_in_w, carbon_g, energy_of, shares_of
+from llmviewer.analysis.power import Energy, carbon_g, energy_of
+from llmviewer.analysis.power_shares import PowerShares, all_in_w, shares_of
 from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.hardware import specs

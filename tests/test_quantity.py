@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import llmviewer as lv
-from llmviewer.analysis import power
+from llmviewer.analysis import power, power_shares
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import prices
 from llmviewer.language.formula import evaluated, names_in
@@ -112,7 +112,7 @@ def test_costs_and_energy_by_hand() -> None:
     share = split["input"] * 256 / (whole * 32)
     # of a static batch the prompts take the prefill, the answers the steps
     assert share == pytest.approx(answer["ttft_s"] / answer["e2e_s"], rel=0.02)
-    energy = power.energy_of(found.analysis, power.shares_of(found.analysis.system.chip))
+    energy = power.energy_of(found.analysis, power_shares.shares_of(found.analysis.system.chip))
     assert energy is not None
     assert answer["joules_per_output_token"] == pytest.approx(float(energy.watts[0]) / rate)
 

@@ -1,100 +1,20 @@
 """Energy of requests at full load: joules per token, and watts of a configuration.
 
-Idle power x time, and a share of the board power for each resource while it works; docs/energy.md has the formula.  A
-resource at its data-sheet peak draws its share: pJ per FLOP is share x TDP / dense peak of the number format, and pJ
-per byte share x TDP / bandwidth, so that the shares of a generation hold for chips of any size.
+Idle power x time, and a share of the board power for each resource while it works; docs/energy.md has the formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.evaluation import Evaluation
-from llmviewer.core import data
+from llmviewer.analysis.power_shares import PowerShares, board_watts
 from llmviewer.core.counts import Array, Count, total
-from llmviewer.hardware.chip import Chip
 from llmviewer.serving.schedule import Schedule
 
 JOULES_PER_KWH = 3.6e6
-#: Resource of the roofline -> share that it draws.
-SHARE_OF = {"compute": "compute", "vector": "compute", "memory": "memory", "link": "link"}
-#: File of the fitted constants in calibrate/.
-FILE = "power.yaml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerShares:
-    """Shares of a chip's board power: drawn always, and added by each resource at its data-sheet peak.
-
-    server: fans, CPUs and power supplies, per chip.  basis: fitted, or borrowed from the generation named.
-    """
-
-    idle: float
-    compute: float
-    memory: float
-    link: float
-    server: float
-    basis: str
-
-    def work_s(self, evaluation: Evaluation) -> Count:
-        """Dynamic energy of each forward pass on one device over the board power [s]."""
-        return evaluation.sum(
-            lambda row: total(
-                seconds * float(getattr(self, SHARE_OF[name]))
-                for name, seconds in row.ideal.resources
-                if name in SHARE_OF
-            )
-        )
-
-    def joules(self, chip: Chip, time_s: Count, work_s: Count) -> Count:
-        """Energy of a device that is busy for `time_s` [J]: idle + work, at most the board's power x time."""
-        tdp, most = board_watts(chip)
-        return np.minimum(tdp * (self.idle * time_s + work_s), most * time_s)
-
-
-def shares_of(chip: Chip) -> PowerShares | None:
-    """Power shares of a chip's generation, else of the one that lends; None if the board power is unknown."""
-    if chip.tdp_w is None:
-        return None
-    constants = _constants()
-    lender = str(constants["lender"])
-    own = constants["generations"].get(chip.generation)
-    figures = own or constants["generations"][lender]
-    basis = "fitted" if own else f"borrowed from {lender}"
-    names = ("idle", "compute", "memory", "link")
-    return PowerShares(
-        **{name: float(figures[name]) for name in names}, server=float(constants["server"]["share"]), basis=basis
-    )
-
-
-def all_in_w(chip: str) -> float | None:
-    """Power that a data centre provides per chip, by its stem [W]; None if it is not published."""
-    found = _all_in().get(chip)
-    return None if found is None else found * 1e3
-
-
-def board_watts(chip: Chip) -> tuple[Count, Count]:
-    """Board power of a chip, and the limit set on it [W]."""
-    assert chip.tdp_w is not None and chip.power_w is not None  # checked by shares_of
-    return chip.tdp_w, chip.power_w
-
-
-@cache
-def _constants() -> Mapping[str, Any]:
-    """Constants that calibrate/fit_power.py fitted."""
-    return data.read_yaml(data.folder("calibrate") / FILE)
-
-
-@cache
-def _all_in() -> Mapping[str, float]:
-    """Power provided per chip [kW]."""
-    return dict(data.read_yaml(data.folder("hardware_specs/power") / "all-in.yaml")["all_in_kw_per_gpu"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,7 +106,7 @@ def _per_pass(analysis: Analysis, shares: PowerShares | None) -> tuple[Count, Co
     """Time and work of a pass on the mean device [s], without shares no work, and the devices that run it."""
     parallelism, passes = analysis.system.parallelism, analysis.passes
     stages = passes.evaluation.stages or (passes.evaluation,)
-    work = 0.0 if shares is None else total(shares.work_s(stage) for stage in stages) / len(stages)
+    work = 0.0 if shares is None else passes.work_s(shares)
     devices = float(parallelism.devices // (parallelism.data * parallelism.instances))
     return passes.time_s / len(stages), work, devices
 
@@ -203,6 +123,8 @@ def _per_prompt(analysis: Analysis, time_s: Count, work: Count, devices: float) 
 def _per_answer(analysis: Analysis, time_s: Count, work: Count, devices: float) -> Array:
     """Device-seconds and work of all decode steps of one sequence, as rows of an array [s]."""
     plan = analysis.schedule
-    whole = analysis.passes.is_whole
-    pair = [plan.decode_sum(each) if whole else plan.decode(each) * plan.tokens for each in (time_s, work)]
-    return np.stack(pair) * devices / plan.decode(plan.step.groups[0].batch_size)
+    return (
+        np.stack([plan.decode_sum(each) for each in (time_s, work)])
+        * devices
+        / plan.decode(plan.step.groups[0].batch_size)
+    )

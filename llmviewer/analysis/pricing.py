@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.analysis.passes import graph_of_device, system_per_pass
+from llmviewer.analysis.power_shares import PowerShares, shares_of, work_of_device
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.ir import Graph
@@ -20,6 +21,8 @@ from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.serving.schedule import Schedule
 
+#: Figures of each pass that are kept where there are several pieces, beside times.
+LATER = ("read_bytes", "at_peak_s", "work_s")
 #: Forward passes whose arrays take kilobytes.
 MANY_PASSES = 256
 #: Forward passes up to which a recorded program is run: for more, array operations take longer than the Python around
@@ -35,8 +38,8 @@ class PassTimes:
     through all pipeline stages.  busiest_s, last_s: its time on the slowest and on the last stage.  fill_s: per point,
     time of one token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as
     scheduled.
-    later_read_bytes, later_at_peak_s: weights and cache read, and time of the products at the peak, per pass, where
-    there are several pieces; None where `evaluation` holds all passes.
+    later: weights and cache read, time of the products at the peak, and work of the device, per pass, where there are
+    several pieces; None where `evaluation` holds all passes.
     """
 
     schedule: Schedule
@@ -46,8 +49,7 @@ class PassTimes:
     busiest_s: Count
     last_s: Count
     fill_s: Count | None = None
-    later_read_bytes: Count | None = None
-    later_at_peak_s: Count | None = None
+    later: Mapping[str, Count] | None = None
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -62,16 +64,20 @@ class PassTimes:
     @property
     def read_bytes(self) -> Count:
         """Weights and cache that each pass reads from device memory [byte]."""
-        return self.evaluation.read_bytes if self.later_read_bytes is None else self.later_read_bytes
+        return self.evaluation.read_bytes if self.later is None else self.later["read_bytes"]
 
     def at_peak_s(self, chip: Chip) -> Count:
         """Time of the products of each pass at the dense peak [s].  chip: with the figures of each pass."""
-        return self.evaluation.at_peak_s(chip) if self.later_at_peak_s is None else self.later_at_peak_s
+        return self.evaluation.at_peak_s(chip) if self.later is None else self.later["at_peak_s"]
+
+    def work_s(self, shares: PowerShares) -> Count:
+        """Dynamic energy of each pass on the mean device over the board power [s].  shares: of the chip."""
+        return work_of_device(self.evaluation, shares) if self.later is None else self.later["work_s"]
 
     @property
     def is_whole(self) -> bool:
         """Whether `evaluation` holds all passes of the schedule."""
-        return self.later_read_bytes is None
+        return self.later is None
 
 
 def price(model: Model, system: System, plan: Schedule) -> PassTimes:
@@ -80,13 +86,15 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
     evaluated = cache(partial(evaluate, model, system_per_pass(system, plan, piece), step))
-    recorded, read, at_peak_s = None, None, None
+    recorded: tuple[Count, ...] | None = None
+    known: dict[str, Count] | None = None
     if later:
         pieces = [_of_each_pass(step, evaluated(), system_per_pass(system, plan, piece).chip)]
         for piece, step in later:
             here = system_per_pass(system, plan, piece)
             pieces.append(_of_each_pass(step, evaluate(model, here, step), here.chip))
-        time_s, busiest_s, last_s, read, at_peak_s = np.concatenate(pieces, axis=1)
+        time_s, busiest_s, last_s, *figures = np.concatenate(pieces, axis=1)
+        known = dict(zip(LATER, figures, strict=True))
     else:
         recorded = _recorded_passing_s(model, system, step, evaluated)
         time_s, busiest_s, last_s = recorded or evaluated().passing_s
@@ -98,8 +106,7 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         busiest_s=busiest_s,
         last_s=last_s,
         fill_s=_fill_s(model, system, plan),
-        later_read_bytes=read,
-        later_at_peak_s=at_peak_s,
+        later=known,
     )
 
 
@@ -157,7 +164,8 @@ def _of_each_pass(step: Step, priced: Evaluation, chip: Chip) -> Array:
 
     A draft without a cache has the same figures in all passes, so scalars are broadcast.
     """
-    figures = (*priced.passing_s, priced.read_bytes, priced.at_peak_s(chip))
+    work = work_of_device(priced, shares_of(chip))
+    figures = (*priced.passing_s, priced.read_bytes, priced.at_peak_s(chip), work)
     return np.stack(np.broadcast_arrays(*figures, step.tokens)[:-1])
 
 

@@ -222,7 +222,7 @@ SERVED = {
 #: Sizes of a request.
 SIZES = _named(
     Quantity(name="batch_size", label="Batch", title="batch size"),
-    Quantity(name="input_len", label="Input", title="prompt length"),
+    Quantity(name="input_len", label="Input", title="input length"),
     Quantity(name="output_len", label="Output", title="output length"),
 )
 #: All figures by name.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmviewer import api
-from llmviewer.analysis.power import board_watts, energy_of, shares_of
+from llmviewer.analysis.power import energy_of
+from llmviewer.analysis.power_shares import board_watts, shares_of
 from llmviewer.api.configuration import configuration
 from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate

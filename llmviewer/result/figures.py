@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis import power
+from llmviewer.analysis import power, power_shares
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array, Count
 from llmviewer.hardware import prices
@@ -42,12 +42,12 @@ def _price_source(a: Analysis) -> str:
 
 
 def _watts(a: Analysis) -> Count:
-    found = power.energy_of(a, power.shares_of(a.system.chip))
+    found = power.energy_of(a, power_shares.shares_of(a.system.chip))
     return np.nan if found is None else found.watts
 
 
 def _power_source(a: Analysis) -> str:
-    found = power.shares_of(a.system.chip)
+    found = power_shares.shares_of(a.system.chip)
     return "" if found is None else f"docs/energy.md; shares of the board power {found.basis}"
 
 

@@ -53,7 +53,7 @@ def _metrics(run: Result, found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: {"value": one.of(found), "unit": one.unit.symbol, "interval80": _interval(run, name)}
         for name, one in METRICS.items()
-        if one.of(found) is not None and not one.adds_nothing(found)
+        if one.of(found) is not None
     }
 
 
