@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "data" / "slow.txt"
-#: Seconds from which on a test is slow.
-LEAST = 1.2
+#: Seconds from which on a test is slow, and from which on a fixture makes all tests of its file slow.
+LEAST, LEAST_OF_A_FIXTURE = 1.0, 5.0
 LINE = re.compile(r"^([0-9.]+)s (call|setup)\s+(\S.*?)\s*$", re.MULTILINE)
 
 
@@ -25,7 +25,9 @@ def listed() -> frozenset[str]:
 def slow_in(log: str, scale: float) -> list[str]:
     """Names of slow tests in a log of durations.  scale: seconds of the log per second of a quiet machine."""
     found = [(float(seconds) / scale, what, name) for seconds, what, name in LINE.findall(log)]
-    files = {name.partition("::")[0] for seconds, what, name in found if what == "setup" and seconds > LEAST}
+    files = {
+        name.partition("::")[0] for seconds, what, name in found if what == "setup" and seconds > LEAST_OF_A_FIXTURE
+    }
     tests = {name for seconds, what, name in found if what == "call" and seconds > LEAST}
     return sorted(files | {name for name in tests if name.partition("::")[0] not in files})
 
