@@ -74,14 +74,14 @@ def test_a_comparison_with_long_option_values_is_one_table_on_a_narrow_screen(pr
     lines = printed("compare", *MODEL, "--speculative", ";".join(texts)).splitlines()
     rows = {line[:16].strip(): line[16:].split() for line in lines}
     assert rows["Speculative"] == ["A", "B", "C", "D"]
-    assert rows["Devices"] == ["4"] * 4 and rows["per device"]
+    assert rows["Devices"] == ["4"] * 4 and rows["Tokens/s/device"]
     assert rows["Drafted tokens"][3] == "3" and len(rows["Tokens/round"]) == 4
     assert max(map(len, lines)) <= 120  # sentences; the table is narrower
 
 
 def test_rows_of_drafts_devices_and_hosts_appear_only_where_used(printed: Print) -> None:
     plain = printed("compare", "llama-2-7b", "--hardware", "a6000,a100")
-    assert not any(word in plain for word in ("Devices", "per device", "Drafted", "Host memory"))
+    assert not any(word in plain for word in ("Devices", "Tokens/s/device", "Drafted", "Host memory"))
     away = printed("compare", "llama-2-7b", "--hardware", "a6000", "--offload", "none;weights=0.5")
     assert "Host memory" in away
 

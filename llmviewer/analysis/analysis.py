@@ -216,7 +216,7 @@ class Analysis:
         return self._share_of_decode(lambda one: one.passes.read_bytes, self.system.chip.bandwidth_bytes_per_s)
 
     def _share_of_decode(self, per_pass: Callable[[Analysis], Count], rate: Count = 1.0) -> Array:
-        """What the real decode steps of all micro-batches do over their time x rate; NaN without any step."""
+        """A quantity of the real decode steps of all micro-batches over their time x rate; NaN without any step."""
         done = self.per_round(lambda one: one.schedule.decode_sum(per_pass(one)))
         repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
         time_s = np.where((self.schedule.tokens > 0) & (self.decode_s > 0.0), self.decode_s, np.nan)

@@ -1,1 +1,1 @@
-"""What answers are made of, each declared once: their figures with words, units, directions and formulas."""
+"""Figures that answers are made of, each declared once: words, units, directions and formulas."""

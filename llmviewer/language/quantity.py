@@ -58,7 +58,7 @@ def unit_of(name: str) -> Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """One figure.
+    """One figure of an answer.
 
     name: its key in JSON and its column, with a dot in a nested object.  label: heading of a row or column.  title: its
     words in a sentence and above a picture.  less_is_better: the direction of a gain, None where there is none.

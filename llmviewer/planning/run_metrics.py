@@ -26,7 +26,7 @@ class RunMetric:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the figure."""
         return self.quantity.name
 
     @property
