@@ -111,6 +111,7 @@ OF_ROOM = {
 OWN = {
     "crossover": {
         "context": _case("512"),
+        "output_len": _case("16", "--metric e2e_s"),
         "over": _case("bandwidth=1TB/s:4TB/s:*2"),
         "metric": _case("tpot_s"),
         "max_num_batched_tokens": _case("64", "--metric ttft_s"),
