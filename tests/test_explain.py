@@ -11,7 +11,8 @@ import pytest
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
-from llmviewer.result.explanation.explain import RATES, TIMES, explained
+from llmviewer.language.quantity import METRICS
+from llmviewer.result.explanation.explain import explained
 from llmviewer.result.explanation.memory import NAMES
 from llmviewer.result.explanation.node import TOLERANCE, Node, evaluated, folded, smooth_max
 from llmviewer.result.result import Result
@@ -29,7 +30,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("gemma-2-9b", "l40s", {"engine": "vllm", "max_num_batched_tokens": 512}),
     ("glm-4.7-flash", "h100-sxm", {}),  # latent attention whose expanded keys are as wide as its values
 )
-NUMBERS = (*TIMES, *RATES, *(f"memory.{name}" for name in NAMES), "stages.prefill.time_s", "stages.decode.time_s")
+NUMBERS = (*METRICS, *(f"memory.{name}" for name in NAMES), "stages.prefill.time_s", "stages.decode.time_s")
 
 
 def _wrong(result: Result, document: dict[str, Any]) -> list[str]:
@@ -54,7 +55,7 @@ def _shown(document: dict[str, Any], number: str) -> float | None:
         return document["memory"].get(rest)  # type: ignore[no-any-return]
     if first == "stages":
         return document["stages"][rest.partition(".")[0]]["time_s"]  # type: ignore[no-any-return]
-    return document["metrics"][number]  # type: ignore[no-any-return]
+    return METRICS[number].of(document["metrics"])  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("model", "chip", "options"), CASES)
@@ -179,7 +180,10 @@ def test_a_smooth_maximum_by_hand() -> None:
             "operators.decoder_cros.attention.time_s t5-v1.1-xxl --hardware h200",
             "did you mean 'decoder_cross.attention'",
         ),
-        ("tpot_s llama-2-7b --hardware h100 --output-len 1", "tpot_s is undefined: no pass follows the first token"),
+        (
+            "tpot_s llama-2-7b --hardware h100 --output-len 1",
+            "tpot_s is undefined: no pass follows the one of the first token",
+        ),
         ("tpot_s", "explain needs a model"),
         ("tpot_s llama-2-7b", "explain needs --hardware"),
         ("tpot_s llama-2-7b --hardware h100 --depth 0", "depth"),

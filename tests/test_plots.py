@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.workload import Request
+from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports.plots import (
     KINDS,
     PlotData,
@@ -266,7 +267,7 @@ def test_small_parts_are_merged_into_one() -> None:
     assert len({part.number for part in found}) == 4
 
 
-@pytest.mark.parametrize("metric", waterfall.WATERFALL_METRICS)
+@pytest.mark.parametrize("metric", LATENCIES)
 @pytest.mark.parametrize("name", RUN)
 def test_a_waterfall_adds_up_from_one_configuration_to_the_other(name: str, metric: str) -> None:
     first, second = result("dense"), result(name)

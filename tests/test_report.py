@@ -17,7 +17,8 @@ import pytest
 import llmviewer as lv
 from llmviewer import api
 from llmviewer.cli import main
-from llmviewer.reports import excel, formulas, markdown, report_page, units
+from llmviewer.reports import excel, formulas, markdown, report_page
+from llmviewer.reports import format as fmt
 from llmviewer.reports.html import curves, layers, page, provenance
 from llmviewer.reports.report import Report
 from llmviewer.reports.tables import TABLES
@@ -218,7 +219,7 @@ def test_curves_of_bounds_say_so_on_their_axis(html: str) -> None:
         name: chart["layout"]["yaxis"]["title"]["text"] for name, chart in figures(html).items() if "curve" in name
     }
     assert labels["curve-ttft_s"] == "Ideal TTFT (ms)"
-    assert labels["curve-output_tokens_per_s"] == "Ideal output tokens/s"
+    assert labels["curve-output_tokens_per_s"] == "Ideal tokens/s"
     assert labels["curve-total_bytes"] == "Memory (GiB)"
 
 
@@ -399,7 +400,7 @@ def report_of_many() -> Report:
 def test_ten_thousand_points_are_thinned_with_a_note(report_of_many: Report) -> None:
     text = page.text(report_of_many)
     drawn = figures(text)
-    for metric in curves.CURVES:
+    for metric in curves.DRAWN:
         assert sum(len(trace["x"]) for trace in drawn[f"curve-{metric}"]["data"]) <= 2 * curves.MAX_POINTS + 2
     assert "The download and other formats contain all 10,000 points." in text
     assert len(text.encode()) < MAX_BYTES
@@ -429,11 +430,11 @@ def test_curves_of_twelve_configurations_are_distinguishable(report_of_two: Repo
     [
         ("time_s", "time (s)"),
         ("prefill_traffic_bytes", "prefill traffic (byte)"),
-        ("output_tokens_per_s", "output (token/s)"),
+        ("output_tokens_per_s", "output tokens per second (tokens/s)"),
         ("bandwidth_bytes_per_s", "bandwidth (byte/s)"),
         ("arithmetic_intensity", "arithmetic intensity (FLOP/byte)"),
         ("time_by_resource_s.memory", "time by resource memory (s)"),
-        ("flops", "(FLOP)"),
+        ("flops", "flops (FLOP)"),
         ("hardware", "hardware"),
         ("decode_bound", "decode bound"),
         ("fits", "fits"),
@@ -441,7 +442,7 @@ def test_curves_of_twelve_configurations_are_distinguishable(report_of_two: Repo
     ],
 )
 def test_units_are_in_headings(name: str, message: str) -> None:
-    assert units.heading(name) == message
+    assert fmt.heading(name) == message
 
 
 def test_every_kind_of_operator_has_a_formula() -> None:
