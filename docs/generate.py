@@ -10,10 +10,10 @@ from families import tables
 from llmviewer.cli import main
 from llmviewer.cli.survey import everything
 from llmviewer.core.dtypes import Dtype
+from llmviewer.language.option import Panel
 from llmviewer.reports.survey.document import as_markdown
 from llmviewer.result.technique_cards import technique_card as card
 from llmviewer.techniques.options import OPTIONS
-from llmviewer.techniques.panels import Panel
 from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset

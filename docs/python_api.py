@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import llmviewer
-from llmviewer.techniques.options import OPTIONS, ValueKind
+from llmviewer.language.option import Kind
+from llmviewer.techniques.options import OPTIONS
 
 HERE = Path(__file__).resolve().parent
 
@@ -24,17 +25,17 @@ from typing import TypedDict
 )
 #: Kind of value -> its type in Python; techniques also take numbers.
 KEYWORD_TYPES = {
-    ValueKind.WHOLE: "int",
-    ValueKind.FRACTION: "float",
-    ValueKind.WORD: "str",
-    ValueKind.WORDS: "tuple[str, ...]",
-    ValueKind.SWITCH: "bool",
+    Kind.WHOLE: "int",
+    Kind.FRACTION: "float",
+    Kind.WORD: "str",
+    Kind.WORDS: "tuple[str, ...]",
+    Kind.SWITCH: "bool",
 }
 
 
 def keywords() -> str:
     """Source of the typed dictionaries of all options, once with single values and once with lists."""
-    words = KEYWORD_TYPES[ValueKind.WORDS]  # already a list
+    words = KEYWORD_TYPES[Kind.WORDS]  # already a list
     run = {name: one for name, one in OPTIONS.items() if one.group != "workload"}
     kinds = {n: "str | int | float" if one.group == "technique" else KEYWORD_TYPES[one.kind] for n, one in run.items()}
     absent = {name: " | None" if one.default is None else "" for name, one in run.items()}

@@ -16,13 +16,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core import arguments
+from llmviewer.language.option import Kind
 from llmviewer.planning.options import SIZE
 from llmviewer.reports.plots.plot import VALUES
 from llmviewer.server import arguments as described
 from llmviewer.server import calls, compact, own_arguments, tools
 from llmviewer.simulation.options import LOAD as OF_A_LOAD
-from llmviewer.simulation.options import SOURCES, LoadKind
-from llmviewer.techniques.options import OPTIONS, ValueKind
+from llmviewer.simulation.options import SOURCES
+from llmviewer.techniques.options import OPTIONS
 from tests.test_every_option import (
     LINES,
     NOT_TRIED,
@@ -123,8 +124,8 @@ def values_of(call: str, words: list[str]) -> dict[str, Any]:
 
 
 def is_switch(name: str) -> bool:
-    return (name in OPTIONS and OPTIONS[name].kind is ValueKind.SWITCH) or (
-        name in OF_A_LOAD and OF_A_LOAD[name].kind is LoadKind.SWITCH
+    return (name in OPTIONS and OPTIONS[name].kind is Kind.SWITCH) or (
+        name in OF_A_LOAD and OF_A_LOAD[name].kind is Kind.SWITCH
     )
 
 
@@ -132,10 +133,10 @@ def value_of(call: str, name: str, text: str) -> Any:
     """A typed value as callers of Python write it."""
     loads = {**OF_A_LOAD, **SIZE} if call in ("simulate", "size") else {}
     if name in loads:
-        return text if loads[name].kind is LoadKind.TEXT else arguments.parse_number(text)
-    if name in OPTIONS and OPTIONS[name].kind is ValueKind.WORDS:
+        return text if loads[name].kind is Kind.TEXT else arguments.parse_number(text)
+    if name in OPTIONS and OPTIONS[name].kind is Kind.WORDS:
         return [text]
-    if name in OPTIONS and OPTIONS[name].kind is ValueKind.WORD:
+    if name in OPTIONS and OPTIONS[name].kind is Kind.WORD:
         return text
     return arguments.parse_number(text)
 

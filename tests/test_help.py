@@ -9,10 +9,10 @@ import shlex
 import pytest
 
 from llmviewer.cli import main
+from llmviewer.language.option import Panel
 from llmviewer.techniques import presets
 from llmviewer.techniques.methods import METHODS
 from llmviewer.techniques.options import OPTIONS
-from llmviewer.techniques.panels import Panel
 from llmviewer.techniques.registry import load
 from tests.answers import refusal
 

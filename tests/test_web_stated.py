@@ -14,7 +14,8 @@ import llmviewer as lv
 from llmviewer.api.build import OF_ENGINE
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
+from llmviewer.language.option import Kind
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
@@ -65,7 +66,7 @@ def test_a_default_that_is_stated_is_passed_on(name: str) -> None:
         if name == "batch_size" and tab in ("size", "load"):  # arrivals make the batches
             continue
         assert f"{name}=" in call, tab
-        if OPTIONS[name].kind is not ValueKind.SWITCH:  # whose flag cannot be false
+        if OPTIONS[name].kind is not Kind.SWITCH:  # whose flag cannot be false
             assert set(OPTIONS[name].spellings(name)) & set(shlex.split(command)), tab
 
 

@@ -13,8 +13,9 @@ from llmviewer.api.configuration import Configuration
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
+from llmviewer.language.option import Kind
 from llmviewer.result.verdict import Change
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 from llmviewer.techniques.registry import TECHNIQUES
 
 TENSOR = "tensor_parallel_size"
@@ -68,9 +69,9 @@ def run_line(
         declared = OPTIONS[name]
         if value is None or value == left_out.get(name):
             continue
-        if declared.kind is ValueKind.SWITCH:
+        if declared.kind is Kind.SWITCH:
             found |= {name: (flag(name),)} if value else {}
-        elif declared.kind is ValueKind.WORDS:
+        elif declared.kind is Kind.WORDS:
             found[name] = tuple(word for one in arguments.words(name, value) for word in (flag(name), one))
         else:
             found[name] = (flag(name), str(value))

@@ -8,9 +8,9 @@ import typer
 
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
+from llmviewer.language.option import Panel
 from llmviewer.planning.advise import advise
 from llmviewer.planning.run_metrics import RUN_METRICS
-from llmviewer.techniques.panels import Panel
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,10 +11,9 @@ import typer
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import print_warnings
 from llmviewer.cli.progress import progress
-from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, printable
-from llmviewer.simulation.options import LOAD, LoadKind
-from llmviewer.techniques.panels import Panel
+from llmviewer.language.option import Kind, Panel
+from llmviewer.simulation.options import LOAD
 
 if TYPE_CHECKING:
     from llmviewer.planning.campaign import Campaign
@@ -33,13 +32,6 @@ Scheduler = Annotated[
 
 #: Files of something else that a warning names.
 MOST_NAMED = 5
-#: Kind of an option of a load -> separator of its lists, and parser of their values.
-LISTS: Mapping[LoadKind, tuple[str, Callable[[str], Any]]] = {
-    LoadKind.NUMBER: (",", arguments.parse_number),
-    LoadKind.WHOLE: (",", arguments.parse_size),
-    LoadKind.TEXT: (";", str),
-    LoadKind.SWITCH: ("", str),
-}
 
 
 def is_asked(scheduler: str, output: str | None, format: str) -> bool:  # noqa: A002
@@ -59,9 +51,9 @@ def lists_of_loads(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, option in LOAD.items():
         if name not in options:
             continue
-        separator, parse = LISTS[option.kind]
+        separator = "," if option.kind in (Kind.NUMBER, Kind.WHOLE) else "" if option.kind is Kind.SWITCH else ";"
         listed = opt.values(name, options[name], separator)
-        found[name] = [parse(value) for value in listed] if isinstance(listed, list) else listed
+        found[name] = [option.parsed(value) for value in listed] if isinstance(listed, list) else listed
     return found
 
 

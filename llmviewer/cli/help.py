@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from llmviewer.techniques.panels import Panel
+from llmviewer.language.option import Panel
 
 #: Columns of a wide terminal that help fills; longer lines are hard to read.
 MAX_WIDTH = 160

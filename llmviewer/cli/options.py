@@ -11,11 +11,10 @@ import typer
 
 from llmviewer.cli import candidates, views
 from llmviewer.cli.help import UNSET
-from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, naming, quoted
 from llmviewer.hardware.setting_lists import alternatives
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
-from llmviewer.techniques.panels import Panel
+from llmviewer.language.option import Kind, Option, Panel
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Options of techniques that the command line takes several times, each with values of its own.
 REPEATED = tuple(name for name, declaration in OPTIONS.items() if declaration.repeated)
@@ -23,30 +22,35 @@ REPEATED = tuple(name for name, declaration in OPTIONS.items() if declaration.re
 SWITCHED_OFF = ("none", "off", "", ())
 
 
-def _parsed(declaration: Declaration, name: str, text: object) -> object:
-    """Value of a numeric option; raises the same UserError as the Python API for a wrong one."""
-    parse = arguments.parse_size if declaration.kind is ValueKind.WHOLE else arguments.parse_number
-    return declaration.checked(name, parse(text) if isinstance(text, str) else text)
+def _parsed(option: Option, name: str, text: object) -> object:
+    """Value of a number; of an option of a run checked as that of the Python API, which checks all others itself."""
+    value = option.parsed(text) if isinstance(text, str) else text
+    return option.checked(name, value) if option.group not in ("load", "sizing") else value
 
 
-def annotation(name: str) -> Any:
-    """Typer annotation of an option of a run."""
-    declaration = OPTIONS[name]
-    option = partial(
+def annotation(name: str, option: Option | None = None) -> Any:
+    """Typer annotation of an option, by default of that of a run."""
+    declared = option or OPTIONS[name]
+    made = partial(
         typer.Option,
-        *declaration.spellings(name),
-        help=declaration.help,
-        rich_help_panel=declaration.panel.value,
-        show_default=declaration.default not in SWITCHED_OFF,
+        *declared.spellings(name),
+        help=declared.help,
+        rich_help_panel=declared.panel.value,
+        show_default=declared.default not in SWITCHED_OFF,
     )
-    if declaration.kind is ValueKind.WORDS or declaration.repeated:
-        return Annotated[list[str] | None, option()]
-    if declaration.kind is ValueKind.SWITCH:
-        return Annotated[bool, option()]
-    if declaration.kind is ValueKind.WORD:
-        return Annotated[str, option(autocompletion=candidates.for_option(name, declaration.choices))]
-    kind = int if declaration.kind is ValueKind.WHOLE else float
-    return Annotated[kind, option(parser=partial(_parsed, declaration, name), metavar=declaration.kind.value)]
+    if declared.kind is Kind.WORDS or declared.repeated:
+        return Annotated[list[str] | None, made()]
+    if declared.kind is Kind.SWITCH:
+        return Annotated[bool, made()]
+    if declared.kind in (Kind.WORD, Kind.TEXT, Kind.TIME):
+        offered = {"autocompletion": candidates.for_option(name, declared.choices)} if name in OPTIONS else {}
+        if declared.choices:
+            offered = {"autocompletion": candidates.one_of(*declared.choices)}
+        return Annotated[str if name in OPTIONS else str | None, made(**offered)]
+    kind: Any = int if declared.kind is Kind.WHOLE else float
+    of_run = declared.group not in ("load", "sizing")
+    number = made(parser=partial(_parsed, declared, name), metavar=declared.kind.metavar)
+    return Annotated[kind if of_run else object | None, number]
 
 
 def listed(name: str, summary: str) -> Any:
@@ -63,10 +67,9 @@ def format_option(*formats: str, otherwise: str = "; else by -o.") -> Any:
 
 def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
     """Typer option for an integer that only one command has."""
-    declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
+    option = Option(kind=Kind.WHOLE, help=summary, least=least)
     spellings = OPTIONS[name].spellings(name) if name in OPTIONS else ()
-    parser = partial(_parsed, declaration, name)
-    return typer.Option(*spellings, help=summary, parser=parser, metavar=declaration.kind.value)
+    return typer.Option(*spellings, help=summary, parser=partial(_parsed, option, name), metavar=option.kind.metavar)
 
 
 Model = Annotated[

@@ -9,8 +9,8 @@ import typer
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import print_warnings
+from llmviewer.language.option import Panel
 from llmviewer.planning.require import Required, require
-from llmviewer.techniques.panels import Panel
 
 #: Chip whose other figures stay, unless another one is named.
 CHIP = "h100-sxm"

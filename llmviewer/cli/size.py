@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from llmviewer.cli.load_options import with_declared
 from llmviewer.cli.output import write
 from llmviewer.cli.progress import progress
 from llmviewer.core.errors import UserError
+from llmviewer.language.option import Panel
 from llmviewer.planning.call import chips_of, size
 from llmviewer.planning.manifests import ENGINES, check_target
 from llmviewer.planning.manifests import emit as manifest
@@ -20,12 +20,6 @@ from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE
 from llmviewer.planning.sizing import Sizing
 from llmviewer.simulation.options import LOAD
 from llmviewer.techniques.options import OPTIONS
-from llmviewer.techniques.panels import Panel
-
-
-def with_sizing_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add to a command the options of a load that a sizing takes, and its own."""
-    return with_declared(command, {Panel.LOAD: LOAD, Panel.SIZING: SIZE}, leave=NOT_OF_A_SIZING)
 
 
 def searched(name: str, summary: str) -> Any:
@@ -34,7 +28,7 @@ def searched(name: str, summary: str) -> Any:
 
 
 @opt.with_run_options
-@with_sizing_options
+@with_declared({**LOAD, **SIZE}, leave=NOT_OF_A_SIZING)
 def command(
     model: opt.Model,
     hardware: opt.Chips,

@@ -9,7 +9,8 @@ from typing import Any
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
+from llmviewer.language.option import Kind
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 from llmviewer.timing import engine
 
 #: Spelling of an option without hyphens in front -> its name.
@@ -65,13 +66,13 @@ def _option(word: str) -> tuple[str, Any]:
 def _value(name: str, text: str) -> Any:
     """The value of an option as Python calls take it.  Raises UserError for what no option of its kind has."""
     kind = OPTIONS[name].kind
-    if kind is ValueKind.SWITCH:
+    if kind is Kind.SWITCH:
         if text not in SWITCHES:
             raise unknown(name, text, ("true", "false"))
         return SWITCHES[text]
     if not text:
         raise UserError(f"{name} has no value; write it after a blank: {name} VALUE")
-    if kind is ValueKind.WORDS:
+    if kind is Kind.WORDS:
         return tuple(text.split())
-    parsed = {ValueKind.WHOLE: arguments.parse_size, ValueKind.FRACTION: arguments.parse_number}
+    parsed = {Kind.WHOLE: arguments.parse_size, Kind.FRACTION: arguments.parse_number}
     return parsed[kind](text) if kind in parsed else text

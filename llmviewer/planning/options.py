@@ -13,13 +13,14 @@ from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.hardware.prices import KINDS, RENTED
+from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.planning.prices import PriceList, price_list
 from llmviewer.planning.screen import Bounds
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation import options as load
-from llmviewer.simulation.options import LOAD, LoadKind, LoadOption
+from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.routing import ROUTERS
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
@@ -44,28 +45,34 @@ RATES = ("request_rate", "rate_curve", "trace")
 STEP_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
 
-def _text(summary: str, default: str | None = None) -> LoadOption:
-    return LoadOption(kind=LoadKind.TEXT, help=summary, default=default)
+def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Option:
+    return Option(kind=kind, help=summary, default=default, group="sizing", panel=Panel.SIZING, **more)
 
 
-def _number(summary: str, default: float | None = None) -> LoadOption:
-    return LoadOption(kind=LoadKind.NUMBER, help=summary, default=default)
-
-
-SIZE: Mapping[str, LoadOption] = {
-    "max_usd_per_hour": _number("Most dollars per hour."),
-    "max_gpus": LoadOption(kind=LoadKind.WHOLE, help="Most devices."),
-    "objective": _text(f"The least of: {', '.join(OBJECTIVES)}.", "usd"),
-    "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", RENTED),
-    "owned": _text("Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
-    "confidence": _number("Least probability that all limits hold; 0: the prediction alone has to hold.", 0.9),
-    "spare": LoadOption(kind=LoadKind.WHOLE, help="Replicas beyond those needed (N + 1: 1).", default=0),
-    "front": _text(
-        "What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).", "gpus"
+SIZE: Mapping[str, Option] = {
+    "max_usd_per_hour": _option(Kind.NUMBER, "Most dollars per hour."),
+    "max_gpus": _option(Kind.WHOLE, "Most devices."),
+    "objective": _option(
+        Kind.WORD, f"The least of: {', '.join(OBJECTIVES)}.", "usd", choices=tuple(OBJECTIVES), closed=True
     ),
-    "autoscale": _text("Window in which a perfect autoscaler changes the replicas: 5m; needs a trace or a rate curve."),
-    "start_up": _text("Time that a replica takes to start: 3m.", "0s"),
-    "carbon": _number("Emissions of your electricity [g/kWh]."),
+    "price_kind": _option(Kind.TEXT, f"Kind of price: {', '.join(KINDS)}.", RENTED),
+    "owned": _option(Kind.TEXT, "Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
+    "confidence": _option(
+        Kind.FRACTION, "Least probability that all limits hold; 0: the prediction alone has to hold.", 0.9, least=0
+    ),
+    "spare": _option(Kind.WHOLE, "Replicas beyond those needed (N + 1: 1).", 0, least=0),
+    "front": _option(
+        Kind.WORD,
+        "What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).",
+        "gpus",
+        choices=FRONTS,
+        closed=True,
+    ),
+    "autoscale": _option(
+        Kind.TIME, "Window in which a perfect autoscaler changes the replicas: 5m; needs a trace or a rate curve."
+    ),
+    "start_up": _option(Kind.TIME, "Time that a replica takes to start: 3m.", "0s"),
+    "carbon": _option(Kind.NUMBER, "Emissions of your electricity [g/kWh]."),
 }
 
 
@@ -108,7 +115,10 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     for name in NOT_OF_A_SIZING:
         if options.get(name) is not None:
             raise UserError(f"size chooses the server and the load arrives at a rate; remove {name}")
-    words = {name: _checked(name, one, options.get(name, one.default)) for name, one in SIZE.items()}
+    words = {
+        name: one.checked(name, one.default if options.get(name) is None else options[name])
+        for name, one in SIZE.items()
+    }
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
     if not any(loads[name] for name in RATES):
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
@@ -147,22 +157,6 @@ def _prices(words: Mapping[str, Any], given: Sequence[str], hardware: Sequence[A
     named = [chip_of(one) for one in hardware] if given or words["owned"] else []
     own = {chip.name: chip for chip in named}
     return price_list(words["price_kind"], given, words["owned"], own)
-
-
-def _checked(name: str, option: LoadOption, value: Any) -> Any:
-    if value is None:
-        return option.default
-    if name == "spare":
-        return arguments.whole_number(name, value, minimum=0)
-    if name == "confidence" and str(value) in ("0", "0.0"):
-        return 0.0
-    found = load.checked_value(name, option, value)
-    if name == "confidence":
-        return arguments.fraction(name, found)
-    allowed = {"objective": tuple(OBJECTIVES), "front": FRONTS}.get(name)
-    if allowed and found not in allowed:
-        raise unknown(name, str(found), allowed)
-    return found
 
 
 def _given_prices(value: Any) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import TIMES, Setting, settings, with_figures
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
+from llmviewer.language.option import Kind, Option
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Option as typed -> its name.
 SPELLED = {
@@ -150,7 +151,7 @@ def _next(rest: list[str]) -> tuple[str, Any]:
     if spelled not in SPELLED:
         raise unknown("option", spelled, SPELLED, hint="options are those of analyze")
     name = SPELLED[spelled]
-    if name != "hardware" and OPTIONS[name].kind is ValueKind.SWITCH:
+    if name != "hardware" and OPTIONS[name].kind is Kind.SWITCH:
         return name, True
     if not equals and not rest:
         raise UserError(f"{spelled} has no value; write it behind the option")
@@ -158,8 +159,8 @@ def _next(rest: list[str]) -> tuple[str, Any]:
     return name, value if name == "hardware" else _parsed(OPTIONS[name], value)
 
 
-def _parsed(declared: Declaration, text: str) -> Any:
-    parse = {ValueKind.WHOLE: arguments.parse_size, ValueKind.FRACTION: arguments.parse_number}
-    if declared.kind is ValueKind.WORDS:
+def _parsed(declared: Option, text: str) -> Any:
+    parse = {Kind.WHOLE: arguments.parse_size, Kind.FRACTION: arguments.parse_number}
+    if declared.kind is Kind.WORDS:
         return (text,)
     return parse[declared.kind](text) if declared.kind in parse else text

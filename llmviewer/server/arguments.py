@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.server import own_arguments
-from llmviewer.techniques.options import OPTIONS, Declaration, ValueKind
+from llmviewer.techniques.options import OPTIONS
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -65,7 +65,7 @@ def _described(call: str, parameter: Parameter) -> Schema:
     """The schema of one argument with its help and default."""
     name = parameter.name
     special = own_arguments.described(call, name)
-    made = dict(special) if special is not None else of_option(OPTIONS[name])
+    made = dict(special) if special is not None else OPTIONS[name].schema()
     if name in OF_LISTS.get(call, ()) or (call in OF_LISTS and special is None and _may_be_listed(name)):
         made = _listed(made)
     default = [] if parameter.default == () else parameter.default
@@ -78,23 +78,6 @@ def _described(call: str, parameter: Parameter) -> Schema:
 
 def _may_be_listed(name: str) -> bool:
     return name != "ignore_fields" and OPTIONS[name].group != "workload"
-
-
-def of_option(declared: Declaration) -> Schema:
-    """The schema of an option of a run with one value."""
-    kinds: dict[ValueKind, Schema] = {
-        ValueKind.WHOLE: own_arguments.whole(declared.least),
-        ValueKind.FRACTION: {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-        ValueKind.WORD: {"type": "string"},
-        ValueKind.WORDS: {"type": "array", "items": {"type": "string"}},
-        ValueKind.SWITCH: {"type": "boolean"},
-    }
-    made = dict(kinds[declared.kind])
-    if declared.group == "technique":
-        made["type"] = ["string", "number", *(["object"] if declared.repeated else [])]
-    elif declared.choices:
-        made |= {"enum": list(declared.choices)} if declared.closed else {"examples": list(declared.choices)}
-    return {**made, "description": declared.help}
 
 
 def _listed(one: Schema) -> Schema:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from llmviewer.core import arguments
+from llmviewer.language.option import whole
 
 #: Call -> module of its function, imported when it is first asked for.
 HOMES: Mapping[str, str] = {
@@ -32,12 +33,6 @@ KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "explain": (),
 }
 _TEXT = {"type": "string"}
-
-
-def whole(least: int) -> dict[str, Any]:
-    """The schema of a whole number, or of its text with a suffix as on the command line."""
-    most = arguments.MAX_WHOLE_NUMBER
-    return {"type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": "^[0-9.]+[kKmM]?$"}
 
 
 _SIDE = {
@@ -125,20 +120,11 @@ def described(call: str, name: str) -> Mapping[str, Any] | None:
 
 def _of_a_load(call: str, name: str) -> Mapping[str, Any] | None:
     """The schema of an option of a load or of a sizing; None for others."""
-    from llmviewer.simulation.options import LOAD, LoadKind
+    from llmviewer.simulation.options import LOAD
 
     declared = LOAD
     if call == "size":
         from llmviewer.planning.options import SIZE
 
         declared = {**LOAD, **SIZE}
-    if name not in declared:
-        return None
-    one = declared[name]
-    kinds: dict[LoadKind, dict[str, Any]] = {
-        LoadKind.NUMBER: {"type": ["number", "string"]},
-        LoadKind.WHOLE: whole(0),
-        LoadKind.TEXT: {"type": ["string", "number"]},
-        LoadKind.SWITCH: {"type": "boolean"},
-    }
-    return {**kinds[one.kind], "description": one.help}
+    return declared[name].schema() if name in declared else None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.parsing import duration
+from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.simulation import traces
 from llmviewer.simulation.arrivals import gaps_of, rate_curve
 from llmviewer.simulation.lengths import lengths_of
@@ -17,67 +15,47 @@ from llmviewer.simulation.limits import METRICS, Limit, limit
 from llmviewer.simulation.traffic import MOST_REQUESTS, Traffic
 
 
-class LoadKind(Enum):
-    """Type of an option's value; the enum's value is what `--help` calls it."""
-
-    NUMBER = "FLOAT"
-    WHOLE = "INTEGER"
-    TEXT = "TEXT"
-    SWITCH = "BOOLEAN"
+def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Option:
+    return Option(kind=kind, help=summary, default=default, group="load", panel=Panel.LOAD, **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOption:
-    """Declaration of an option: its value's type, default and one line of help."""
-
-    kind: LoadKind
-    help: str
-    default: Any = None
-
-
-def _text(summary: str, default: str | None = None) -> LoadOption:
-    return LoadOption(kind=LoadKind.TEXT, help=summary, default=default)
-
-
-def _whole(summary: str, default: int | None = None) -> LoadOption:
-    return LoadOption(kind=LoadKind.WHOLE, help=summary, default=default)
-
-
-#: Numbers of options are at least this, or they are typing errors.
-LEAST = 1e-9
 #: Options that say when requests arrive; one of them is needed.
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
-#: Options of a load or a sizing that are times: texts with a unit; numbers of Python are seconds.
-OF_TIME = ("duration", "warm_up", "ttft", "tpot", "e2e", "autoscale", "start_up")
 #: Option -> those beside which it says nothing.
 WITHOUT = {
     "input_len": ("trace", "lengths"),
     "output_len": ("trace", "lengths"),
     "arrivals": ("trace", "burst", "concurrency"),
 }
-LOAD: Mapping[str, LoadOption] = {
-    "request_rate": LoadOption(kind=LoadKind.NUMBER, help="Requests per second that arrive (open loop)."),
-    "concurrency": _whole("Users who each send a request when their last one is answered (closed loop)."),
-    "trace": _text("File of recorded requests: Azure or BurstGPT CSV, Mooncake JSON lines, a benchmark's dataset."),
-    "burst": LoadOption(kind=LoadKind.SWITCH, default=False, help="All requests, or all users, begin at once."),
-    "rate_curve": _text("Request rate by time of day, repeated daily: 0h:2,8h:10,20h:4."),
-    "arrivals": _text("Gaps between arrivals: poisson, fixed, or gamma,cv=2.", "poisson"),
-    "input_len": _text("Prompt length: a number, uniform,low=..,high=.. or lognormal,mean=..,cv=..", "1024"),
-    "output_len": _text("Output length, in the same ways.", "128"),
-    "lengths": _text("File of recorded requests of which pairs of lengths are drawn."),
-    "speed_up": LoadOption(kind=LoadKind.NUMBER, default=1.0, help="Factor of the rate of a trace or curve."),
-    "duration": _text("Time in which requests arrive: 10m, 1h (default: 10m or 2,000 requests, the longer)."),
-    "requests": _whole("Number of requests."),
-    "seed": LoadOption(kind=LoadKind.WHOLE, default=0, help="Seed of the random numbers."),
-    "warm_up": _text("Time that is cut from the beginning: 60s, or off (default: found by MSER-5)."),
-    "replications": _whole("Runs with other random numbers, for intervals.", 1),
-    "router": _text("How replicas get requests: round-robin, least-loaded or prefix-aware.", "round-robin"),
-    "replicas": _whole("Copies of the server behind the router.", 1),
-    "pools": _text("Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
-    "find_rate": LoadOption(kind=LoadKind.SWITCH, default=False, help="Find the highest rate that meets the limits."),
-    "ttft": _text("Limit of the time to first token: 2s (of the mean), p99:2s."),
-    "tpot": _text("Limit of the time per output token: p99:80ms."),
-    "e2e": _text("Limit of the end-to-end latency: p95:20s."),
+LOAD: Mapping[str, Option] = {
+    "request_rate": _option(Kind.NUMBER, "Requests per second that arrive (open loop)."),
+    "concurrency": _option(Kind.WHOLE, "Users who each send a request when their last one is answered (closed loop)."),
+    "trace": _option(
+        Kind.TEXT, "Recorded requests: a CSV of Azure or BurstGPT, JSON lines of Mooncake, a benchmark's dataset."
+    ),
+    "burst": _option(Kind.SWITCH, "All requests, or all users, begin at once.", False),
+    "rate_curve": _option(Kind.TEXT, "Request rate by time of day, repeated daily: 0h:2,8h:10,20h:4."),
+    "arrivals": _option(Kind.TEXT, "Gaps between arrivals: poisson, fixed, or gamma,cv=2.", "poisson"),
+    "input_len": _option(Kind.TEXT, "Prompt length: 1024, uniform,low=..,high=.. or lognormal,mean=..,cv=..", "1024"),
+    "output_len": _option(Kind.TEXT, "Output length, in the same ways.", "128"),
+    "lengths": _option(Kind.TEXT, "File of recorded requests of which pairs of lengths are drawn."),
+    "speed_up": _option(Kind.NUMBER, "Factor of the rate of a trace or curve.", 1.0),
+    "duration": _option(
+        Kind.TIME, "Time in which requests arrive: 10m, 1h (default: 10m or 2,000 requests, the longer)."
+    ),
+    "requests": _option(Kind.WHOLE, "Number of requests."),
+    "seed": _option(Kind.WHOLE, "Seed of the random numbers.", 0, least=0),
+    "warm_up": _option(Kind.TIME, "Time that is cut from the beginning: 60s, or off (default: found by MSER-5)."),
+    "replications": _option(Kind.WHOLE, "Runs with other random numbers, for intervals.", 1),
+    "router": _option(
+        Kind.TEXT, "How replicas get requests: round-robin, least-loaded or prefix-aware.", "round-robin"
+    ),
+    "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
+    "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
+    "find_rate": _option(Kind.SWITCH, "Find the highest rate that meets the limits.", False),
+    "ttft": _option(Kind.TIME, "Limit of the time to first token: 2s (of the mean), p99:2s."),
+    "tpot": _option(Kind.TIME, "Limit of the time per output token: p99:80ms."),
+    "e2e": _option(Kind.TIME, "Limit of the end-to-end latency: p95:20s."),
 }
 
 
@@ -93,25 +71,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{name} is {quoted(stated[name])}, but {beside} has its own; remove one of them")
     if "speed_up" in stated and not (stated.get("trace") or stated.get("rate_curve")):
         raise UserError("speed_up is of a trace or a curve; change request_rate instead")
-    return {name: checked_value(name, option, stated.get(name, option.default)) for name, option in LOAD.items()}
-
-
-def checked_value(name: str, option: LoadOption, value: Any) -> Any:
-    """The value of one option.  Raises UserError for a wrong type."""
-    if value is None or (value == option.default and type(value) is type(option.default)):
-        return value
-    if option.kind is LoadKind.WHOLE:
-        return arguments.whole_number(name, value, minimum=0 if name == "seed" else 1)
-    if option.kind is LoadKind.SWITCH:
-        return arguments.switch(name, value)
-    if option.kind is LoadKind.NUMBER:
-        number = arguments.parse_number(value) if isinstance(value, str) else value
-        if isinstance(number, str) or not arguments.is_number(number) or not LEAST <= number < float("inf"):
-            raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0, at least {LEAST:g}")
-        return float(number)
-    if arguments.is_number(value):
-        return f"{value}s" if name in OF_TIME else str(value)
-    return arguments.path_or_name(name, value)
+    return {name: option.checked(name, stated.get(name, option.default)) for name, option in LOAD.items()}
 
 
 def traffic_of(words: Mapping[str, Any]) -> Traffic:

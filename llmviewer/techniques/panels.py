@@ -1,24 +1,8 @@
-"""Panels of `--help` and of docs/options.md, and the one that shows the option of each technique."""
+"""The panel of `--help` that shows the option of each technique."""
 
 from __future__ import annotations
 
-from enum import Enum
-
-
-class Panel(Enum):
-    """Sections of `--help`, in their order; COMMON has the options that most questions need."""
-
-    COMMON = "Common options"
-    LOAD = "Load"
-    SIZING = "Sizing"
-    WORKLOAD = "Workload"
-    HARDWARE = "Hardware and scale"
-    PRECISION = "Precision and compression"
-    KERNELS = "Kernels"
-    MEMORY = "Memory"
-    GENERATION = "Generation and batching"
-    OUTPUT = "Output"
-
+from llmviewer.language.option import Panel
 
 #: Entry of a technique, or its folder for all others in it -> panel.
 PANELS = {

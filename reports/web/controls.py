@@ -7,14 +7,14 @@ from math import log2
 from typing import Any
 
 from llmviewer.api.build import OF_ENGINE
+from llmviewer.language.option import Kind, Panel
 from llmviewer.language.quantity import SIZES
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
 from llmviewer.reports.web.view import NAMES
 from llmviewer.simulation.call import BATCHING, ENGINE
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
-from llmviewer.techniques.panels import Panel
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Sliders run over powers of two: size -> largest power.
 SLIDERS = {"batch_size": 10, "input_len": 17, "output_len": 13}
@@ -94,7 +94,7 @@ def _option(name: str, state: State, offered: dict[str, list[str]]) -> Control:
     declared, default = OPTIONS[name], default_text(name)
     value = state.words.get(name, "")
     known = offered.get(name) or (NAMES[name]() if name in NAMES else list(declared.choices if declared.closed else ()))
-    if declared.kind is ValueKind.SWITCH:
+    if declared.kind is Kind.SWITCH:
         known = ["false", "true"]
     return Control(
         name=name,

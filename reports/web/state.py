@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, ValueKind
+from llmviewer.language.option import Kind
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Model and chip of a visitor who has chosen none.
 MODEL, HARDWARE = "llama-3.1-8b", "h100-sxm"
@@ -112,14 +113,14 @@ def default_text(name: str) -> str:
 def _value(name: str, text: str) -> Any:
     """The value that an option's text states.  Raises UserError."""
     kind = OPTIONS[name].kind
-    if name in WORKLOAD or kind is ValueKind.WHOLE:
+    if name in WORKLOAD or kind is Kind.WHOLE:
         return arguments.parse_size(text)
-    if kind is ValueKind.FRACTION:
+    if kind is Kind.FRACTION:
         try:
             return float(text)
         except ValueError:
             raise UserError(f"{name} is {quoted(text)}; allowed: a number from 0 to 1") from None
-    return text.lower() in TRUE if kind is ValueKind.SWITCH else text
+    return text.lower() in TRUE if kind is Kind.SWITCH else text
 
 
 def packed(content: bytes) -> str:
