@@ -3,52 +3,76 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import llmviewer
-from llmviewer.language.option import Kind
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.calibrate.diagnosis.call import WORK
+from llmviewer.language.option import Kind, Option
+from llmviewer.planning.options import OWN as SIZING
+from llmviewer.planning.require import TARGETS
+from llmviewer.simulation.options import LOAD
+from llmviewer.techniques.options import RUN_OPTIONS, WORKLOAD
 
 HERE = Path(__file__).resolve().parent
 
 #: Options that the page of the API does not repeat for each function.
-RUN_ONLY = [name for name, one in OPTIONS.items() if one.group != "workload"]
+RUN_ONLY = [*RUN_OPTIONS]
 KEYWORDS_HEAD = (
-    '"""Types of the keyword arguments of calls; written by `make docs` from `techniques/options.py`."""\n'
+    '"""Types of the keyword arguments of calls; written by `make docs` from the declared options."""\n'
     + """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 """
 )
-#: Kind of value -> its type in Python; techniques also take numbers.
 KEYWORD_TYPES = {
-    Kind.WHOLE: "int",
+    Kind.WHOLE: "int | str",
     Kind.FRACTION: "float",
+    Kind.NUMBER: "float",
+    Kind.TIME: "str | float",
+    Kind.TEXT: "str | float",
     Kind.WORD: "str",
     Kind.WORDS: "tuple[str, ...]",
     Kind.SWITCH: "bool",
 }
+#: Class -> its base, its summary, and the options that it has beside those of its base.
+KEYWORDS: dict[str, tuple[str, str, Mapping[str, Option]]] = {
+    "RunOptions": ("TypedDict", "Options of a run, each with one value.", RUN_OPTIONS),
+    "RunOptionLists": ("TypedDict", "Options of a run, each with one value or a list of values.", RUN_OPTIONS),
+    "SizedRunOptions": ("RunOptions", "Options and sizes of a run.", WORKLOAD),
+    "SimulationOptions": ("RunOptions", "Options of a load and of a run.", LOAD),
+    "SizingOptions": (
+        "RunOptionLists",
+        "Options of a sizing, of its load, and of a run with the values to try.",
+        SIZING,
+    ),
+    "RequireOptions": ("RunOptions", "Targets, and options of a run.", TARGETS),
+    "DiagnosisOptions": ("RunOptions", "Facts of a pass that a file does not state, and options of a run.", WORK),
+}
 
 
 def keywords() -> str:
-    """Source of the typed dictionaries of all options, once with single values and once with lists."""
-    words = KEYWORD_TYPES[Kind.WORDS]  # already a list
-    run = {name: one for name, one in OPTIONS.items() if one.group != "workload"}
-    kinds = {n: "str | int | float" if one.group == "technique" else KEYWORD_TYPES[one.kind] for n, one in run.items()}
-    absent = {name: " | None" if one.default is None else "" for name, one in run.items()}
-    single = {name: kind + absent[name] for name, kind in kinds.items()}
-    listed = {n: kind if kind == words else f"{kind} | Sequence[{kind}]{absent[n]}" for n, kind in kinds.items()}
+    """Source of the typed dictionaries of keyword arguments."""
     found = KEYWORDS_HEAD
-    for name, summary, types in (
-        ("RunOptions", "Options of a run, each with one value.", single),
-        ("RunOptionLists", "Options of a run, each with one value or a list of values.", listed),
-    ):
-        lines = "".join(f"    {option}: {kind}\n" for option, kind in types.items())
-        found += f'\n\nclass {name}(TypedDict, total=False):\n    """{summary}"""\n\n{lines}'
+    for name, (base, summary, options) in KEYWORDS.items():
+        typed = {one: _type(one, declared, listed=name == "RunOptionLists") for one, declared in options.items()}
+        lines = "".join(f"    {one}: {kind}\n" for one, kind in typed.items())
+        found += f'\n\nclass {name}({base}, total=False):\n    """{summary}"""\n\n{lines}'
     return found
+
+
+def _type(name: str, option: Option, *, listed: bool) -> str:
+    """The type of an option in Python; techniques take texts, sizes of groups numbers too, and switches booleans."""
+    kind = KEYWORD_TYPES[option.kind]
+    if option.group == "technique":
+        kind = "int | str" if name.endswith("_size") else "bool | str" if option.default == "off" else "str | float"
+    if option.repeated:
+        kind += " | Sequence[str]" if option.group == "sizing" else " | Mapping[str, str | float]"
+    several = f" | Sequence[{kind}]" if listed and option.kind is not Kind.WORDS else ""
+    return kind + several + (" | None" if option.default is None else "")
 
 
 API_HEAD = """# Python API

@@ -89,34 +89,11 @@ if TYPE_CHECKING:
     from llmviewer.simulation.call import simulate
     from llmviewer.simulation.result import Simulation
 
-#: Modules of public names that are not in `llmviewer.api`.
+#: Modules of public names that are of no question.
 _HOME = {
-    "Advice": "llmviewer.planning.advice",
-    "Check": "llmviewer.planning.contract",
-    "Comparison": "llmviewer.result.comparison",
-    "Crossover": "llmviewer.result.crossover",
-    "Diagnosis": "llmviewer.calibrate.diagnosis.diagnosis",
-    "Explanation": "llmviewer.result.explanation.explain",
-    "Elasticities": "llmviewer.planning.elasticity",
-    "Required": "llmviewer.planning.require",
-    "Result": "llmviewer.result.result",
-    "Simulation": "llmviewer.simulation.result",
-    "Sizing": "llmviewer.planning.sizing",
-    "Sweep": "llmviewer.result.sweep",
-    "Training": "llmviewer.planning.train",
     "UserError": "llmviewer.core.errors",
-    "Why": "llmviewer.planning.why",
-    "advise": "llmviewer.planning.advise",
-    "check": "llmviewer.planning.contract",
-    "explain": "llmviewer.api.calls",
-    "elasticity": "llmviewer.planning.elasticity",
-    "diagnose": "llmviewer.calibrate.diagnosis.call",
     "plot": "llmviewer.reports.plots.plot",
-    "require": "llmviewer.planning.require",
-    "simulate": "llmviewer.simulation.call",
-    "size": "llmviewer.planning.call",
-    "train": "llmviewer.planning.train",
-    "why": "llmviewer.planning.why",
+    **dict.fromkeys(("list_engines", "list_hardware", "list_models", "list_techniques"), "llmviewer.api"),
 }
 
 
@@ -126,7 +103,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
     from importlib import import_module
 
-    found = getattr(import_module(_HOME.get(name, "llmviewer.api")), name)
+    from llmviewer.questions import home_of
+
+    found = getattr(import_module(_HOME.get(name) or home_of(name)), name)
     if name != "UserError":
         import_module("llmviewer.result.result").Result.notebook_view = staticmethod(_notebook_view)
     globals()[name] = found

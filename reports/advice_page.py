@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.planning.advice import Advice
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.why_page import label, value
@@ -16,8 +17,9 @@ NUMBERS = ("quantization", "kv_cache_dtype", "speculative")
 MOST_BROKEN = 6
 
 
-def page(answer: dict[str, Any]) -> Page:
-    """Returns the page of an advice object."""
+def page(found: Advice) -> Page:
+    """Returns the page of advice."""
+    answer = found.to_dict()
     parts: list[Any] = [Facts(lines=_head(answer))]
     shown = {"Changes, each alone": answer["advice"], "With more devices": answer["more_devices"]}
     more = len(answer["broken"]) - MOST_BROKEN

@@ -51,8 +51,9 @@ MEANING = (
 )
 
 
-def page(answer: dict[str, Any]) -> Page:
-    """Returns the page of a diagnosis object."""
+def page(found: Any) -> Page:
+    """Returns the page of a diagnosis."""
+    answer = found.to_dict()
     parts: list[Any] = [Facts(lines=(("Verdict", verdict(answer)), *_recording(answer)))]
     if answer["suspects"]:
         parts.append(_suspects(answer))

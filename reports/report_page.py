@@ -36,7 +36,7 @@ def under_load(report: Report) -> Page:
     """Returns the simulated loads of all configurations."""
     parts: Page = ()
     for name, answer in report.loads.items():
-        parts = (*parts, Facts(title=f"Under load: {name}", lines=()), *simulation_page.page(answer))
+        parts = (*parts, Facts(title=f"Under load: {name}", lines=()), *simulation_page.of_document(answer))
     return parts
 
 

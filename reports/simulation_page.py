@@ -7,6 +7,7 @@ from typing import Any
 from llmviewer.language.quantity import SERVED
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.simulation.result import Simulation
 
 MEANINGS = (
     "TTFT, E2E: from arrival; TPOT: mean time per token of each request; ITL: each time between two tokens; Queue: from"
@@ -24,8 +25,13 @@ INTERVALS = (
 FULL = 0.9
 
 
-def page(answer: dict[str, Any]) -> Page:
-    """Returns the page of a simulation object."""
+def page(found: Simulation) -> Page:
+    """Returns the page of a simulation."""
+    return of_document(found.to_dict())
+
+
+def of_document(answer: dict[str, Any]) -> Page:
+    """Returns the page of the document of a simulation."""
     first = (Facts(lines=(("Verdict", verdict(answer)),)), _header(answer))
     if not answer["completed"]:
         return (*first, *_warnings(answer))

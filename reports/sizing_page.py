@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.planning.sizing import Sizing
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
 
@@ -36,8 +37,9 @@ BEST = {
 AGAINST = {"aggregated": "aggregated", "wider": "8 bits and more"}
 
 
-def page(answer: dict[str, Any], *, explain: bool = False) -> Page:
-    """Returns the page of a sizing object.  explain: with the reason why the runner-up lost."""
+def page(found: Sizing, *, explain: bool = False) -> Page:
+    """Returns the page of a sizing.  explain: with the reason why the runner-up lost."""
+    answer = found.to_dict()
     parts: list[Any] = [Facts(lines=(("Verdict", verdict(answer)),)), _header(answer)]
     if answer["configurations"]:
         parts.append(_configurations(answer))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmviewer.language.quantity import LATENCIES, QUANTITIES
+from llmviewer.planning.why import Why
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.plots.waterfall import group
@@ -38,8 +39,9 @@ REAL, LIKELY = 0.9, 0.7
 MOST = 0.999
 
 
-def page(answer: dict[str, Any]) -> Page:
-    """Returns the page of a why object."""
+def page(found: Why) -> Page:
+    """Returns the page of a difference between two runs."""
+    answer = found.to_dict()
     lines = [("Answer", sentence(answer)), *(_line(answer, name) for name in "ab"), ("Certainty", certainty(answer))]
     parts: list[Any] = [Facts(lines=tuple((label, plain(text)) for label, text in lines))]
     if answer["factors"]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.diagnosis.annotation import STAGES, Stated
@@ -31,21 +31,50 @@ from llmviewer.calibrate.diagnosis.variants import as_recorded
 from llmviewer.calibrate.readers.torch_profiler import is_table
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
+from llmviewer.language.option import Kind, Option, taking
+from llmviewer.techniques.options import RUN_OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import DiagnosisOptions
 
 #: Beginning of the marks of an engine -> its preset, and the preset without any mark that is known.
 ENGINES = {"step[": "sglang", "execute_": "vllm", "[Executor] _forward_step": "trtllm"}
 ENGINE, PLAIN_TORCH, KERNELS = "vllm", "torch-eager", "kernels"
 #: Options that state the work of a pass, with their defaults.
-WORK: dict[str, Any] = {"batch_size": None, "input_len": None, "output_len": None, "stage": "", "passes": None}
+WORK = {
+    "batch_size": Option(kind=Kind.WHOLE, help="Requests of a pass, if not marked."),
+    "input_len": Option(kind=Kind.WHOLE, help="Prompt length, or keys of a decode step."),
+    "output_len": Option(kind=Kind.WHOLE, help="Output length of a request."),
+    "stage": Option(
+        kind=Kind.WORD, default="", choices=("", *STAGES), closed=True, help="prefill or decode, if not marked."
+    ),
+    "passes": Option(kind=Kind.WHOLE, help="Forward passes that a table of kernels has."),
+}
+OWN = {
+    "measured": Option(
+        kind=Kind.TEXT,
+        argument=True,
+        required=True,
+        help=f"A profile ({arguments.RECORDERS}), a result ({arguments.BENCHMARKS}), or samples.",
+        json={
+            "type": "string",
+            "description": f"Path of a recorded run: a profile ({arguments.RECORDERS}), or the result of a benchmark"
+            f" ({arguments.BENCHMARKS}).",
+        },
+    ),
+    **WORK,
+}
 
 
+@taking(WORK, RUN_OPTIONS, defaults={"engine": ""})
 def diagnose(
     measured: str | os.PathLike[str],
-    model: Any,
-    hardware: Any,
-    *,
-    engine: str = "",
-    **options: Any,
+    model: ModelName,
+    hardware: ChipName,
+    **given: Unpack[DiagnosisOptions],
 ) -> Diagnosis:
     """The diagnosis of a measured run: where it lost time against the prediction of the same work.
 
@@ -54,7 +83,9 @@ def diagnose(
     of a request, passes of a table of kernels.  engine: "" for that of the marks.  Raises UserError.
     """
     path = Path(arguments.path_or_name("measured", os.fspath(measured)))
-    work = {name: options.pop(name, default) for name, default in WORK.items()}
+    engine = given.get("engine", "")
+    options: dict[str, Any] = {name: one for name, one in given.items() if name not in (*WORK, "engine")}
+    work: dict[str, Any] = {name: given.get(name, one.default) for name, one in WORK.items()}
     facts = stated(work["batch_size"], work["input_len"], work["stage"])
     names, said = (str(hardware), str(model)), {**options, **work, "engine": engine}
     if is_own(path):

@@ -36,6 +36,11 @@ class Diagnosis:
     details: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per operator of a recording, or per metric of a result."""
+        found: list[dict[str, Any]] = self.details.get("operators") or self.details["metrics"]
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         return {

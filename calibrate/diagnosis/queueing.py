@@ -62,6 +62,7 @@ def _simulated(row: Mapping[str, Any], arrivals: Arrivals) -> float:
     """Mean time in the queue of a simulated server [s], 0 if it cannot be simulated."""
     try:
         case = case_of(row)
+        options: dict[str, Any] = dict(case.options)
         found = simulate(
             case.model,
             case.hardware,
@@ -70,7 +71,7 @@ def _simulated(row: Mapping[str, Any], arrivals: Arrivals) -> float:
             requests=int(min(arrivals.completed, MOST_REQUESTS)),
             input_len=f"{max(case.input_len, 1.0):.0f}",
             output_len=f"{max(case.output_len, 1.0):.0f}",
-            **dict(case.options),
+            **options,
         ).to_dict()
     except UserError:
         return 0.0

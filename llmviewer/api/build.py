@@ -57,6 +57,8 @@ def technique_text(name: str, value: object) -> str:
     """
     if isinstance(value, Mapping) and TECHNIQUES[name].repeated:
         return ",".join(setting_text(printable(key), one) for key, one in value.items()) or TECHNIQUES[name].default
+    if isinstance(value, bool) and TECHNIQUES[name].default == "off":
+        return "on" if value else "off"
     return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import Parameter, signature
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,21 +13,23 @@ import numpy as np
 from llmviewer.api.configuration import configuration
 from llmviewer.core import arguments
 from llmviewer.core.arguments import Sizes
+from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
+from llmviewer.language.option import taking
 from llmviewer.models.model import Model
 from llmviewer.result.comparison import Comparison
 from llmviewer.result.crossover import CROSSOVER_METRICS, Crossover, configuration_names
 from llmviewer.result.crossover import crossover as crossover_of
 from llmviewer.result.result import Result
-from llmviewer.result.sweep import Grid, Sweep
-from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.result.sweep import Grid, Sweep, parse_values
+from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from llmviewer.api.keywords import RunOptionLists, RunOptions
+    from llmviewer.api.keywords import RunOptionLists, RunOptions, SizedRunOptions
     from llmviewer.result.explanation.explain import Explanation
 
 ModelName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Model
@@ -39,6 +40,7 @@ BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (WORKLOAD[name].default for name in ("batch_
 MAX_CONFIGURATIONS = 10**4
 
 
+@taking(RUN_OPTIONS)
 def analyze(
     model: ModelName,
     hardware: ChipName,
@@ -57,6 +59,7 @@ def analyze(
     return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
 
 
+@taking(RUN_OPTIONS)
 def sweep(
     model: ModelName | Sequence[ModelName],
     hardware: ChipName | Sequence[ChipName],
@@ -68,17 +71,18 @@ def sweep(
 ) -> Sweep:
     """All combinations of batch sizes, lengths, models, chips and lists of options; `to_frame()` evaluates them.
 
-    Arguments are those of `analyze`, each a value or a list of values.  Raises UserError.
+    Arguments are those of `analyze`, each a value or a list of values; sizes also as "1:64:*2".  Raises UserError.
     """
     grid = Grid(
-        batch_sizes=arguments.sizes("batch_size", batch_size),
-        input_lens=arguments.sizes("input_len", input_len),
-        output_lens=arguments.sizes("output_len", output_len),
+        batch_sizes=_column("batch_size", batch_size),
+        input_lens=_column("input_len", input_len),
+        output_lens=_column("output_len", output_len),
     )
     made = combinations({"model": model, "hardware": hardware, **options})
     return Sweep(configurations=tuple(configuration(**one) for one in made), grid=grid)
 
 
+@taking(RUN_OPTIONS)
 def compare(
     model: ModelName | Sequence[ModelName],
     hardware: ChipName | Sequence[ChipName],
@@ -97,6 +101,7 @@ def compare(
     return Comparison(results=tuple(configuration(**one).answer(sizes) for one in made))
 
 
+@taking(RUN_OPTIONS)
 def crossover(
     model: ModelName | Sequence[ModelName],
     hardware: ChipName | Sequence[ChipName],
@@ -117,14 +122,15 @@ def crossover(
     names = configuration_names(made)
     return crossover_of(
         {name: configuration(**one) for name, one in zip(names, made, strict=True)},
-        np.unique(arguments.sizes("batch_size", batch_size)),
-        np.unique(arguments.sizes("context", context)),
+        np.unique(_column("batch_size", batch_size)),
+        np.unique(_column("context", context)),
         metric,
         arguments.whole_number("output_len", output_len),
     )
 
 
-def explain(number: str, model: ModelName, hardware: ChipName, **options: Any) -> Explanation:
+@taking(OPTIONS)
+def explain(number: str, model: ModelName, hardware: ChipName, **options: Unpack[SizedRunOptions]) -> Explanation:
     """The explanation of a number by its name: tpot_s, memory.total_bytes, operators.o_proj.time_s.
 
     options: those of `analyze`, sizes included; of several points the first is explained.  Every leaf of the tree has a
@@ -145,6 +151,11 @@ def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
     return Request(**columns)
 
 
+def _column(name: str, value: Sizes) -> Array:
+    """The values of an axis: numbers, or a text of a list or ranges, as on the command line: 1:64:*2."""
+    return parse_values(name, value) if isinstance(value, str) else arguments.sizes(name, value)
+
+
 def combinations(lists: Mapping[str, object]) -> list[dict[str, Any]]:
     """Every combination of the values in lists; a value that is no list (and `ignore_fields`) holds for all.
 
@@ -163,19 +174,3 @@ def _values(name: str, given: object) -> Sequence[object]:
     if not found:
         raise UserError(f"{name} is an empty list; give at least one value")
     return found
-
-
-def _with_options(function: Callable[..., Any]) -> None:
-    """Give a function with **options a signature that names all options."""
-    own = signature(function)
-    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=declaration.default)
-        for name, declaration in OPTIONS.items()
-        if name not in own.parameters and declaration.group != "workload"
-    ]
-    function.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
-
-
-for _function in (analyze, sweep, compare, crossover):
-    _with_options(_function)

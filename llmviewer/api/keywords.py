@@ -1,8 +1,8 @@
-"""Types of the keyword arguments of calls; written by `make docs` from `techniques/options.py`."""
+"""Types of the keyword arguments of calls; written by `make docs` from the declared options."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -15,45 +15,45 @@ class RunOptions(TypedDict, total=False):
     engine: str
     profile: str
     gpu_memory_utilization: float
-    max_num_batched_tokens: int | None
-    max_num_seqs: int | None
-    max_model_len: int | None
+    max_num_batched_tokens: int | str | None
+    max_num_seqs: int | str | None
+    max_model_len: int | str | None
     enforce_eager: bool
     ignore_fields: tuple[str, ...]
     trace_model: bool
-    set: str | int | float
-    power_limit: str | int | float
-    expert_skew: str | int | float
-    lora: str | int | float
-    low_rank: str | int | float
-    contextual_sparsity: str | int | float
-    hot_neurons: str | int | float
-    quantization: str | int | float
-    kv_cache_dtype: str | int | float
-    matformer: str | int | float
-    prune: str | int | float
-    kv_block_size: str | int | float
-    kv_reserve: str | int | float
-    prefix_cache: str | int | float
-    kv_evict: str | int | float
-    kv_cache_free_gpu_memory_fraction: str | int | float
-    attention: str | int | float
-    link: str | int | float
-    network: str | int | float
-    tensor_parallel_size: str | int | float
-    sequence_parallel: str | int | float
-    data_parallel_size: str | int | float
-    expert_parallel_size: str | int | float
-    context_parallel_size: str | int | float
-    pipeline_parallel_size: str | int | float
-    spatial: str | int | float
-    fusion: str | int | float
-    offload: str | int | float
-    skip_layers: str | int | float
-    early_exit: str | int | float
-    speculative: str | int | float
-    branches: str | int | float
-    batching: str | int | float
+    set: str | float | Mapping[str, str | float]
+    power_limit: str | float
+    expert_skew: str | float
+    lora: str | float
+    low_rank: str | float
+    contextual_sparsity: str | float
+    hot_neurons: str | float
+    quantization: str | float
+    kv_cache_dtype: str | float
+    matformer: str | float
+    prune: str | float
+    kv_block_size: int | str
+    kv_reserve: str | float
+    prefix_cache: str | float
+    kv_evict: str | float
+    kv_cache_free_gpu_memory_fraction: str | float
+    attention: str | float
+    link: str | float
+    network: str | float
+    tensor_parallel_size: int | str
+    sequence_parallel: bool | str
+    data_parallel_size: int | str
+    expert_parallel_size: int | str
+    context_parallel_size: int | str
+    pipeline_parallel_size: int | str
+    spatial: bool | str
+    fusion: str | float
+    offload: str | float
+    skip_layers: str | float
+    early_exit: str | float
+    speculative: str | float
+    branches: str | float
+    batching: str | float
 
 
 class RunOptionLists(TypedDict, total=False):
@@ -65,42 +65,129 @@ class RunOptionLists(TypedDict, total=False):
     engine: str | Sequence[str]
     profile: str | Sequence[str]
     gpu_memory_utilization: float | Sequence[float]
-    max_num_batched_tokens: int | Sequence[int] | None
-    max_num_seqs: int | Sequence[int] | None
-    max_model_len: int | Sequence[int] | None
+    max_num_batched_tokens: int | str | Sequence[int | str] | None
+    max_num_seqs: int | str | Sequence[int | str] | None
+    max_model_len: int | str | Sequence[int | str] | None
     enforce_eager: bool | Sequence[bool]
     ignore_fields: tuple[str, ...]
     trace_model: bool | Sequence[bool]
-    set: str | int | float | Sequence[str | int | float]
-    power_limit: str | int | float | Sequence[str | int | float]
-    expert_skew: str | int | float | Sequence[str | int | float]
-    lora: str | int | float | Sequence[str | int | float]
-    low_rank: str | int | float | Sequence[str | int | float]
-    contextual_sparsity: str | int | float | Sequence[str | int | float]
-    hot_neurons: str | int | float | Sequence[str | int | float]
-    quantization: str | int | float | Sequence[str | int | float]
-    kv_cache_dtype: str | int | float | Sequence[str | int | float]
-    matformer: str | int | float | Sequence[str | int | float]
-    prune: str | int | float | Sequence[str | int | float]
-    kv_block_size: str | int | float | Sequence[str | int | float]
-    kv_reserve: str | int | float | Sequence[str | int | float]
-    prefix_cache: str | int | float | Sequence[str | int | float]
-    kv_evict: str | int | float | Sequence[str | int | float]
-    kv_cache_free_gpu_memory_fraction: str | int | float | Sequence[str | int | float]
-    attention: str | int | float | Sequence[str | int | float]
-    link: str | int | float | Sequence[str | int | float]
-    network: str | int | float | Sequence[str | int | float]
-    tensor_parallel_size: str | int | float | Sequence[str | int | float]
-    sequence_parallel: str | int | float | Sequence[str | int | float]
-    data_parallel_size: str | int | float | Sequence[str | int | float]
-    expert_parallel_size: str | int | float | Sequence[str | int | float]
-    context_parallel_size: str | int | float | Sequence[str | int | float]
-    pipeline_parallel_size: str | int | float | Sequence[str | int | float]
-    spatial: str | int | float | Sequence[str | int | float]
-    fusion: str | int | float | Sequence[str | int | float]
-    offload: str | int | float | Sequence[str | int | float]
-    skip_layers: str | int | float | Sequence[str | int | float]
-    early_exit: str | int | float | Sequence[str | int | float]
-    speculative: str | int | float | Sequence[str | int | float]
-    branches: str | int | float | Sequence[str | int | float]
-    batching: str | int | float | Sequence[str | int | float]
+    set: str | float | Mapping[str, str | float] | Sequence[str | float | Mapping[str, str | float]]
+    power_limit: str | float | Sequence[str | float]
+    expert_skew: str | float | Sequence[str | float]
+    lora: str | float | Sequence[str | float]
+    low_rank: str | float | Sequence[str | float]
+    contextual_sparsity: str | float | Sequence[str | float]
+    hot_neurons: str | float | Sequence[str | float]
+    quantization: str | float | Sequence[str | float]
+    kv_cache_dtype: str | float | Sequence[str | float]
+    matformer: str | float | Sequence[str | float]
+    prune: str | float | Sequence[str | float]
+    kv_block_size: int | str | Sequence[int | str]
+    kv_reserve: str | float | Sequence[str | float]
+    prefix_cache: str | float | Sequence[str | float]
+    kv_evict: str | float | Sequence[str | float]
+    kv_cache_free_gpu_memory_fraction: str | float | Sequence[str | float]
+    attention: str | float | Sequence[str | float]
+    link: str | float | Sequence[str | float]
+    network: str | float | Sequence[str | float]
+    tensor_parallel_size: int | str | Sequence[int | str]
+    sequence_parallel: bool | str | Sequence[bool | str]
+    data_parallel_size: int | str | Sequence[int | str]
+    expert_parallel_size: int | str | Sequence[int | str]
+    context_parallel_size: int | str | Sequence[int | str]
+    pipeline_parallel_size: int | str | Sequence[int | str]
+    spatial: bool | str | Sequence[bool | str]
+    fusion: str | float | Sequence[str | float]
+    offload: str | float | Sequence[str | float]
+    skip_layers: str | float | Sequence[str | float]
+    early_exit: str | float | Sequence[str | float]
+    speculative: str | float | Sequence[str | float]
+    branches: str | float | Sequence[str | float]
+    batching: str | float | Sequence[str | float]
+
+
+class SizedRunOptions(RunOptions, total=False):
+    """Options and sizes of a run."""
+
+    batch_size: int | str
+    input_len: int | str
+    output_len: int | str
+
+
+class SimulationOptions(RunOptions, total=False):
+    """Options of a load and of a run."""
+
+    request_rate: float | None
+    concurrency: int | str | None
+    trace: str | float | None
+    burst: bool
+    rate_curve: str | float | None
+    arrivals: str | float
+    input_len: str | float
+    output_len: str | float
+    lengths: str | float | None
+    speed_up: float
+    duration: str | float | None
+    requests: int | str | None
+    seed: int | str
+    warm_up: str | float | None
+    replications: int | str
+    router: str | float
+    replicas: int | str
+    pools: str | float | None
+    find_rate: bool
+    ttft: str | float | None
+    tpot: str | float | None
+    e2e: str | float | None
+
+
+class SizingOptions(RunOptionLists, total=False):
+    """Options of a sizing, of its load, and of a run with the values to try."""
+
+    max_usd_per_hour: float | None
+    max_gpus: int | str | None
+    objective: str
+    price_kind: str | float
+    owned: str | float | None
+    confidence: float
+    spare: int | str
+    front: str
+    autoscale: str | float | None
+    start_up: str | float
+    carbon: float | None
+    price: str | float | Sequence[str] | None
+    request_rate: float | None
+    trace: str | float | None
+    rate_curve: str | float | None
+    arrivals: str | float
+    input_len: str | float
+    output_len: str | float
+    lengths: str | float | None
+    speed_up: float
+    duration: str | float | None
+    requests: int | str | None
+    seed: int | str
+    warm_up: str | float | None
+    router: str | float
+    ttft: str | float | None
+    tpot: str | float | None
+    e2e: str | float | None
+
+
+class RequireOptions(RunOptions, total=False):
+    """Targets, and options of a run."""
+
+    tpot: str | float | None
+    ttft: str | float | None
+    e2e: str | float | None
+    tokens_per_s: str | float | None
+
+
+class DiagnosisOptions(RunOptions, total=False):
+    """Facts of a pass that a file does not state, and options of a run."""
+
+    batch_size: int | str | None
+    input_len: int | str | None
+    output_len: int | str | None
+    stage: str
+    passes: int | str | None

@@ -6,28 +6,18 @@ import os
 import sys
 from pathlib import Path
 
+from llmviewer.questions import QUESTIONS
+
 # No linear algebra is done here; the thread pool that numpy's BLAS starts on import would cost 50 ms of CPU.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: Options of `llmviewer.cli.completion`, which is imported only for them and for a completion request of the shell.
 COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 
-#: command -> (module, summary).  Only the module of the requested command is imported.
+#: command -> (module, summary); questions without a module are made from their declaration.  Only the module of the
+#: requested command is imported.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "analyze": ("llmviewer.cli.analyze", "One model on one chip, operator by operator."),
-    "sweep": ("llmviewer.cli.sweep", "Many batch sizes and lengths, one row per point."),
-    "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
-    "crossover": ("llmviewer.cli.crossover", "Fastest configuration at each batch size and context length."),
-    "why": ("llmviewer.cli.why", "Why one run is faster than another, by factor."),
-    "advise": ("llmviewer.cli.advise", "Changes that make a run faster, each tried."),
-    "explain": ("llmviewer.cli.explain", "Any number as a tree: formula, values, source of each."),
-    "simulate": ("llmviewer.cli.simulate", "A server under load: percentiles, queues, the highest rate."),
-    "size": ("llmviewer.cli.size", "The least hardware for a load within limits, with cost."),
-    "require": ("llmviewer.cli.require", "The least bandwidth, compute or capacity that meets a target."),
-    "elasticity": ("llmviewer.cli.elasticity", "What ten percent more of each figure of a chip buys."),
-    "train": ("llmviewer.cli.train", "Whether a training step fits, and how long it takes."),
-    "check": ("llmviewer.cli.check", "A contract that predictions must keep, for CI."),
-    "diagnose": ("llmviewer.cli.diagnose", "Where a recorded run lost its time, operator by operator."),
+    **{name: (one.command, one.summary) for name, one in QUESTIONS.items()},
     "plot": ("llmviewer.cli.plot.command", "Rooflines, curves, memory, Pareto and crossover plots."),
     "survey": ("llmviewer.cli.survey", "Figures of the survey arXiv 2402.16363, recomputed."),
     "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),

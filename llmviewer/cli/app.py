@@ -12,6 +12,7 @@ import typer
 from llmviewer.cli import process
 from llmviewer.cli.help import MAX_WIDTH, PanelCommand
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.questions import QUESTIONS
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
@@ -92,11 +93,10 @@ def _root(
 
 
 def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
-    """Add a module's `command` (a function) or `app` (a group of commands)."""
-    loaded: Any = importlib.import_module(module)
+    """Add a module's `command` (a function) or `app` (a group of commands), or the command of a question."""
+    loaded: Any = importlib.import_module(module or "llmviewer.cli.asked")
     if hasattr(loaded, "app"):
         app.add_typer(loaded.app, name=name, help=summary)
-    else:
-        app.command(name, cls=PanelCommand, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(
-            loaded.command
-        )
+        return
+    command = loaded.command if module else loaded.command_of(QUESTIONS[name])
+    app.command(name, cls=PanelCommand, help=f"{summary}\n\n{cleandoc(command.__doc__ or '')}")(command)

@@ -12,6 +12,7 @@ from llmviewer.cli import views
 from llmviewer.cli.output import check_not_an_input, check_writable, print_warnings, write
 from llmviewer.core.errors import UserError, printable
 from llmviewer.planning.contract import check
+from llmviewer.questions import QUESTIONS
 
 
 def command(
@@ -38,8 +39,5 @@ def command(
     if junit is not None:
         write(contract_page.junit(made), junit)
     print_warnings(f"line {line.number}: {note}" for line in made.lines for note in line.notes)
-    rows = made.to_dict()["lines"]
-    views.show(
-        views.Views(page=lambda: contract_page.page(made), document=made.to_dict, rows=lambda: rows), kind, output
-    )
+    views.show(views.of(QUESTIONS["check"], made), kind, output)
     return 0 if made.holds else 1

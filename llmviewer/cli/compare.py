@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError
+from llmviewer.questions import QUESTIONS
 from llmviewer.result.comparison import Comparison
-
-if TYPE_CHECKING:
-    from llmviewer.reports.page import Page
 
 #: Maximum number of columns; a sweep takes any number of configurations.
 MAX_COMPARED = 12
@@ -45,14 +43,5 @@ def command(
         )
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
     comparison = Comparison(results=results)
-    views.show(_views(comparison), kind, output)
+    views.show(views.of(QUESTIONS["compare"], comparison), kind, output)
     return 0 if comparison.runs or no_fit_check else 1
-
-
-def _views(comparison: Comparison) -> views.Views:
-    def page() -> Page:
-        from llmviewer.reports import comparison_page
-
-        return comparison_page.page(comparison)
-
-    return views.Views(page=page, document=comparison.to_dict, rows=comparison.rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,11 +12,9 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.questions import QUESTIONS
 from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names, crossover, over_figure
 from llmviewer.result.sweep import parse_values
-
-if TYPE_CHECKING:
-    from llmviewer.reports.page import Page
 
 #: Each configuration has a letter on the map.
 MAX_MAP_CONFIGURATIONS = 26
@@ -65,11 +63,6 @@ def command(
     else:
         result = crossover(configurations, metric=metric, output_len=output_len, **grid)
 
-    def page() -> Page:
-        from llmviewer.reports import crossover_page
-
-        return crossover_page.page(result)
-
     print_warnings(result.warnings)
-    views.show(views.Views(page=page, document=result.to_dict, rows=result.rows), kind, output)
+    views.show(views.of(QUESTIONS["crossover"], result), kind, output)
     return 0

@@ -10,6 +10,7 @@ from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import print_warnings
 from llmviewer.core import arguments
+from llmviewer.questions import QUESTIONS
 
 
 def _size(text: object) -> object:
@@ -59,7 +60,6 @@ def command(
     The marks of engines state engine and work; without them --engine, --stage, --batch-size and --input-len do.
     """
     from llmviewer.calibrate.diagnosis.call import diagnose
-    from llmviewer.reports import diagnosis_page
 
     kind = views.check_output(format, output, (measured, model, hardware))
     if waterfall is not None:
@@ -70,15 +70,7 @@ def command(
     if waterfall is not None:
         _draw(answer, waterfall)
     print_warnings(answer["warnings"])
-    views.show(
-        views.Views(
-            page=lambda: diagnosis_page.page(answer),
-            document=lambda: answer,
-            rows=lambda: answer.get("operators") or answer["metrics"],
-        ),
-        kind,
-        output,
-    )
+    views.show(views.of(QUESTIONS["diagnose"], made), kind, output)
     return 0
 
 

@@ -12,7 +12,6 @@ from llmviewer.cli import views
 from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import UserError
 from llmviewer.result.explanation.explain import explained
-from llmviewer.result.explanation.node import Node
 
 
 @opt.with_run_options
@@ -58,7 +57,7 @@ def command(
         views.Views(
             page=lambda: explanation_page.page(found, depth, rows),
             document=found.to_dict,
-            rows=lambda: [_row(node) for node in found.root.walk()],
+            rows=found.rows,
         ),
         kind,
         output,
@@ -72,7 +71,3 @@ def _print_names() -> int:
 
     write("\n".join(names()), None)
     return 0
-
-
-def _row(node: Node) -> dict[str, Any]:
-    return {name: value for name, value in node.to_dict().items() if name not in ("children", "values")}

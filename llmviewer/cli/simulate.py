@@ -68,7 +68,7 @@ def _views(made: Simulation) -> views.Views:
     def page() -> Any:
         from llmviewer.reports import simulation_page
 
-        return simulation_page.page(made.to_dict())
+        return simulation_page.page(made)
 
     return views.Views(page=page, document=made.to_dict, rows=made.request_rows)
 

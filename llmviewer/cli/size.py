@@ -16,7 +16,7 @@ from llmviewer.language.option import Panel
 from llmviewer.planning.call import chips_of, size
 from llmviewer.planning.manifests import ENGINES, check_target
 from llmviewer.planning.manifests import emit as manifest
-from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE
+from llmviewer.planning.options import OWN, SIZE
 from llmviewer.planning.sizing import Sizing
 from llmviewer.simulation.options import LOAD
 from llmviewer.techniques.options import OPTIONS
@@ -28,7 +28,7 @@ def searched(name: str, summary: str) -> Any:
 
 
 @opt.with_run_options
-@with_declared({**LOAD, **SIZE}, leave=NOT_OF_A_SIZING)
+@with_declared(OWN)
 def command(
     model: opt.Model,
     hardware: opt.Chips,
@@ -123,6 +123,6 @@ def _views(made: Sizing, *, explain: bool) -> views.Views:
     def page() -> Any:
         from llmviewer.reports import sizing_page
 
-        return sizing_page.page(made.to_dict(), explain=explain)
+        return sizing_page.page(made, explain=explain)
 
     return views.Views(page=page, document=made.to_dict, rows=made.rows)

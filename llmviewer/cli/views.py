@@ -12,6 +12,7 @@ from llmviewer.cli.output import check_not_an_input, check_writable, write
 from llmviewer.core.errors import unknown
 
 if TYPE_CHECKING:
+    from llmviewer.questions import Question
     from llmviewer.reports.page import Page
 
 
@@ -25,6 +26,11 @@ class Views:
     page: Callable[[], Page]
     document: Callable[[], object]
     rows: Callable[[], Sequence[Mapping[str, Any]]]
+
+
+def of(question: Question, found: Any) -> Views:
+    """The views of the answer to a question."""
+    return Views(page=lambda: question.page_of(found), document=found.to_dict, rows=found.rows)
 
 
 #: Suffix of an output file -> its format, which not every command has; pictures are drawn by `plot`.

@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 
-Sizes: TypeAlias = "int | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
+Sizes: TypeAlias = "int | str | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
 
 #: A larger size is a typing error.
 MAX_WHOLE_NUMBER = 10**9
@@ -32,9 +32,10 @@ def whole_number(name: str, value: Any, *, minimum: int = 1) -> int:
 
 
 def sizes(name: str, value: object) -> Array:
-    """Whole numbers from 1 as an array of float64 (length 1 for a single number)."""
+    """Whole numbers from 1 as an array of float64 (length 1 for a single number, which may be a text: 4k)."""
     if isinstance(value, (str, Real)):
-        return np.array([whole_number(name, value)], dtype=np.float64)
+        number = parse_size(value) if isinstance(value, str) else value
+        return np.array([whole_number(name, number)], dtype=np.float64)
     try:
         numbers = np.asarray(value)
     except (ValueError, TypeError, OverflowError):  # nested sequences of unequal lengths

@@ -5,13 +5,16 @@ The command line, the Python signatures, the HTTP API, the tools of assistants, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: A smaller number is a typing error.
 LEAST_NUMBER = 1e-9
@@ -58,7 +61,8 @@ class Option:
     0 lets a fraction be 0 too.  array: Python callers may pass a sequence, one value per point.  choices: known values;
     `closed` refuses others.  aliases: further spellings on the command line, after vLLM's names.  separator: between
     several values in sweeps and comparisons; "" where only one is allowed.  panel: where `--help` shows it.  repeated:
-    the command line takes it several times.
+    the command line takes it several times.  argument: its value alone stands on the command line.  required: it has
+    to be given.  metavar: what help calls its value.  json: of its JSON Schema, where that is not of the kind.
     """
 
     kind: Kind
@@ -73,6 +77,10 @@ class Option:
     separator: str = ""
     panel: Panel = Panel.COMMON
     repeated: bool = False
+    argument: bool = False
+    required: bool = False
+    metavar: str = ""
+    json: Mapping[str, Any] = field(default_factory=dict)
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """Spellings on the command line, the main one first; an option that is repeated is named in the singular."""
@@ -121,7 +129,27 @@ class Option:
             found["type"] = ["string", "number", *(["object"] if self.repeated else [])]
         elif self.choices:
             found |= {"enum": list(self.choices)} if self.closed else {"examples": list(self.choices)}
-        return {**found, "description": self.help}
+        return {**found, "description": self.help, **self.json}
+
+
+def taking(
+    *groups: Mapping[str, Option], leave: Collection[str] = (), defaults: Mapping[str, Any] | None = None
+) -> Callable[[Function], Function]:
+    """Decorator of a function with **options: its signature names the options of these groups, each once.
+
+    leave: those that it does not take.  defaults: in place of the declared ones.
+    """
+
+    def signed(function: Function) -> Function:
+        own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        left = {*leave, *(one.name for one in own)}
+        stated = {name: one.default for group in groups for name, one in group.items()} | dict(defaults or {})
+        names = dict.fromkeys(name for group in groups for name in group if name not in left)
+        added = [Parameter(name, Parameter.KEYWORD_ONLY, default=stated[name]) for name in names]
+        function.__signature__ = signature(function).replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return function
+
+    return signed
 
 
 def whole(least: int) -> dict[str, Any]:

@@ -63,6 +63,11 @@ class Advice:
         parts = {**self.line, **{name: (flag(name), str(value)) for name, value in words.items()}}
         return shlex.join(["llmviewer", "analyze", *(word for part in parts.values() for word in part)])
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per change that helps and holds."""
+        found: list[dict[str, Any]] = self.to_dict()["advice"]
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The object of the JSON schema."""
         metric = self.goal.metric

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmviewer.api import calls
 from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
+from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.advice import Advice
 from llmviewer.planning.advise_goal import Goal, limits
 from llmviewer.planning.advise_search import Run, Scope, widest_needed
-from llmviewer.planning.run_metrics import run_metric
+from llmviewer.planning.run_metrics import RUN_METRICS, run_metric
 from llmviewer.result.stages import value_at
-from llmviewer.techniques.options import WORKLOAD
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import SizedRunOptions
 
 #: Devices of a combination where no run on as many as asked fits and keeps the limits.
 MOST_DEVICES = 8
+#: Options beside those of `analyze`.
+OWN = {
+    "metric": Option(
+        kind=Kind.WORD, choices=tuple(RUN_METRICS), help="To improve: tpot_s, ttft_s, e2e_s, output_tokens_per_s ..."
+    ),
+    "ttft": Option(kind=Kind.TIME, help="Limit of the time to first token: 500ms."),
+    "tpot": Option(kind=Kind.TIME, help="Limit of the time per output token: 20ms."),
+    "max_gpus": Option(kind=Kind.WHOLE, help="Most devices; default: as many as asked, more if nothing else holds."),
+}
 
 
+@taking(OPTIONS)
 def advise(
     model: ModelName,
     hardware: ChipName,
@@ -32,7 +45,7 @@ def advise(
     ttft: str | float | None = None,
     tpot: str | float | None = None,
     max_gpus: int | None = None,
-    **options: Any,
+    **options: Unpack[SizedRunOptions],
 ) -> Advice:
     """Changes of a run that make it better, each tried, and their greedy combination.
 
@@ -43,7 +56,7 @@ def advise(
     Raises UserError.
     """
     goal = Goal(metric=run_metric(metric), limits=limits({"ttft": ttft, "tpot": tpot}))
-    sizes = {name: arguments.whole_number(name, options.get(name, one.default)) for name, one in WORKLOAD.items()}
+    sizes = {name: one.checked(name, options.get(name, one.default)) for name, one in WORKLOAD.items()}
     words = {name: value for name, value in options.items() if name not in WORKLOAD}
     request = calls.request(*sizes.values())
     made = configuration(model, hardware, **words)
@@ -81,13 +94,3 @@ def _scopes(start: Run) -> list[Scope]:
     sizes = [devices, *(size for size in (2 * devices, 4 * devices) if size < most), most]
     scopes = [Scope(devices=size, batch=least) for least in (batch, 1.0) for size in sizes]
     return list(dict.fromkeys(scopes))
-
-
-def _sign() -> None:
-    """Give the call the names and defaults of all options of a run."""
-    own = [one for one in signature(advise).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    of_run = [one for one in signature(calls.analyze).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
-    advise.__signature__ = signature(advise).replace(parameters=[*own, *of_run])  # type: ignore[attr-defined]
-
-
-_sign()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date
-from inspect import Parameter, signature
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmviewer.api import build
 from llmviewer.core import arguments, data
 from llmviewer.core.errors import UserError
 from llmviewer.core.parsing import duration
+from llmviewer.language.option import taking
 from llmviewer.planning import options as declared
 from llmviewer.planning.against import against
 from llmviewer.planning.autoscaling import gpu_hours
@@ -19,15 +19,20 @@ from llmviewer.planning.choices import Choice, order_of
 from llmviewer.planning.first_floor import ChipScreen, screen_chip
 from llmviewer.planning.fronts import front_of, steady_choices
 from llmviewer.planning.gates import farthest
-from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE, Question
+from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Order
 from llmviewer.planning.second_floor import Tried, best_of_chip, mixed_pools
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
 from llmviewer.planning.space import SEARCHED, few_bits_notes
-from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.parallel import cores, on_all_cores
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.options import RUN_OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import SizingOptions
 
 #: Chips whose best configurations are simulated; the others are too dear to win.
 MOST_CHIPS = 16
@@ -37,7 +42,18 @@ Advance = Callable[[int], None]
 One = TypeVar("One")
 
 
-def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **options: Any) -> Sizing:
+@taking(
+    declared.OWN,
+    RUN_OPTIONS,
+    defaults=dict.fromkeys((*SEARCHED, *declared.STEP_LIMITS, "batching")),
+)
+def size(
+    model: ModelName,
+    hardware: ChipName | Sequence[ChipName],
+    *,
+    advance: Advance = lambda chips: None,
+    **options: Unpack[SizingOptions],
+) -> Sizing:
     """Which chips, how many and how run, for requests that arrive at a rate, within limits on latencies.
 
     model: as of `analyze`.  hardware: chips, a list or comma-separated; "all" of hardware_specs.  options: the load and
@@ -176,19 +192,3 @@ def _scaling(asked: Question, best: Choice) -> dict[str, float] | None:
     window_s, start_up_s = (duration(name, asked.words[name]) for name in ("autoscale", "start_up"))
     needed = best.replicas - (best.spare if len(best.parts) == 1 else 0)
     return gpu_hours(asked.traffic, best.highest_rate / needed, best.devices_needed // needed, window_s, start_up_s)
-
-
-def _sign() -> None:
-    """Give the call the names and defaults of all its options."""
-    own = [one for one in signature(size).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    names: dict[str, Any] = {name: one.default for name, one in SIZE.items()} | {"price": None}
-    names |= {name: one.default for name, one in LOAD.items() if name not in NOT_OF_A_SIZING}
-    searched = (*SEARCHED, *declared.STEP_LIMITS, "batching")
-    names |= {
-        name: None if name in searched else one.default for name, one in OPTIONS.items() if one.group != "workload"
-    }
-    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in names.items()]
-    size.__signature__ = signature(size).replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-
-
-_sign()

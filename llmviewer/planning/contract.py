@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.core import arguments, data, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import unit_of
 from llmviewer.planning import contract_values as values
 from llmviewer.planning.contract_condition import Condition, condition
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.check/1"
+OWN = {
+    "contract": Option(
+        kind=Kind.TEXT,
+        argument=True,
+        required=True,
+        help="YAML file: a list of CONFIGURATION: CONDITION.",
+        json={
+            "type": "array",
+            "items": {"type": "object", "additionalProperties": {"type": "string"}},
+            "minItems": 1,
+            "description": "Lines of a contract: mappings of a configuration to the condition that it must keep.",
+        },
+    )
+}
 FORM = "- CONFIGURATION: CONDITION, such as - llama-3.1-8b: kv_cache_bytes_per_token <= 128 KiB"
 
 
@@ -102,11 +117,15 @@ class Check:
         """The object of the JSON schema `llmviewer.check/1`."""
         return {"schema": SCHEMA, "holds": self.holds, "lines": [line.to_dict() for line in self.lines]}
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per line of the contract."""
+        return [line.to_dict() for line in self.lines]
+
     def to_frame(self) -> pd.DataFrame:
         """One row per line of the contract."""
         import pandas as pd
 
-        return pd.DataFrame([line.to_dict() for line in self.lines])
+        return pd.DataFrame(self.rows())
 
 
 def check(contract: str | os.PathLike[str] | Sequence[Mapping[str, str]]) -> Check:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,14 +21,23 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import TO_HOST, Chip
 from llmviewer.hardware.hypothetical import TIMES, figure_of, with_figure
+from llmviewer.language.option import Kind, Option, taking
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing.calibrated import Calibrated
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import RunOptions
 
 SCHEMA = "llmviewer.elasticity/1"
 METRICS = tuple(LATENCIES)
 #: Relative change of a resource on either side.
 CHANGE = 1e-4
 HOST = "host"
+OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="tpot_s, ttft_s or e2e_s.")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +65,12 @@ class Elasticities:
         name = next(iter(self.by_resource))
         return f"10 % {'faster' if name in (*TIMES, HOST) else 'more'} {name} buys {100.0 * self.saved(name):.1f} %"
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per resource, and one of the rest."""
+        shared = {"model": self.model, "hardware": self.hardware, "metric": self.metric, "value": self.value}
+        shares = (*self.by_resource.items(), ("rest", self.rest))
+        return [{**shared, "resource": name, "elasticity": share} for name, share in shares]
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
         return {
@@ -70,15 +85,16 @@ class Elasticities:
         }
 
 
+@taking(RUN_OPTIONS)
 def elasticity(
-    model: Any,
-    hardware: Any,
+    model: ModelName,
+    hardware: ChipName,
     *,
     metric: str = "tpot_s",
     batch_size: int = 1,
     input_len: int = 1024,
     output_len: int = 128,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Elasticities:
     """The elasticities of ttft_s, tpot_s or e2e_s for every resource of a chip, and of launches and the host.
 

@@ -74,6 +74,21 @@ SIZE: Mapping[str, Option] = {
     "start_up": _option(Kind.TIME, "Time that a replica takes to start: 3m.", "0s"),
     "carbon": _option(Kind.NUMBER, "Emissions of your electricity [g/kWh]."),
 }
+#: Prices, several of which may be given.
+PRICE: Mapping[str, Option] = {
+    "price": _option(
+        Kind.TEXT,
+        "A price of your own in $ per GPU-hour: h100=2.10; repeatable.",
+        repeated=True,
+        json={"type": ["string", "array"], "items": {"type": "string"}},
+    )
+}
+#: Options of a sizing that are not those of a run.
+OWN: Mapping[str, Option] = {
+    **SIZE,
+    **PRICE,
+    **{name: one for name, one in LOAD.items() if name not in NOT_OF_A_SIZING},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +137,7 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
     if not any(loads[name] for name in RATES):
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
-    lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, "price"}})
+    lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *PRICE}})
     traffic = load.traffic_of(loads)
     workload = _workload(traffic, loads)
     given = {name: value for name, value in loads.items() if options.get(name) is not None}

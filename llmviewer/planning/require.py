@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,17 +22,41 @@ from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
+from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.least_capacity import CAPACITY, least_capacity
 from llmviewer.planning.least_figures import Search, Solution
 from llmviewer.result.result import Result
 from llmviewer.simulation.limits import METRICS
-from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS
+from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS, RUN_OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import RequireOptions
 
 SCHEMA = "llmviewer.require/1"
 #: Figures that may vary, as they are told.
 VARIED = ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE", "special", "links.NAME")
 #: Figures that may vary at once.
 MOST = 3
+#: Targets, one of which has to be met.
+TARGETS = {
+    "tpot": Option(kind=Kind.TIME, metavar="LIMIT", help="Time per output token to meet: 10ms."),
+    "ttft": Option(kind=Kind.TIME, metavar="LIMIT", help="Time to first token to meet: 500ms."),
+    "e2e": Option(kind=Kind.TIME, metavar="LIMIT", help="Time of the whole request to meet: 5s."),
+    "tokens_per_s": Option(kind=Kind.TEXT, metavar="LIMIT", help="Tokens per second of one user to meet: 100."),
+}
+OWN = {
+    "vary": Option(
+        kind=Kind.TEXT,
+        required=True,
+        metavar="FIGURES",
+        help="Up to three: bandwidth, peak.bf16, capacity, links.nvlink ...",
+        json={"type": ["string", "array"], "items": {"type": "string"}},
+    ),
+    **TARGETS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +120,15 @@ class Required:
             if None not in figures.values()
         }
 
+    @property
+    def holds(self) -> bool:
+        """Whether a chip could meet the target."""
+        return bool(self.solutions)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per solution: its figures, and the metric that it reaches."""
+        return [{**one.figures, self.metric: one.reached} for one in self.solutions]
+
     def command(self, found: Solution) -> str:
         """The command that re-runs a solution."""
         words = (word for part in self.line.values() for word in part)
@@ -133,15 +166,16 @@ def _upward(value: float) -> float:
     return float(np.ceil(value / step - 1e-9) * step)
 
 
+@taking(TARGETS, RUN_OPTIONS)
 def require(
-    model: Any,
-    hardware: Any = "h100-sxm",
+    model: ModelName,
+    hardware: ChipName = "h100-sxm",
     *,
     vary: str | Sequence[str],
     batch_size: int = 1,
     input_len: int = 1024,
     output_len: int = 128,
-    **options: Any,
+    **given: Unpack[RequireOptions],
 ) -> Required:
     """The least figures of a chip with which a metric meets its target.
 
@@ -150,7 +184,8 @@ def require(
     of `analyze`.  Raises UserError.
     """
     output_len = arguments.whole_number("output_len", output_len)
-    metric, target = _target({name: options.pop(name, None) for name in (*METRICS, "tokens_per_s")}, output_len)
+    metric, target = _target({name: given.get(name) for name in (*METRICS, "tokens_per_s")}, output_len)
+    options = {name: value for name, value in given.items() if name not in TARGETS}
     names = _varied(vary)
     chosen = configuration(model, hardware, **options)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}

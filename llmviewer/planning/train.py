@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,28 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
+from llmviewer.language.option import Kind, Option, taking
 from llmviewer.serving.batching import STATIC
+from llmviewer.techniques.options import RUN_OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import RunOptions
 
 SCHEMA = "llmviewer.training/1"
 #: Optimizer -> bytes of its state per trained weight.  AdamW has two moments in fp32, arXiv 1711.05101; in 8 bit,
 #: arXiv 2110.02861 (its fp32 scale per 2,048 numbers is not counted); Lion has one, arXiv 2302.06675; SGD has none.
 OPTIMIZERS = {"adamw": 8.0, "adamw-8bit": 2.0, "lion": 4.0, "lion-8bit": 1.0, "sgd": 0.0}
+OWN = {
+    "optimizer": Option(
+        kind=Kind.WORD,
+        choices=tuple(OPTIMIZERS),
+        help="adamw, adamw-8bit, lion, lion-8bit, sgd; paged-... keeps its state on the host.",
+    ),
+    "recompute": Option(kind=Kind.TEXT, help="Share of the layers that run again before backward."),
+}
 #: Option of serving -> what a training step has in place of what it changes.
 OF_SERVING = {
     **dict.fromkeys(
@@ -75,6 +91,17 @@ class Training:
         return self.total_bytes <= self.capacity_bytes
 
     @property
+    def holds(self) -> bool:
+        """Whether it fits."""
+        return self.fits
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row with all figures."""
+        document = self.to_dict()
+        step = document.pop("step")
+        return [{**{name: value for name, value in document.items() if name not in ("schema", "warnings")}, **step}]
+
+    @property
     def tokens_per_s(self) -> float:
         """Tokens of the batch per second of a step."""
         return self.batch_size * self.input_len / self.step.time_s
@@ -101,15 +128,16 @@ class Training:
         }
 
 
+@taking(RUN_OPTIONS)
 def train(
-    model: Any,
-    hardware: Any,
+    model: ModelName,
+    hardware: ChipName,
     *,
     batch_size: int = 1,
     input_len: int = 512,
     optimizer: str = "adamw",
     recompute: float = 1.0,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Training:
     """Memory and time of one training step.
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
-from llmviewer.planning.run_metrics import RunMetric, run_metric
+from llmviewer.language.option import Kind, Option
+from llmviewer.planning.run_metrics import RUN_METRICS, RunMetric, run_metric
 from llmviewer.planning.shapley import MOST_EXACT, SAMPLED_PAIRS, SEED, split
 from llmviewer.planning.why_factors import Factor, Pair, pair
 from llmviewer.planning.why_groups import Group, Grouped, Merge, grouped
@@ -25,6 +26,24 @@ SCHEMA = "llmviewer.why/1"
 Found = TypeVar("Found")
 #: Relative error of a value by the order in which its operators are summed.
 ROUNDING = 1e-12
+_SIDE = Option(
+    kind=Kind.TEXT,
+    argument=True,
+    required=True,
+    help="A run as typed after `llmviewer analyze`, in quotes: 'MODEL --hardware CHIP ...'.",
+    json={
+        "type": ["string", "object"],
+        "description": "A run: a line as typed after `llmviewer analyze` (llama-3.1-8b --hardware h100 --batch-size 8),"
+        " or a mapping of the arguments of analyze with model and hardware.",
+    },
+)
+OWN = {
+    "a": _SIDE,
+    "b": _SIDE,
+    "metric": Option(
+        kind=Kind.WORD, choices=tuple(RUN_METRICS), help="ttft_s, tpot_s, e2e_s, output_tokens_per_s, total_bytes ..."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +159,12 @@ class Why:
             "operators": self.operators(),
             "warnings": self.warnings(),
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per factor, after the metric and its difference."""
+        shared = {"metric": self.metric.name, "difference": self.difference}
+        factors = (share.to_dict() for share in self.shares)
+        return [{**shared, **{name: value for name, value in one.items() if name != "together"}} for one in factors]
 
     def warnings(self) -> list[str]:
         """Warnings of both runs, each once, and those that do not fit in memory."""

@@ -12,6 +12,7 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
+from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, STEPS
 from llmviewer.result.sweep import Candidate, Grid
 from llmviewer.techniques.options import WORKLOAD
@@ -31,6 +32,14 @@ AMBIGUOUS_VALUES = ("none", "off", "on", "auto")
 NO_WINNER = -1
 #: Points of one map: all are kept in memory, and a plot cannot resolve more.
 MAX_MAP_POINTS = 10**5
+OWN = {
+    "context": Option(kind=Kind.WHOLE, array=True, help="Tokens in the KV cache: a list or ranges."),
+    "metric": Option(
+        kind=Kind.WORD,
+        choices=tuple(CROSSOVER_METRICS),
+        help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices).",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.server import own_arguments
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.questions import QUESTIONS
+from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -29,12 +29,16 @@ TYPES: Mapping[str, str] = {
 }
 #: Arguments that name a file or run the code of another package: nothing on a server.
 OF_FILES = ("profile", "trace", "lengths", "trace_model", "measured")
-#: Call whose options may be lists -> further arguments that may.
-OF_LISTS: Mapping[str, tuple[str, ...]] = {
-    "sweep": ("model", "hardware"),
-    "compare": ("model", "hardware"),
-    "crossover": ("model", "hardware"),
-    "size": ("hardware",),
+#: Arguments of most calls that are no options.
+NAMED: Mapping[str, Schema] = {
+    "model": {
+        "type": ["string", "object"],
+        "description": "A model: its name (llama-3.1-8b), a Hub id of the catalogue, or the fields of its config.json.",
+    },
+    "hardware": {
+        "type": ["string", "object"],
+        "description": "A chip: its name (h100-sxm, a100-80gb-sxm, mi300x), or the fields of a spec file.",
+    },
 }
 #: Arguments of Python that are functions.
 LEFT_OUT = ("advance",)
@@ -50,34 +54,24 @@ def schema(call: str) -> Schema:
 
 @cache
 def _parameters(call: str) -> dict[str, Parameter]:
-    """Parameters of a call by name; options that a function takes as keywords are those of `analyze` and its own."""
-    own = signature(own_arguments.function(call)).parameters
-    found = {name: one for name, one in own.items() if one.kind is not Parameter.VAR_KEYWORD and name not in LEFT_OUT}
-    if any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
-        more = {
-            name: Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in own_arguments.KEYWORDS.get(call, ())
-        }
-        found = {**found, **more, **{name: one for name, one in _parameters("analyze").items() if name not in found}}
-    return found
+    """Parameters of a call by name."""
+    own = signature(QUESTIONS[call].function()).parameters
+    return {name: one for name, one in own.items() if name not in LEFT_OUT}
 
 
 def _described(call: str, parameter: Parameter) -> Schema:
     """The schema of one argument with its help and default."""
-    name = parameter.name
-    special = own_arguments.described(call, name)
-    made = dict(special) if special is not None else OPTIONS[name].schema()
-    if name in OF_LISTS.get(call, ()) or (call in OF_LISTS and special is None and _may_be_listed(name)):
+    name, question = parameter.name, QUESTIONS[call]
+    own = question.options()
+    made: Schema = dict(NAMED[name]) if name in NAMED else (own[name] if name in own else OPTIONS[name]).schema()
+    if name in question.lists or (question.lists_of_options and name in RUN_OPTIONS and name != "ignore_fields"):
         made = _listed(made)
     default = [] if parameter.default == () else parameter.default
     if default is not Parameter.empty and default is not None:
         made["default"] = list(default) if isinstance(default, tuple) else default
-    if default is None or ("default" in made and _may_be_unset(name)):
+    if default is None or ("default" in made and name in RUN_OPTIONS):
         made = _nullable(made)
     return made
-
-
-def _may_be_listed(name: str) -> bool:
-    return name != "ignore_fields" and OPTIONS[name].group != "workload"
 
 
 def _listed(one: Schema) -> Schema:
@@ -120,11 +114,7 @@ def check(call: str, given: object) -> dict[str, Any]:
 
 def _is_unset(call: str, name: str) -> bool:
     """Whether null, which callers of Python write as None, leaves an argument at its default."""
-    return _may_be_unset(name) and "default" in schema(call)["properties"].get(name, {})
-
-
-def _may_be_unset(name: str) -> bool:
-    return name in OPTIONS and OPTIONS[name].group != "workload"
+    return name in RUN_OPTIONS and "default" in schema(call)["properties"].get(name, {})
 
 
 def _whole(value: Any, described: Schema) -> Any:
@@ -161,7 +151,7 @@ def _where_listed(call: str, name: str) -> str:
     """The call that takes a list of this argument, for the end of an error."""
     if name not in OPTIONS or call in ("simulate", "size"):
         return ""
-    return "; `llmviewer sweep` takes lists" if OPTIONS[name].group == "workload" else "; compare takes lists"
+    return "; compare takes lists" if name in RUN_OPTIONS else "; `llmviewer sweep` takes lists"
 
 
 def matches(value: object, described: Schema) -> bool:

@@ -5,89 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.server import arguments, limits, own_arguments
+from llmviewer.questions import HTTP, QUESTIONS, Question
+from llmviewer.server import arguments, limits
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call.  summary: in one sentence.  example: arguments that have an answer.  schema: of its document."""
-
-    name: str
-    summary: str
-    example: Mapping[str, Any]
-    schema: str
-
-
-_RUN = {"model": "llama-3.1-8b", "hardware": "h100-sxm"}
-_LOAD = {**_RUN, "request_rate": 4, "requests": 500, "ttft": "p99:1s"}
-CALLS: Mapping[str, Call] = {
-    one.name: one
-    for one in (
-        Call(
-            name="analyze",
-            summary="Times, memory and every operator of one request on one chip.",
-            example={**_RUN, "batch_size": 8, "engine": "vllm"},
-            schema="llmviewer.analysis/1",
-        ),
-        Call(
-            name="sweep",
-            summary="Metrics of all combinations of sizes, models, chips and options, one row per point.",
-            example={**_RUN, "batch_size": [1, 8, 64]},
-            schema="llmviewer.sweep/1",
-        ),
-        Call(
-            name="compare",
-            summary="One request on several models, chips or options side by side, with ratios to the first.",
-            example={"model": "llama-3.1-8b", "hardware": ["h100-sxm", "a100-80gb-sxm"]},
-            schema="llmviewer.comparison/1",
-        ),
-        Call(
-            name="size",
-            summary="The least hardware that serves a load within limits, or what rejected every candidate.",
-            example=_LOAD,
-            schema="llmviewer.size/1",
-        ),
-        Call(
-            name="simulate",
-            summary="A server under load: percentiles of latencies, throughput, queues and the KV cache.",
-            example=_LOAD,
-            schema="llmviewer.simulation/1",
-        ),
-        Call(
-            name="explain",
-            summary="A number as a tree of formulas, values and their sources.",
-            example={"number": "tpot_s", **_RUN},
-            schema="llmviewer.explanation/1",
-        ),
-        Call(
-            name="why",
-            summary="The difference between two runs, split over the factors in which they differ.",
-            example={"a": "llama-3.1-8b --hardware h100", "b": "llama-3.1-8b --hardware a100"},
-            schema="llmviewer.why/1",
-        ),
-        Call(
-            name="require",
-            summary="The least bandwidth, compute or capacity with which a chip meets a target.",
-            example={"model": "llama-3.1-8b", "vary": "bandwidth", "tpot": "10ms"},
-            schema="llmviewer.require/1",
-        ),
-        Call(
-            name="elasticity",
-            summary="By how much a time falls when a figure of the chip grows.",
-            example=_RUN,
-            schema="llmviewer.elasticity/1",
-        ),
-        Call(
-            name="advise",
-            summary="Changes that make a run faster, each tried, with their risk for the answers.",
-            example=_RUN,
-            schema="llmviewer.advice/1",
-        ),
-    )
-}
+#: Questions that are asked over HTTP.
+CALLS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(HTTP)}
 
 
 def answer(call: str, given: object) -> str:
@@ -98,13 +22,13 @@ def answer(call: str, given: object) -> str:
 
 
 def _document(call: str, words: Mapping[str, Any]) -> str:
-    return text(own_arguments.function(call)(**words).to_dict())
+    return text(CALLS[call].function()(**words).to_dict())
 
 
 def _sweep(words: Mapping[str, Any]) -> str:
     from llmviewer.result.columns import json_parts
 
-    made = own_arguments.function("sweep")(**words)
+    made = CALLS["sweep"].function()(**words)
     made.check()
     chunks = list(made.chunks())
     with limits.uninterrupted():

@@ -1,12 +1,20 @@
-"""Documents made short for an assistant: values with their intervals, what they rest on, and where that is from."""
+"""Answers made short for an assistant: values with their intervals, what they rest on, and where that is from.
+
+Each function takes the answer of a question and the arguments with which it was asked.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from llmviewer.api.calls import analyze, request
 from llmviewer.language.quantity import MEMORY, METRICS, unit_of
 from llmviewer.planning.run_metrics import RUN_METRICS
+from llmviewer.simulation.call import ENGINE, of_server
+from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
@@ -15,13 +23,19 @@ if TYPE_CHECKING:
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.explanation.explain import Explanation
     from llmviewer.result.result import Result
+    from llmviewer.result.sweep import Sweep
+    from llmviewer.simulation.result import Simulation
 
+Words: TypeAlias = Mapping[str, Any]
+NO_WORDS: Words = MappingProxyType({})
 #: Memory that an assistant reads.
 MEMORY_KEYS = (*MEMORY, "budget_bytes")
 #: Level of the intervals [%].
 LEVEL = "80"
 #: Levels of a tree, parts of a sum, rows of a table, and sources that are shown.
 LEVELS, PARTS, ROWS, SOURCES = 3, 8, 10, 24
+#: Points of a sweep that are shown.
+POINTS = 100
 #: Facts of a sizing's configuration that an assistant needs.
 OF_A_CHOICE = (
     "hardware", "devices", "replicas", "options", "ttft_s", "tpot_s", "e2e_s", "probability", "intervals",
@@ -30,7 +44,7 @@ OF_A_CHOICE = (
 )  # fmt: skip
 
 
-def analysis(run: Result) -> dict[str, Any]:
+def analysis(run: Result, words: Words = NO_WORDS) -> dict[str, Any]:
     """An analysis: metrics with 80 % intervals, memory, what limits each stage, the basis of its times, sources."""
     answer = run.to_dict()
     return {
@@ -104,7 +118,7 @@ def basis_of(run: Result) -> dict[str, Any]:
     return basis({name: parts[name]() for name in ("efficiency", "provenance")})
 
 
-def comparison(found: Comparison) -> dict[str, Any]:
+def comparison(found: Comparison, words: Words = NO_WORDS) -> dict[str, Any]:
     """Configurations side by side: each analysis in short, its options, its ratios to the first."""
     rows, answer = [], found.to_dict()
     for one, run in zip(answer["configurations"], found.results, strict=True):
@@ -114,15 +128,37 @@ def comparison(found: Comparison) -> dict[str, Any]:
     return {"workload": answer["workload"], "configurations": rows}
 
 
+def sweep(found: Sweep, words: Words) -> dict[str, Any]:
+    """The points of a sweep: sizes, what differs between its configurations, and metrics with 80 % intervals."""
+    frame = found.to_frame()
+    differing = [name for name in frame.columns if name in OPTIONS and frame[name].nunique(dropna=False) > 1]
+    kept = dict.fromkeys(("model", "hardware", *WORKLOAD, *differing, "fits", *METRICS))
+    bounds = [name for name in frame.columns if name.endswith(("_low80_s", "_high80_s"))]
+    listed = frame[[name for name in (*kept, *bounds) if name in frame.columns]]
+    rows = json.loads(listed.head(POINTS).to_json(orient="records"))
+    return {"rows": rows, "rows_left_out": max(len(listed) - POINTS, 0), "basis": basis_of(_first_run(found))}
+
+
+def _first_run(found: Sweep) -> Result:
+    grid = found.grid
+    return found.configurations[0].answer(request(grid.batch_sizes[:1], grid.input_lens[:1], grid.output_lens[:1]))
+
+
+def simulation(found: Simulation, words: Words) -> dict[str, Any]:
+    """A server under load: percentiles with their intervals, throughput, queues, and what the times rest on."""
+    options = {name: value for name, value in of_server(words).items() if name in RUN_OPTIONS and value is not None}
+    run = analyze(words["model"], words["hardware"], **options)
+    answer = {name: value for name, value in found.to_dict().items() if name not in ("schema", "notes")}
+    return {**answer, "basis": basis_of(run), "sources": sources(run), "warnings": list(found.notes)}
+
+
 #: How a sizing has its figures, before the basis of the times of steps.
 SIMULATED = "simulated request by request with times of steps as of analyze; probability: chance that every limit holds"
 
 
-def sizing(found_by: Sizing, run: Result | None) -> dict[str, Any]:
-    """A sizing: the best configuration and others, or the gate that rejected every candidate.
-
-    run: an analysis of the best configuration, for the basis of its times; None if there is none.
-    """
+def sizing(found_by: Sizing, words: Words) -> dict[str, Any]:
+    """A sizing: the best configuration and others, or the gate that rejected every candidate."""
+    run = _best_run(found_by, words)
     answer = found_by.to_dict()
     found = [_choice(one) for one in answer["configurations"]]
     rejected = [{name: one[name] for name in ("hardware", "constraint", "text")} for one in answer["rejected"]]
@@ -144,6 +180,18 @@ def sizing(found_by: Sizing, run: Result | None) -> dict[str, Any]:
     return made
 
 
+def _best_run(found: Sizing, words: Words) -> Result | None:
+    """An analysis of the best configuration, on which the basis of its times is read; None if there is none."""
+    if found.best is None:
+        return None
+    workload = found.question.workload
+    sizes = {"input_len": workload.input_len, "output_len": workload.output_len}
+    options = {name: value for name, value in found.best.options.items() if name in OPTIONS}
+    run: dict[str, Any] = {"engine": ENGINE, **options}
+    run |= {name: max(round(value), 1) for name, value in sizes.items()}
+    return analyze(words["model"], found.best.parts[0][0].screened.hardware, **run)
+
+
 def _choice(one: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a configuration, with the 80 % intervals of its latencies; null for those of the steady state."""
     kept = {name: one[name] for name in OF_A_CHOICE if one.get(name) is not None}
@@ -151,11 +199,9 @@ def _choice(one: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in kept.items() if name != "intervals"}, "interval80": bounds or None}
 
 
-def explanation(found: Explanation, run: Result) -> dict[str, Any]:
-    """A number with its interval, its formula and largest parts, and the sources of all its leaves.
-
-    run: the analysis that has the number.
-    """
+def explanation(found: Explanation, words: Words) -> dict[str, Any]:
+    """A number with its interval, its formula and largest parts, and the sources of all its leaves."""
+    run = analyze(**{name: value for name, value in words.items() if name != "number"})
     answer = found.to_dict()
     leaves = list(dict.fromkeys(_leaf_sources(answer)))
     made = _node(answer, LEVELS)
@@ -188,7 +234,7 @@ def _leaf_sources(one: Mapping[str, Any]) -> Iterator[str]:
         yield str(one["source"])
 
 
-def difference(found: Why) -> dict[str, Any]:
+def difference(found: Why, words: Words = NO_WORDS) -> dict[str, Any]:
     """The difference between two runs by factor, with the operators that differ most, and what both rest on."""
     answer, left_out = found.to_dict(), ("schema", "operators", "merged")
     operators = sorted(answer["operators"], key=lambda one: -abs(one["amount"]))[:ROWS]
@@ -202,11 +248,11 @@ def difference(found: Why) -> dict[str, Any]:
     }
 
 
-def diagnosis(found: Diagnosis, run: Result) -> dict[str, Any]:
-    """A measured run against its prediction: the largest parts of the difference and what to try.
-
-    run: an analysis of the configuration of which the prediction is, for the basis of its times.
-    """
+def diagnosis(found: Diagnosis, words: Words) -> dict[str, Any]:
+    """A measured run against its prediction: the largest parts of the difference and what to try."""
+    asked = {name: value for name, value in words.items() if name not in ("measured", "stage", "passes")}
+    stated = {name: value for name, value in asked.items() if value is not None}
+    run = analyze(**{**stated, "engine": found.engine})
     answer = found.to_dict()
     left_out = ("schema", "operators", "kernels", "parts")
     parts = sorted(answer.get("parts") or [], key=lambda one: -abs(one.get("amount_s") or 0.0))[:ROWS]

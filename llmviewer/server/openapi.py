@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from llmviewer.core.version import __version__
+from llmviewer.questions import Question
 from llmviewer.server import arguments, limits, problems
-from llmviewer.server.calls import CALLS, LISTS, Call
+from llmviewer.server.calls import CALLS, LISTS
 
 PREFIX = "/api/v1"
 SUMMARY = "Predictions of how fast a language model runs on a chip, why, and what to change."
@@ -32,7 +33,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def _asked(call: Call) -> dict[str, Any]:
+def _asked(call: Question) -> dict[str, Any]:
     """The arguments of a call without those that would name files."""
     return arguments.without(arguments.schema(call.name), arguments.OF_FILES)
 
@@ -44,7 +45,7 @@ def _bounds() -> str:
     )
 
 
-def _posted(call: Call) -> dict[str, Any]:
+def _posted(call: Question) -> dict[str, Any]:
     content = {"schema": {"$ref": f"#/components/schemas/{_name(call)}"}, "example": dict(call.example)}
     answer = {
         "type": "object",
@@ -55,6 +56,7 @@ def _posted(call: Call) -> dict[str, Any]:
     return {
         "operationId": call.name,
         "summary": call.summary,
+        "description": call.use,
         "requestBody": {"required": True, "content": {"application/json": content}},
         "responses": {
             "200": {"description": call.summary, "content": {"application/json": {"schema": answer}}},
@@ -104,7 +106,7 @@ def _problem() -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": ["type", "title", "status", "detail"]}
 
 
-def _name(call: Call) -> str:
+def _name(call: Question) -> str:
     return call.name.capitalize()
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.core.errors import unknown
-from llmviewer.server import arguments, calls, compact, limits, own_arguments
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.questions import ASSISTANT, QUESTIONS, Question
+from llmviewer.server import arguments, calls, limits
 
 #: What an assistant is told about all tools.
 INSTRUCTIONS = (
@@ -36,50 +36,23 @@ class Tool:
         return found
 
 
-def _call(name: str, short: Callable[[Any], dict[str, Any]]) -> Callable[[Words], dict[str, Any]]:
-    """The answer of a call of Python, in short."""
+def _tool(question: Question) -> Tool:
+    """The tool of a question, whose answer is that of its call in short."""
 
     def answer(given: Words) -> dict[str, Any]:
-        words = arguments.check(name, given)
-        if name == "compare":
-            limits.check(name, words)
-        return short(own_arguments.function(name)(**words))
+        words = arguments.check(question.name, given)
+        if question.lists_of_options and question.name != "size":  # a sizing takes all chips here
+            limits.check(question.name, words)
+        found = question.function()(**words)
+        return question.short(found, words)
 
-    return answer
-
-
-def _explained(given: Words) -> dict[str, Any]:
-    """The explanation of a number, with what the run that has it rests on."""
-    from llmviewer.result.explanation.explain import explained  # other tools do not need it
-
-    words = arguments.check("explain", given)
-    run = own_arguments.function("analyze")(**{name: value for name, value in words.items() if name != "number"})
-    return compact.explanation(explained(run, words["number"]), run)
-
-
-def _sized(given: Words) -> dict[str, Any]:
-    """The answer of a sizing, with what the times of its best configuration rest on."""
-    from llmviewer.simulation.call import ENGINE
-
-    words = arguments.check("size", given)
-    found = own_arguments.function("size")(**words)
-    if found.best is None:
-        return compact.sizing(found, None)
-    workload = found.question.workload
-    sizes = {"input_len": workload.input_len, "output_len": workload.output_len}
-    options = {name: value for name, value in found.best.options.items() if name in OPTIONS}
-    run = {"engine": ENGINE, **options, **{name: max(round(value), 1) for name, value in sizes.items()}}
-    hardware = found.best.parts[0][0].screened.hardware
-    return compact.sizing(found, own_arguments.function("analyze")(words["model"], hardware, **run))
-
-
-def _diagnosed(given: Words) -> dict[str, Any]:
-    """The diagnosis of a file, with what the prediction rests on."""
-    words = arguments.check("diagnose", given)
-    found = own_arguments.function("diagnose")(**words)
-    of_the_file = ("measured", *own_arguments.KEYWORDS["diagnose"])
-    run = {name: value for name, value in words.items() if name not in of_the_file and value is not None}
-    return compact.diagnosis(found, own_arguments.function("analyze")(**{**run, "engine": found.engine}))
+    return Tool(
+        name=question.name,
+        title=question.title,
+        description=question.use,
+        schema=lambda: arguments.schema(question.name),
+        answer=answer,
+    )
 
 
 def _models(given: Words) -> dict[str, Any]:
@@ -123,68 +96,7 @@ def _search() -> dict[str, Any]:
 TOOLS: Mapping[str, Tool] = {
     one.name: one
     for one in (
-        Tool(
-            name="analyze",
-            title="Predict one run",
-            description=(
-                "Time to first token, time per output token, end-to-end latency, throughput and memory of one request"
-                " or batch of a model on a chip, with 80 % intervals. Use it for: how fast, and does it fit."
-            ),
-            schema=lambda: arguments.schema("analyze"),
-            answer=_call("analyze", compact.analysis),
-        ),
-        Tool(
-            name="compare",
-            title="Compare configurations",
-            description=(
-                "The same request on several models, chips or options side by side: give lists for model, hardware or"
-                f" options, at most {limits.MAX_COMPARED} combinations. separable_from_first says whether a difference"
-                " is beyond the errors."
-            ),
-            schema=lambda: arguments.schema("compare"),
-            answer=_call("compare", compact.comparison),
-        ),
-        Tool(
-            name="size",
-            title="Find the least hardware",
-            description=(
-                "Which chips, how many and how configured, for requests that arrive at a rate (request_rate) within"
-                " limits (ttft, tpot, e2e, such as p99:1s), with cost. If nothing fits, reason names what rejected"
-                " every candidate. hardware: a chip, a list, or all."
-            ),
-            schema=lambda: arguments.schema("size"),
-            answer=_sized,
-        ),
-        Tool(
-            name="explain",
-            title="Explain a number",
-            description=(
-                "One number of an analysis as a tree: its formula, its largest parts, and the source of each leaf, down"
-                " to data sheets and fits. Use it for: where does this number come from."
-            ),
-            schema=lambda: arguments.schema("explain"),
-            answer=_explained,
-        ),
-        Tool(
-            name="why",
-            title="Explain a difference",
-            description=(
-                "Why one run is faster than another: the difference of a metric split over bandwidth, peak, kernels,"
-                " options and sizes so that it adds up, with the probability that its sign is right."
-            ),
-            schema=lambda: arguments.schema("why"),
-            answer=_call("why", compact.difference),
-        ),
-        Tool(
-            name="diagnose",
-            title="Diagnose a measured run",
-            description=(
-                "Where a measured run lost its time against the prediction of the same work. Reads the file named by"
-                " measured, on this machine: a profile or the result of a benchmark."
-            ),
-            schema=lambda: arguments.schema("diagnose"),
-            answer=_diagnosed,
-        ),
+        *(_tool(question) for question in QUESTIONS.values() if question.has(ASSISTANT)),
         Tool(
             name="list_models",
             title="List models",

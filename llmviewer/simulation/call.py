@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from inspect import Parameter, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer import api
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
+from llmviewer.language.option import taking
 from llmviewer.language.quantity import SERVED
 from llmviewer.result import interval
 from llmviewer.simulation import options as load
@@ -25,7 +25,13 @@ from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.traffic import Traffic
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.options import RUN_OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.calls import ChipName, ModelName
+    from llmviewer.api.keywords import SimulationOptions
 
 #: Options of a server that differ from those of an analysis unless the user sets them.
 ENGINE, BATCHING = "vllm", "continuous"
@@ -33,7 +39,8 @@ ENGINE, BATCHING = "vllm", "continuous"
 CALIBRATED = {name: one.interval for name, one in SERVED.items()}
 
 
-def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
+@taking(load.LOAD, RUN_OPTIONS, defaults={"engine": ENGINE, "batching": BATCHING})
+def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationOptions]) -> Simulation:
     """Requests to a server of `model` on `hardware`: their latencies with percentiles, and its load.
 
     model, hardware: as of `analyze`.  options: when requests arrive (request_rate=8, concurrency=64, trace=PATH,
@@ -287,18 +294,3 @@ def ratios_of(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple
         for name, own in CALIBRATED.items()
         if np.all(np.isfinite(found[own]))
     }
-
-
-def _sign(function: Any) -> None:
-    """Give a call the names and defaults of all its options."""
-    own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    names = {name: option.default for name, option in load.LOAD.items()}
-    names |= {name: one.default for name, one in OPTIONS.items() if one.group != "workload"} | {
-        "engine": ENGINE,
-        "batching": BATCHING,
-    }
-    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in names.items()]
-    function.__signature__ = signature(function).replace(parameters=[*own, *added])
-
-
-_sign(simulate)

@@ -128,3 +128,5 @@ OPTIONS: dict[str, Option] = {
         for name, option in TECHNIQUES.items()
     },
 }
+#: Those beside the sizes of the workload.
+RUN_OPTIONS: dict[str, Option] = {name: one for name, one in OPTIONS.items() if name not in WORKLOAD}

@@ -130,7 +130,7 @@ def _loads(report: Report) -> list[tuple[str, Page, list[tuple[str, str]]]]:
     return [
         (
             name,
-            simulation_page.page(answer),
+            simulation_page.of_document(answer),
             [(words, base64.b64encode(image).decode("ascii")) for words, image in report.pictures[name].items()],
         )
         for name, answer in report.loads.items()

@@ -86,10 +86,10 @@ FILES: dict[str, tuple[str, Callable[[View], str | bytes]]] = {
     "roofline.png": ("image/png", _roofline),
     "explanation.json": ("application/json", _json(explanation_of)),
     "why.json": ("application/json", _json(why_of)),
-    "size.md": ("text/markdown", lambda view: markdown.text(sizing_page.page(sizing_of(view).to_dict()))),
+    "size.md": ("text/markdown", lambda view: markdown.text(sizing_page.page(sizing_of(view)))),
     "size.json": ("application/json", _json(sizing_of)),
     "size.csv": ("text/csv", lambda view: csv_text(sizing_of(view).rows())),
-    "simulation.md": ("text/markdown", lambda view: markdown.text(simulation_page.page(simulation_of(view).to_dict()))),
+    "simulation.md": ("text/markdown", lambda view: markdown.text(simulation_page.page(simulation_of(view)))),
     "simulation.json": ("application/json", _json(simulation_of)),
     "simulation.csv": ("text/csv", lambda view: csv_text(simulation_of(view).request_rows())),
 }

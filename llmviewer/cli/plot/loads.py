@@ -28,7 +28,7 @@ def simulated(options: Mapping[str, Any], load: Mapping[str, Any], sizes: Mappin
     for name in ("batch_size", "bandwidth"):
         if sizes[name]:
             raise UserError(f"{name} is {quoted(sizes[name])}; this plot does not take it")
-    lengths = {name: sizes[name] for name in ("input_len", "output_len") if sizes[name]}
+    lengths: dict[str, Any] = {name: sizes[name] for name in ("input_len", "output_len") if sizes[name]}
     return simulate(**options, **load, **lengths)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.language import formula
+from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, METRICS
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time
@@ -21,6 +22,18 @@ from llmviewer.result.figures import INPUTS, Figures
 from llmviewer.result.result import Result
 
 STAGES = ("prefill", "decode")
+OWN = {
+    "number": Option(
+        kind=Kind.WORD,
+        argument=True,
+        required=True,
+        help="tpot_s, operators.q_proj.time_s, of one kind of layer operators.BLOCK.q_proj.time_s, ... (list).",
+        json={
+            "description": "The number to explain: ttft_s, tpot_s, e2e_s, memory.total_bytes, memory.kv_cache_bytes,"
+            " stages.decode.time_s, operators.NAME.time_s, operators.BLOCK.NAME.time_s.",
+        },
+    )
+}
 FIGURES = ("time_s", *STAGE_FIGURES)
 #: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
 OPERATORS = (
@@ -48,6 +61,11 @@ class Explanation:
     def evaluated(self) -> float:
         """The number by the formulas of the tree."""
         return evaluated(self.root)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per node of the tree."""
+        nodes = (node.to_dict() for node in self.root.walk())
+        return [{name: value for name, value in one.items() if name not in ("children", "values")} for one in nodes]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

@@ -62,7 +62,7 @@ def _difference(first: View, last: View) -> list[Piece]:
     return [
         block(piece("heading", "Why")),
         graphs.graph(waterfall.chart(*ends, shares, answer["metric"]), last.theme),
-        block(page(why_page.page(answer))),
+        block(page(why_page.page(found))),
     ]
 
 

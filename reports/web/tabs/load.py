@@ -70,4 +70,4 @@ def _answered(view: View) -> list[Piece]:
         curve: list[Piece] = [graphs.graph(loads.chart(latency_rate.frame(made), rate), view.theme)]
     except UserError as error:
         curve = [block(piece("note", str(error)))]
-    return [*curve, block(page(simulation_page.page(made.to_dict())))]
+    return [*curve, block(page(simulation_page.page(made)))]

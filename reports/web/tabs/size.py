@@ -92,8 +92,9 @@ def _sized(query: str) -> Sizing:
 
 def _answered(view: View) -> list[Piece]:
     """The page and the front of a sizing.  Raises UserError."""
-    found = sizing_of(view).to_dict()
-    drawn = [graphs.graph(front.chart(found), view.theme)] if len(found["frontier"]) > 1 else []
+    found = sizing_of(view)
+    answer = found.to_dict()
+    drawn = [graphs.graph(front.chart(answer), view.theme)] if len(answer["frontier"]) > 1 else []
     return [*drawn, block(page(sizing_page.page(found, explain=True)))]
 
 
