@@ -18,7 +18,7 @@ DOORS = (HTTP, ASSISTANT, WEB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question.
+    """A question, its answer and its doors.
 
     summary, detail: of its command.  title, use: what assistants and the viewer call it, and what it is for.  call: its
     function.  answer: the class of the function's answer, which has `to_dict`.  schema: of that document.  example:

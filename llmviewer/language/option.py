@@ -34,7 +34,7 @@ class Kind(Enum):
 
     @property
     def metavar(self) -> str:
-        """What `--help` calls a value."""
+        """The word for a value in `--help`."""
         return {"WHOLE": "INTEGER", "FRACTION": "FLOAT", "NUMBER": "FLOAT", "SWITCH": "BOOLEAN"}.get(self.name, "TEXT")
 
 

@@ -11,6 +11,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.planning.call import size
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.questions import is_asked
+from llmviewer.reports.web.tabs import asked
 from llmviewer.reports.web.tabs.explain import number_of
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import chips_of, words_of
@@ -26,18 +27,19 @@ OWN = "config.json"
 def equivalents(view: View) -> tuple[str, str]:
     """The command and the Python call of the open tab.  Raises UserError."""
     tab = view.state.tab
-    if tab == "size":
-        return _loaded(view, size, ",".join(chips_of(view)), words_of(view))
-    if tab == "load":
-        return _loaded(view, simulate, view.state.hardware, load_of(view))
-    if tab == "sweep":
-        lists = {**view.options, "batch_size": batches_of(view), "input_len": inputs_of(view)}
-        return run_of(view, "sweep", "", lists)
-    if tab == "explain":
-        return run_of(view, "explain", number_of(view), view.options)
+    of_tabs: Mapping[str, Callable[[], tuple[str, str]]] = {
+        "size": lambda: _loaded(view, size, ",".join(chips_of(view)), words_of(view)),
+        "load": lambda: _loaded(view, simulate, view.state.hardware, load_of(view)),
+        "sweep": lambda: run_of(
+            view, "sweep", "", {**view.options, "batch_size": batches_of(view), "input_len": inputs_of(view)}
+        ),
+        "explain": lambda: run_of(view, "explain", number_of(view), view.options),
+    }
+    if tab in asked.ASKED:
+        return _loaded(view, asked.ASKED[tab].function(), view.state.hardware, asked.words_of(view))
     if tab == "compare" and view.state.others:
         return _compared(view_of(view.state.others[0], view.theme), view)
-    return run_of(view, "analyze", "", view.options)
+    return of_tabs.get(tab, lambda: run_of(view, "analyze", "", view.options))()
 
 
 def run_of(view: View, verb: str, first: str, words: Mapping[str, Any]) -> tuple[str, str]:
@@ -98,13 +100,14 @@ OF_TABS: Mapping[str, Mapping[str, str]] = {
     "size": {"size.md": "Report (Markdown)", "size.json": "JSON", "size.csv": "Configurations (CSV)"},
     "load": {"simulation.md": "Report (Markdown)", "simulation.json": "JSON", "simulation.csv": "Requests (CSV)"},
     "explain": {"explanation.json": "JSON"},
+    **{name: {f"{name}.md": "Report (Markdown)", f"{name}.json": "JSON", f"{name}.csv": "CSV"} for name in asked.ASKED},
 }
 
 
 def files_of(view: View) -> Mapping[str, str]:
     """Files of the answer of the open tab; none of a load before it is answered."""
     tab = view.state.tab
-    if tab in ("size", "load") and not is_asked(view):
+    if tab in ("size", "load", *asked.ASKED) and not is_asked(view):
         return {}
     if tab == "compare" and view.state.others:
         return {"why.json": "JSON"}

@@ -1,10 +1,11 @@
-"""The tabs of the viewer.  A tab is a file with `content(view)`, a line here, and its documentation in docs/web.md."""
+"""The tabs of the viewer: files with `content(view)` and a line here, or made from the declaration of a question."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from llmviewer.reports.web.markup import Piece, block, piece
+from llmviewer.reports.web.tabs.asked import ASKED
 from llmviewer.reports.web.view import View
 
 #: Name in the URL -> title.
@@ -19,11 +20,13 @@ TABS = {
     "explain": "Explain",
     "size": "Size",
     "load": "Load",
+    **{name: question.title for name, question in ASKED.items()},
     "ledger": "Ledger",
 }
 
 
 def content(view: View) -> list[Piece]:
     """The pieces of the open tab.  Raises UserError."""
-    found: list[Piece] = import_module(f"{__name__}.{view.state.tab}").content(view)
+    tab = "asked" if view.state.tab in ASKED else view.state.tab
+    found: list[Piece] = import_module(f"{__name__}.{tab}").content(view)
     return [block(piece("unseen", TABS[view.state.tab])), *found]
