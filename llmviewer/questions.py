@@ -194,6 +194,7 @@ QUESTIONS: Mapping[str, Question] = {
             example=_RUN,
             own="llmviewer.planning.advise.OWN",
             page="llmviewer.reports.advice_page.page",
+            brief="llmviewer.server.compact.advice",
         ),
         Question(
             name="explain",
@@ -263,6 +264,7 @@ QUESTIONS: Mapping[str, Question] = {
             example={"model": "llama-3.1-8b", "vary": "bandwidth", "tpot": "10ms"},
             own="llmviewer.planning.require.OWN",
             page="llmviewer.reports.require_page.page",
+            brief="llmviewer.server.compact.required",
         ),
         Question(
             name="elasticity",
@@ -280,6 +282,7 @@ QUESTIONS: Mapping[str, Question] = {
             example=_RUN,
             own="llmviewer.planning.elasticity.OWN",
             page="llmviewer.reports.elasticity_page.page",
+            brief="llmviewer.server.compact.of_a_run",
         ),
         Question(
             name="train",
@@ -297,6 +300,7 @@ QUESTIONS: Mapping[str, Question] = {
             example={"model": "llama-3.2-1b", "hardware": "h100-sxm", "batch_size": 4},
             own="llmviewer.planning.train.OWN",
             page="llmviewer.reports.training_page.page",
+            brief="llmviewer.server.compact.of_a_run",
         ),
         Question(
             name="check",

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from functools import cache
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import pandas as pd
@@ -18,9 +18,10 @@ from llmviewer.cli import main
 from llmviewer.core import arguments
 from llmviewer.language.option import Kind
 from llmviewer.planning.options import SIZE
+from llmviewer.questions import QUESTIONS, Question
 from llmviewer.reports.plots.plot import VALUES
 from llmviewer.server import arguments as described
-from llmviewer.server import calls, compact, own_arguments, tools
+from llmviewer.server import calls, compact, tools
 from llmviewer.simulation.options import LOAD as OF_A_LOAD
 from llmviewer.simulation.options import SOURCES
 from llmviewer.techniques.options import OPTIONS
@@ -54,10 +55,7 @@ SHORT = {"analyze": compact.analysis, "compare": compact.comparison}
 def options_of(call: str) -> list[str]:
     """Names of all options that a call of Python takes."""
     found = signature(getattr(lv, call)).parameters
-    takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
-    more = [*own_arguments.KEYWORDS.get(call, ()), *OPTIONS] if takes_any else []
-    named = [name for name, one in found.items() if one.kind is not Parameter.VAR_KEYWORD]
-    return [name for name in dict.fromkeys((*named, *more)) if name not in (*SUBJECT, *NOT_TRIED)]
+    return [name for name in found if name not in (*SUBJECT, *NOT_TRIED)]
 
 
 PAIRS = [
@@ -170,7 +168,7 @@ DOORS: dict[str, tuple[Callable[[str, Any], Any], list[str]]] = {
     "http": (calls.answer, list(calls.CALLS)),
     "assistants": (
         lambda call, given: tools.TOOLS[call].called(given),
-        [name for name in tools.TOOLS if name in own_arguments.HOMES],
+        [name for name in tools.TOOLS if name in QUESTIONS],
     ),
 }
 
@@ -182,8 +180,8 @@ def test_other_doors_hand_every_argument_to_the_call_of_python(
     """As it was given; one that is no part of a request from elsewhere, as the path of a file, is refused."""
 
     properties = described.schema(call)["properties"]  # from the functions themselves, and kept
-    monkeypatch.setattr(own_arguments, "function", lambda asked: recorded)
-    example = {**calls.CALLS[call].example} if call in calls.CALLS else {"measured": "sums.csv", **RUN}
+    monkeypatch.setattr(Question, "function", lambda asked: recorded)
+    example = dict(QUESTIONS[call].example)
     for name in properties:
         own = {} if name in SUBJECT else values_of(call, typed(call, name))
         given = {**example, **{one: value for one, value in own.items() if one in properties}}
@@ -192,8 +190,7 @@ def test_other_doors_hand_every_argument_to_the_call_of_python(
         try:
             DOORS[door][0](call, given)
         except HandedOverError as handed:
-            first = {"number"} if door == "assistants" else set()
-            assert handed.args[1] == {one: value for one, value in given.items() if one not in first}
+            assert handed.args[1] == given
         except lv.UserError as error:
             assert name in described.OF_FILES, error
         else:

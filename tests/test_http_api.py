@@ -13,9 +13,10 @@ import jsonschema
 import pytest
 
 import llmviewer as lv
+from llmviewer import questions
 from llmviewer.cli import main
 from llmviewer.core import data
-from llmviewer.server import arguments, calls, limits, openapi, own_arguments, problems
+from llmviewer.server import arguments, calls, limits, openapi, problems
 from llmviewer.server.app import Settings, create_app
 
 pytest.importorskip("flask")
@@ -47,6 +48,12 @@ QUESTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "elasticity": ({**RUN, **SIZES}, "elasticity {run} {sizes}"),
     "advise": ({**RUN, **SIZES}, "advise {run} {sizes}"),
+    "train": ({**RUN, "batch_size": 2, "input_len": 64}, "train {run} --batch-size 2 --input-len 64"),
+    "crossover": (
+        {**RUN, "quantization": ["none", "w4a16"], "batch_size": [1, 4], "context": "512:2048:*2"},
+        "crossover {run} --quantization none,w4a16 --batch-size 1,4 --context 512:2048:*2",
+    ),
+    "check": ({"contract": [{"llama-3.2-1b on h100-sxm": "tpot_s <= 30 ms at batch 8"}]}, "check {contract}"),
 }
 WORDS = {
     "run": "llama-3.2-1b --hardware a100-80gb-sxm",
@@ -79,11 +86,14 @@ def test_every_call_is_asked_here() -> None:
 
 
 @pytest.mark.parametrize("call", QUESTIONS)
-def test_an_answer_is_that_of_the_command_line(call: str, visitor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_is_that_of_the_command_line(
+    call: str, visitor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given, line = QUESTIONS[call]
+    (tmp_path / "contract.yaml").write_text(json.dumps(given.get("contract")), encoding="utf-8")
     answer = posted(visitor, call, given)
     assert answer.status_code == 200, answer.get_json()
-    assert main([*shlex.split(line.format(**WORDS)), "--format", "json"]) in (0, 1)
+    assert main([*shlex.split(line.format(**WORDS, contract=tmp_path / "contract.yaml")), "--format", "json"]) in (0, 1)
     assert answer.get_json() == json.loads(capsys.readouterr().out)
     assert answer.get_json()["schema"] == calls.CALLS[call].schema
 
@@ -127,14 +137,14 @@ def test_lists_are_those_of_the_command_line(command: str, visitor: Any, capsys:
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [*own_arguments.HOMES])
+@pytest.mark.parametrize("call", [*questions.QUESTIONS])
 def test_arguments_of_a_call_are_those_of_python(call: str) -> None:
     described = arguments.schema(call)
     jsonschema.Draft202012Validator.check_schema(described)
     assert all(one["description"] for one in described["properties"].values())
     own = arguments._parameters(call)
     assert list(described["properties"]) == list(own)
-    assert getattr(lv, call) is own_arguments.function(call)
+    assert getattr(lv, call) is questions.QUESTIONS[call].function()
 
 
 @pytest.mark.parametrize("call", QUESTIONS)
@@ -165,12 +175,12 @@ def test_a_wrong_argument_is_the_line_of_python(given: dict[str, Any], line: str
     assert line in refused(posted(visitor, "analyze", {**RUN, **given}), 400)
 
 
-@pytest.mark.parametrize("call", [*own_arguments.HOMES])
+@pytest.mark.parametrize("call", [*questions.QUESTIONS])
 def test_whole_numbers_are_read_as_on_the_command_line(call: str) -> None:
     """k is 1024 and m is 1024²: 4k is 4,096."""
     properties = arguments.schema(call)["properties"]
     names = [name for name, one in properties.items() if arguments._takes(one, "integer")]
-    assert names or call == "why"
+    assert names or call in ("why", "check")
     required = dict.fromkeys(arguments.schema(call)["required"], "x")
     for name in names:
         jsonschema.validate({**required, name: "4k"}, arguments.schema(call))

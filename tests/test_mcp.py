@@ -31,6 +31,14 @@ GIVEN: dict[str, dict[str, Any]] = {
     "explain": {"number": "tpot_s", **RUN},
     "why": {"a": "llama-3.2-1b --hardware a100", "b": {**RUN, "quantization": "w4a16"}},
     "diagnose": {"measured": str(ROOT / "docs/profile.json.gz"), "model": "llama-3.1-8b", "hardware": "h100"},
+    "sweep": {**RUN, "batch_size": [1, 8], "quantization": ["none", "w4a16"]},
+    "crossover": {**RUN, "quantization": ["none", "w4a16"], "batch_size": [1, 8], "context": "512:2048:*2"},
+    "advise": {**RUN, "tpot": "20ms"},
+    "simulate": {**RUN, **LOAD},
+    "require": {**RUN, "vary": "bandwidth", "tpot": "10ms"},
+    "elasticity": RUN,
+    "train": {**RUN, "batch_size": 2},
+    "check": {"contract": [{"llama-3.2-1b on a100-80gb-sxm": "tpot_s <= 30 ms"}]},
     "list_models": {"search": "llama-3.2"},
     "list_hardware": {},
 }
@@ -94,7 +102,7 @@ def test_every_tool_is_listed_with_the_arguments_of_its_call(talk: Talk) -> None
 def test_only_the_tools_that_are_asked_for_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(tools.chosen("size,analyze")) == ["analyze", "size"]
     assert main(["mcp", "--tools", "analyse"]) == 2
-    assert "unknown tool 'analyse'; allowed: analyze" in capsys.readouterr().err
+    assert "unknown tool 'analyse'; did you mean 'analyze'?" in capsys.readouterr().err
 
 
 def test_an_analysis_has_values_intervals_basis_and_sources(answers: dict[str, Any]) -> None:
@@ -121,7 +129,9 @@ def test_the_interval_of_a_rate_is_that_of_e2e_inverted(name: str, answers: dict
         assert rate["interval80"] == pytest.approx([low, high])
 
 
-@pytest.mark.parametrize("name", ["analyze", "size", "explain", "why", "diagnose"])
+@pytest.mark.parametrize(
+    "name", [name for name in GIVEN if name not in ("check", "compare", "crossover") and not name.startswith("list_")]
+)
 def test_every_answer_has_its_basis_and_sources(name: str, answers: dict[str, Any]) -> None:
     found = found_in(answers[name])
     sides = found["basis"].values() if name == "why" else [found["basis"]]
@@ -250,7 +260,7 @@ def test_lists_are_searched(answers: dict[str, Any]) -> None:
         ("explain", {"number": "speed", **RUN}, "unknown number 'speed'"),
         ("diagnose", {"measured": "none.json", **RUN}, "cannot read 'none.json'"),
         ("list_models", {"name": "x"}, "unknown option 'name'; allowed: search"),
-        ("analyse", RUN, "unknown tool 'analyse'; allowed: analyze"),
+        ("analyse", RUN, "unknown tool 'analyse'; did you mean 'analyze'?"),
     ],
 )
 def test_a_wrong_call_is_an_error_with_the_line_of_the_user(

@@ -25,8 +25,9 @@ import pytest
 from llmviewer.cli import main
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError
+from llmviewer.questions import QUESTIONS
 from llmviewer.result.columns import json_parts
-from llmviewer.server import arguments, budget, calls, guard, headers, limits, openapi, own_arguments, problems
+from llmviewer.server import arguments, budget, calls, guard, headers, limits, openapi, problems
 from llmviewer.server.app import Settings, create_app
 from llmviewer.server.budget import Budget
 
@@ -625,7 +626,7 @@ def test_a_missing_extra_is_named(
 
 def test_arguments_that_name_files_are_known() -> None:
     """Every option whose help speaks of a file is left out of what a server describes."""
-    for call in own_arguments.HOMES:
+    for call in QUESTIONS:
         for name, one in arguments.schema(call)["properties"].items():
             if re.search(r"\b([Ff]ile of|[Pp]ath of|profile of your own)", one["description"]):
                 assert name in arguments.OF_FILES, (call, name)

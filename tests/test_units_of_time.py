@@ -12,19 +12,22 @@ from llmviewer.cli import COMMANDS
 from llmviewer.cli.app import command_tree
 from llmviewer.core.errors import UserError
 from llmviewer.core.parsing import duration
-from llmviewer.simulation.options import OF_TIME
+from llmviewer.language.option import Kind
+from llmviewer.planning.options import SIZE
+from llmviewer.simulation.options import LOAD
 from tests.answers import refusal
 
 RUN = "llama-3.2-1b --hardware a100-80gb-sxm"
-LOAD = f"{RUN} --request-rate 2 --requests 50"
+OF_LOAD = f"{RUN} --request-rate 2 --requests 50"
+OF_TIME = [name for name, one in {**LOAD, **SIZE}.items() if one.kind is Kind.TIME]
 #: Command -> a line that has an answer with any of its options of time.
 LINES = {
-    "simulate": f"simulate {LOAD}",
+    "simulate": f"simulate {OF_LOAD}",
     "size": f"size {RUN} --rate-curve 0h:1,12h:2 --requests 50 --e2e 20s --max-gpus 1",
     "require": "require llama-3.2-1b --vary bandwidth",
     "advise": f"advise {RUN}",
     "plot": f"plot frontier {RUN} --vary bandwidth,peak.bf16",
-    "report": f"report {LOAD} -o report.html",
+    "report": f"report {OF_LOAD} -o report.html",
 }
 #: Options of time of single commands, beside those of a load or a sizing.
 TARGET = "target"
@@ -41,7 +44,7 @@ def options_of_time(command: str) -> list[str]:
 def test_a_bare_number_is_refused_with_what_to_say(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = LINES[command]
     if command == "plot" and name != TARGET:
-        line = f"plot load-timeline {LOAD}"
+        line = f"plot load-timeline {OF_LOAD}"
     if name == "start_up":
         line = f"{line} --autoscale 5m"
     told = refusal(shlex.split(f"{line} --{name.replace('_', '-')} 500"), capsys)

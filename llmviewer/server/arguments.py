@@ -40,6 +40,8 @@ NAMED: Mapping[str, Schema] = {
         "description": "A chip: its name (h100-sxm, a100-80gb-sxm, mi300x), or the fields of a spec file.",
     },
 }
+#: Texts of lists and ranges of whole numbers.
+RANGES = "^[0-9.kKmM:*+, ]+$"
 #: Arguments of Python that are functions.
 LEFT_OUT = ("advance",)
 
@@ -64,6 +66,8 @@ def _described(call: str, parameter: Parameter) -> Schema:
     name, question = parameter.name, QUESTIONS[call]
     own = question.options()
     made: Schema = dict(NAMED[name]) if name in NAMED else (own[name] if name in own else OPTIONS[name]).schema()
+    if name in question.lists and "pattern" in made:
+        made |= {"pattern": RANGES, "description": f"{made['description']} Also lists and ranges: 1,2,4 or 1:64:*2."}
     if name in question.lists or (question.lists_of_options and name in RUN_OPTIONS and name != "ignore_fields"):
         made = _listed(made)
     default = [] if parameter.default == () else parameter.default

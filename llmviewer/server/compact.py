@@ -18,6 +18,8 @@ from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
+    from llmviewer.planning.advice import Advice
+    from llmviewer.planning.require import Required
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.why import Why
     from llmviewer.result.comparison import Comparison
@@ -150,6 +152,28 @@ def simulation(found: Simulation, words: Words) -> dict[str, Any]:
     run = analyze(words["model"], words["hardware"], **options)
     answer = {name: value for name, value in found.to_dict().items() if name not in ("schema", "notes")}
     return {**answer, "basis": basis_of(run), "sources": sources(run), "warnings": list(found.notes)}
+
+
+def _with_basis(found: Any, run: Result) -> dict[str, Any]:
+    """A whole document, with what its times rest on."""
+    answer = {name: value for name, value in found.to_dict().items() if name != "schema"}
+    return {**answer, "basis": basis_of(run), "sources": sources(run)}
+
+
+def advice(found: Advice, words: Words) -> dict[str, Any]:
+    """Changes that were tried, and what the times rest on."""
+    return _with_basis(found, found.result)
+
+
+def required(found: Required, words: Words) -> dict[str, Any]:
+    """Figures that meet a target, and what the times rest on."""
+    return _with_basis(found, found.now)
+
+
+def of_a_run(found: Any, words: Words) -> dict[str, Any]:
+    """The answer of a question about one run, and what its times rest on."""
+    options = {name: value for name, value in words.items() if name in OPTIONS and value is not None}
+    return _with_basis(found, analyze(words["model"], words["hardware"], **options))
 
 
 #: How a sizing has its figures, before the basis of the times of steps.
