@@ -138,12 +138,9 @@ def sweep(found: Sweep, words: Words) -> dict[str, Any]:
     bounds = [name for name in frame.columns if name.endswith(("_low80_s", "_high80_s"))]
     listed = frame[[name for name in (*kept, *bounds) if name in frame.columns]]
     rows = json.loads(listed.head(POINTS).to_json(orient="records"))
-    return {"rows": rows, "rows_left_out": max(len(listed) - POINTS, 0), "basis": basis_of(_first_run(found))}
-
-
-def _first_run(found: Sweep) -> Result:
-    grid = found.grid
-    return found.configurations[0].answer(request(grid.batch_sizes[:1], grid.input_lens[:1], grid.output_lens[:1]))
+    grid, left_out = found.grid, max(len(listed) - POINTS, 0)
+    first = found.configurations[0].answer(request(grid.batch_sizes[:1], grid.input_lens[:1], grid.output_lens[:1]))
+    return {"rows": rows, "rows_left_out": left_out, "basis": basis_of(first), "sources": sources(first)}
 
 
 def simulation(found: Simulation, words: Words) -> dict[str, Any]:
