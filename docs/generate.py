@@ -18,7 +18,8 @@ from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
-HERE = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parent
+REFERENCE, SURVEY = DOCS / "reference", DOCS / "evidence" / "survey.md"
 
 MODELS = """# Models
 
@@ -227,22 +228,22 @@ def _round_lengths(preset: Preset) -> str:
 
 
 def survey() -> None:
-    """Write docs/survey.md: the survey's figures, its conclusions and its text, and whether our counts confirm them."""
+    """Write docs/evidence/survey.md: the survey's figures, conclusions and text, and whether counts confirm them."""
     sections, judged = everything()
-    (HERE / "survey.md").write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
+    SURVEY.write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
 
 
 def page(name: str, head: str, words: list[str]) -> None:
     """Write a page that lists a registry under `head`."""
-    target = HERE / name
+    target = REFERENCE / name
     assert main([*words, "list", "--format", "markdown", "-o", str(target)]) == 0
     target.write_text(f"{head}\n{target.read_text(encoding='utf-8')}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    (HERE / "options.md").write_text(OPTIONS_PAGE + options(), encoding="utf-8")
-    (HERE / "models.md").write_text(MODELS + tables(), encoding="utf-8")
+    (REFERENCE / "options.md").write_text(OPTIONS_PAGE + options(), encoding="utf-8")
+    (REFERENCE / "models.md").write_text(MODELS + tables(), encoding="utf-8")
     page("hardware.md", HARDWARE, ["hardware"])
-    (HERE / "quantization.md").write_text(QUANTIZATION + schemes(), encoding="utf-8")
+    (REFERENCE / "quantization.md").write_text(QUANTIZATION + schemes(), encoding="utf-8")
     survey()
-    (HERE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}{presets()}", encoding="utf-8")
+    (REFERENCE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}{presets()}", encoding="utf-8")

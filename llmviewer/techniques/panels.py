@@ -1,4 +1,4 @@
-"""Panels of `--help` and of docs/options.md, and the one that shows the option of each technique."""
+"""Panels of `--help` and of docs/reference/options.md, and the one that shows the option of each technique."""
 
 from __future__ import annotations
 

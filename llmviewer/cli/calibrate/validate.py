@@ -72,9 +72,9 @@ def command(
 ) -> int:
     """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
 
-    Benchmarks are told apart by content; options state what a file does not.  Tables are those of docs/calibration.md
-    (kernels, whole requests, whole systems) and docs/memory.md (what engines log about memory at start-up).  No row is
-    dropped: what cannot be predicted is named and counted.
+    Benchmarks are told apart by content; options state what a file does not.  Tables are those of
+    docs/guide/calibration.md (kernels, whole requests, whole systems) and docs/reference/memory.md (what engines log
+    about memory at start-up).  No row is dropped: what cannot be predicted is named and counted.
     """
     views.check_output(format, output, (*map(str, table), profile))
     from llmviewer.calibrate import judge

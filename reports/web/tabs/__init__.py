@@ -1,4 +1,4 @@
-"""The tabs of the viewer.  A tab is a file with `content(view)`, a line here, and its documentation in docs/web.md."""
+"""The tabs of the viewer.  A tab is a file with `content(view)`, a line here, and a row of docs/guide/web.md."""
 
 from __future__ import annotations
 
