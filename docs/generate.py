@@ -54,8 +54,8 @@ MODEL is looked up in this order:
    names them.
 
 `llmviewer models fetch ID` downloads the `config.json` of a Hub id (and ModelOpt's
-`hf_quant_config.json`, if there is one) to the cache, or to a new folder with `-o FOLDER`
-(extra `hub`: `pip install '.[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
+`hf_quant_config.json`, if there is one) to the cache, or to a new folder with `-o FOLDER`.
+`--quantization` takes precedence over a format in a name or a file, and
 a note says so.
 
 **Without a parser** (extra `trace`: `pip install '.[trace]'`), `--trace-model` instantiates transformers' own
@@ -65,7 +65,7 @@ FLOPs that differs from the class's, and layers without exactly one call of the 
 (recurrences, latent attention); a checkpoint's own code is never run. A note names the classes. Vector work is read
 from the class's form: activations by the config's name, scaled residuals and soft caps by the operations seen.
 
-**GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
+**GGUF**: fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
 cohere2, command-r, deepseek2, dots1, dream, ernie4_5, ernie4_5-moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4,
 glm4, glm4moe, gpt-oss, gptneox, granite, granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llama
 (Mixtral included), llama4, minimax-m2, mistral3, nemotron, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3,

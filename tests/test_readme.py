@@ -24,7 +24,7 @@ def page(name: str) -> str:
 
 
 def ledger() -> list[str]:
-    """Of the table by kind of figure: the last row, and the kind whose intervals hold least."""
+    """Figures of the table by kind: those of all, and the share of the kind whose intervals hold least."""
     table = re.findall(r"^\| .* \|( \d+ \|)((?: \d+% \|){5})$", page("ledger"), flags=re.MULTILINE)
     rows = [[number.strip("| "), *re.findall(r"\d+%", shares)] for number, shares in table]
     number, median, _, roofline, inside, _ = rows[-1]

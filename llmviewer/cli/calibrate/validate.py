@@ -10,6 +10,7 @@ import typer
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
 from llmviewer.core import arguments
+from llmviewer.result.columns import parquet_library
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def _write(predictions: list[pd.DataFrame], path: str) -> None:
     rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
     with output.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
+            parquet_library()
             _of_one_type(rows).to_parquet(temporary)
         else:
             safe_frame(rows).to_csv(temporary, index=False)
