@@ -27,7 +27,7 @@ slow: $(VENV)/developed
 smoke: $(VENV)/developed
 	$(BIN)/pytest -n 2 --dist worksteal tests/test_smoke.py tests/test_layering.py tests/test_size.py
 
-# wrong formulas, planted one by one into a copy: the suite must turn red for each; writes docs/proof.md
+# wrong formulas, planted one by one into a copy: the suite must turn red for each; writes docs/evidence/proof.md
 prove: $(VENV)/developed
 	$(BIN)/python -m tests.prove
 
@@ -35,7 +35,7 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py
 
 docs: $(VENV)/developed
-	$(BIN)/python -m tests.certificate.table > docs/certificate.md
+	$(BIN)/python -m tests.certificate.table > docs/evidence/certificate.md
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/python_api.py
 	$(BIN)/python docs/kernels.py

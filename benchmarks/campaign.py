@@ -1,4 +1,4 @@
-"""Rates of campaigns, from which docs/scale.md computes larger ones: python benchmarks/campaign.py.
+"""Rates of campaigns, from which docs/guide/scale.md computes larger ones: python benchmarks/campaign.py.
 
 Points per second of one and of two worker processes with their files written, of one core without Dask, and what the
 command and the scheduler do one after the other for each chunk and configuration.

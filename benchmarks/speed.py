@@ -1,4 +1,4 @@
-"""How fast the tool answers.  Run by `make bench`; prints docs/speed.md.
+"""How fast the tool answers.  Run by `make bench`; prints docs/evidence/speed.md.
 
 A point is one prefill and one decode step of Llama-2-7b with flash attention, including memory, with model and chip
 loaded; once ideal and once calibrated.  The cold process uses calibrated times, the default.

@@ -62,7 +62,7 @@ def predict(
     """
     missing = [name for name in REQUEST_COLUMNS if name not in frame.columns]
     if missing:
-        raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/calibration.md")
+        raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/guide/calibration.md")
     device = options.hardware if isinstance(options.hardware, str) else options.hardware.name
     predictions = frame.copy()
     for name in (*REQUEST_PREDICTION_COLUMNS, "ideal"):

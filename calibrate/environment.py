@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import UserError, missing_extra, unknown
 
 #: Fields that must match for samples to be stored in one file.
 IDENTITY = ("device", "device_name", "kind", "torch", "cuda", "driver", "threads", "gpus")
@@ -29,7 +29,7 @@ def require_torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise UserError("measuring needs torch: pip install 'llmviewer[calibrate]'") from error
+        raise missing_extra("measuring needs torch", "calibrate") from error
     return torch
 
 

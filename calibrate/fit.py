@@ -17,7 +17,7 @@ import numpy as np
 from llmviewer.calibrate.conformal import coverage, errors, quantiles
 from llmviewer.calibrate.tables import TABLES, RowGroup
 from llmviewer.core.counts import Array, Count, total
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import missing_extra
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import roofline
@@ -183,7 +183,7 @@ def _least_squares() -> Any:
     try:
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise UserError("fitting needs scipy: pip install 'llmviewer[calibrate]'") from error
+        raise missing_extra("fitting needs scipy", "calibrate") from error
     return least_squares
 
 

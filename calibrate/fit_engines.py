@@ -264,7 +264,7 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
     for name in names or FREE:
         fits = _fits_of(name, cases, values)
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
-        text = text_of(data.read_yaml(file), fits, f"fitted on {source}: docs/calibration.md")
+        text = text_of(data.read_yaml(file), fits, f"fitted on {source}: docs/guide/calibration.md")
         file.write_text(text, encoding="utf-8")
         results += fits.values()
     return results

@@ -221,7 +221,7 @@ def main(path: Path, preset: str = "vllm") -> None:
             stored[name] = value
         if len({row.model for row in rows}) >= FEWEST:
             content["memory"]["error"] = held_out_errors(start, rows)
-    content["memory"]["source"] = f"fitted on {path.name}: docs/memory.md"
+    content["memory"]["source"] = f"fitted on {path.name}: docs/reference/memory.md"
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
     file.write_text(text, encoding="utf-8")
 

@@ -1,8 +1,8 @@
 """Fit the shares of board power that chips draw to published power, and print scores.
 
 `python -m llmviewer.calibrate.fit_power published.csv` rewrites calibrate/power.yaml and prints the tables of
-docs/energy.md; with `--score` it only scores the shipped constants.  The rows are not stored.  Shares are fitted on
-measured times, and scored on those and on predicted ones.
+docs/reference/energy.md; with `--score` it only scores the shipped constants.  The rows are not stored.  Shares are
+fitted on measured times, and scored on those and on predicted ones.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _text(own: PowerShares, path: Path, gpus: Sequence[GpuRun], errors: Array) -
             "source": "servers of 8 x H200 in https://github.com/mlcommons/inference_results_v4.1 (Apache-2.0)",
         },
     }
-    head = "# Shares of board power, written by `python -m llmviewer.calibrate.fit_power TABLE`; see docs/energy.md.\n"
+    head = "# Shares of board power, by `python -m llmviewer.calibrate.fit_power TABLE`: docs/reference/energy.md.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=118)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmviewer.core import files
 from llmviewer.core.errors import UserError, printable
+from llmviewer.result.columns import parquet_library
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +55,9 @@ def _csv(stream: BufferedReader) -> pd.DataFrame:
 
 def _parquet(stream: BufferedReader) -> pd.DataFrame:
     """Columns as stored: an index that pandas wrote is a column like others."""
+    stored = parquet_library().ParquetFile(stream)
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    stored = pq.ParquetFile(stream)
     facts = stored.metadata
     _check_rows(facts.num_rows, _most_rows(facts.num_columns))
     unpacked = sum(facts.row_group(at).total_byte_size for at in range(facts.num_row_groups))

@@ -1,6 +1,6 @@
 """Operators of ops/ for measured tables, as arrays: one formula for prediction, fit and validation.
 
-Columns are those of docs/calibration.md.  Rows that cannot be predicted are reported with a reason, never dropped.
+Columns are those of docs/guide/calibration.md.  Rows that cannot be predicted are reported, with a reason.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def table_of(columns: Any) -> str:
     needed = [column for column in TABLES[nearest].shape if column in TABLES[nearest].mandatory]
     lacking = ", ".join(name for name in (*needed, "device", "latency_us") if name not in names)
     if not names & {*needed}:
-        raise UserError(f"{len(columns)} columns match no measured table; see docs/calibration.md")
-    raise UserError(f"columns match no measured table; nearest: {nearest}, missing {lacking} (docs/calibration.md)")
+        raise UserError(f"{len(columns)} columns match no measured table; see docs/guide/calibration.md")
+    expected = f"nearest: {nearest}, missing {lacking} (docs/guide/calibration.md)"
+    raise UserError(f"columns match no measured table; {expected}")
 
 
 def with_default_columns(frame: pd.DataFrame) -> pd.DataFrame:

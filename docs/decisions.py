@@ -1,4 +1,4 @@
-"""Rewrites the tables of docs/decisions.md from tables of published figures: `python docs/decisions.py FILE...`."""
+"""Rewrites the tables of docs/evidence/decisions.md from published figures: `python docs/decisions.py FILE...`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.reports import format as fmt
 
-PAGE = Path(__file__).parent / "decisions.md"
+PAGE = Path(__file__).parent / "evidence" / "decisions.md"
 HEAD = "| pick by | meets both limits | of the best possible |\n|---|--:|--:|\n"
 COUNTS = "| runs | problems | pairs more than 10 % apart | predicted in the right order |\n|--:|--:|--:|--:|\n"
 MODELS = "| model | problems | meets both limits | of the best possible |\n|---|--:|--:|--:|\n"

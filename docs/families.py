@@ -1,4 +1,4 @@
-"""`make docs`: the models of the catalogue by form and family, for docs/models.md."""
+"""`make docs`: the models of the catalogue by form and family, for docs/reference/models.md."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _summary(found: list[Model]) -> str:
     return (
         f"{len(found)} models of {len(families)} families, by form; families are named by class. The\n"
         f"{len(ARCHITECTURES)} architectures and {len(MULTIMODAL)} wrappers, with the test of their counts, are in\n"
-        "the [certificate](certificate.md#architectures).\n"
+        "the [certificate](../evidence/certificate.md#architectures).\n"
     )
 
 

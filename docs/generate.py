@@ -18,7 +18,8 @@ from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
-HERE = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parent
+REFERENCE, SURVEY = DOCS / "reference", DOCS / "evidence" / "survey.md"
 
 MODELS = """# Models
 
@@ -53,8 +54,8 @@ MODEL is looked up in this order:
    names them.
 
 `llmviewer models fetch ID` downloads the `config.json` of a Hub id (and ModelOpt's
-`hf_quant_config.json`, if there is one) to the cache, or to a new folder with `-o FOLDER`
-(extra `hub`: `pip install '.[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
+`hf_quant_config.json`, if there is one) to the cache, or to a new folder with `-o FOLDER`.
+`--quantization` takes precedence over a format in a name or a file, and
 a note says so.
 
 **Without a parser** (extra `trace`: `pip install '.[trace]'`), `--trace-model` instantiates transformers' own
@@ -64,7 +65,7 @@ FLOPs that differs from the class's, and layers without exactly one call of the 
 (recurrences, latent attention); a checkpoint's own code is never run. A note names the classes. Vector work is read
 from the class's form: activations by the config's name, scaled residuals and soft caps by the operations seen.
 
-**GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
+**GGUF**: fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
 cohere2, command-r, deepseek2, dots1, dream, ernie4_5, ernie4_5-moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4,
 glm4, glm4moe, gpt-oss, gptneox, granite, granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llama
 (Mixtral included), llama4, minimax-m2, mistral3, nemotron, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3,
@@ -227,22 +228,22 @@ def _round_lengths(preset: Preset) -> str:
 
 
 def survey() -> None:
-    """Write docs/survey.md: the survey's figures, its conclusions and its text, and whether our counts confirm them."""
+    """Write docs/evidence/survey.md: the survey's figures, conclusions and text, and whether counts confirm them."""
     sections, judged = everything()
-    (HERE / "survey.md").write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
+    SURVEY.write_text(as_markdown(sections, judged, pictures=False), encoding="utf-8")
 
 
 def page(name: str, head: str, words: list[str]) -> None:
     """Write a page that lists a registry under `head`."""
-    target = HERE / name
+    target = REFERENCE / name
     assert main([*words, "list", "--format", "markdown", "-o", str(target)]) == 0
     target.write_text(f"{head}\n{target.read_text(encoding='utf-8')}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    (HERE / "options.md").write_text(OPTIONS_PAGE + options(), encoding="utf-8")
-    (HERE / "models.md").write_text(MODELS + tables(), encoding="utf-8")
+    (REFERENCE / "options.md").write_text(OPTIONS_PAGE + options(), encoding="utf-8")
+    (REFERENCE / "models.md").write_text(MODELS + tables(), encoding="utf-8")
     page("hardware.md", HARDWARE, ["hardware"])
-    (HERE / "quantization.md").write_text(QUANTIZATION + schemes(), encoding="utf-8")
+    (REFERENCE / "quantization.md").write_text(QUANTIZATION + schemes(), encoding="utf-8")
     survey()
-    (HERE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}{presets()}", encoding="utf-8")
+    (REFERENCE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}{presets()}", encoding="utf-8")

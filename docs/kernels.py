@@ -1,4 +1,4 @@
-"""`make docs`: writes the table of kernel errors in docs/calibration.md from the shipped profiles."""
+"""`make docs`: writes the table of kernel errors in docs/evidence/validation.md from the shipped profiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.core import data
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.profile import Fit, Profile
 
-PAGE = Path(__file__).resolve().parent / "calibration.md"
+PAGE = Path(__file__).resolve().parent / "evidence" / "validation.md"
 BEGIN, END = "<!-- table of kernels: begin -->", "<!-- table of kernels: end -->"
 PROGRESS = (
     "The first release had, on rows that were kept back from it, the mean errors before the arrow, in %; after it\n"
@@ -132,7 +132,7 @@ def block() -> str:
 
 
 def main() -> None:
-    """Write both tables between their marks in docs/calibration.md."""
+    """Write both tables between their marks in docs/evidence/validation.md."""
     page = PAGE.read_text(encoding="utf-8")
     text = f"{BEGIN}\n{block()}\n{END}"
     PAGE.write_text(

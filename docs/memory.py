@@ -1,4 +1,4 @@
-"""Rewrites the tables of docs/memory.md from a table of start-up logs: `python docs/memory.py FILE`."""
+"""Rewrites the tables of docs/reference/memory.md from a table of start-up logs: `python docs/memory.py FILE`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmviewer.timing import engine
 if TYPE_CHECKING:
     import pandas as pd
 
-PAGE = Path(__file__).parent / "memory.md"
+PAGE = Path(__file__).parent / "reference" / "memory.md"
 HEAD = "| engine | chip | quantity | on | rows | MAPE | bias | optimism |\n|---|---|---|---|---|---|---|---|\n"
 HELD_OUT_HEAD = "| quantity | on | rows | MAPE | bias | optimism |\n|---|---|---|---|---|---|\n"
 LEFT_OUT_HEAD = "| rows | why |\n|---|---|\n"

@@ -1,4 +1,4 @@
-"""`make docs`: writes docs/plots.md and its pictures from the registry of plots."""
+"""`make docs`: writes docs/reference/plots.md and its pictures from the registry of plots."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ NOTES = {
         "`--target 20ms` draws a decode step of 20 ms and the bandwidth that reaches it."
     ),
     "figure": (
-        "`--over` names the figure and its values, as `--set` does ([what if](what_if.md)): `peak.bf16`, `l2`, "
-        "`links.nvlink`, `launch`, `latency` ...; `--over capacity=24GiB:192GiB:*2` draws the requests that fit at "
-        "once. Several configurations are lines."
+        "`--over` names the figure and its values, as `--set` does ([what if](../guide/what_if.md)): `peak.bf16`, "
+        "`l2`, `links.nvlink`, `launch`, `latency` ...; `--over capacity=24GiB:192GiB:*2` draws the requests that fit "
+        "at once. Several configurations are lines."
     ),
     "memory": (
         "The solid line is the capacity, the dashed one the memory that `--gpu-memory-utilization` allows. Bars beyond "
@@ -87,32 +87,34 @@ NOTES = {
         "`--metric` is tpot_s, e2e_s or ttft_s. Queueing, drafting and pipeline overlap are one bar."
     ),
     "factors": (
-        "Bars between the two totals are Shapley values and add up to the difference exactly ([page](why.md)). Lists "
-        "may differ: `--hardware a100,h100`, `--quantization none,fp8`; for runs that differ in several options use "
-        '`llmviewer why`, or `lv.plot("factors", lv.why(a, b))`.'
+        "Bars between the two totals are Shapley values and add up to the difference exactly "
+        "([page](../guide/why.md)). Lists may differ: `--hardware a100,h100`, `--quantization none,fp8`; for runs that "
+        'differ in several options use `llmviewer why`, or `lv.plot("factors", lv.why(a, b))`.'
     ),
     "advice": (
-        "Each bar is the best change on top of those before it ([page](advise.md)). Limits are options of `llmviewer "
-        'advise`; with them, and for objects from Python: `lv.plot("advice", lv.advise(...))`.'
+        "Each bar is the best change on top of those before it ([page](../guide/advise.md)). Limits are options of "
+        '`llmviewer advise`; with them, and for objects from Python: `lv.plot("advice", lv.advise(...))`.'
     ),
     "parity": (
         "Takes the file of `llmviewer calibrate validate measured.csv -o predicted.csv`, a benchmark's own file with "
-        "`--hardware` ([benchmarks](calibration.md#benchmarks-of-your-own-server)), or a file of `calibrate ledger "
-        "--format csv`. Right: the ratio, and the 80 % interval as the median over rows of similar time."
+        "`--hardware` ([benchmarks](../guide/calibration.md#benchmarks-of-your-own-server)), or a file of "
+        "`calibrate ledger --format csv`. Right: the ratio, and the 80 % interval as the median over rows of similar "
+        "time."
     ),
     "elasticity": (
         "Elasticity of the time for every rate of the chip, for launches, messages between devices, the host, as the "
-        "change of the time with a tenth more or less. `--metric` is tpot_s, e2e_s or ttft_s ([page](what_if.md))."
+        "change of the time with a tenth more or less. `--metric` is tpot_s, e2e_s or ttft_s "
+        "([page](../guide/what_if.md))."
     ),
     "frontier": (
         "Each point of the line meets `--target` (ms) of `--metric` on a chip whose other figures are those of "
         "`--hardware`; `--vary` names two rates, or three. Dots are chips that exist: their kernels reach other "
         "shares of their figures, so that one above the line may miss the target; the one with a name meets it "
-        "([page](what_if.md))."
+        "([page](../guide/what_if.md))."
     ),
     "latency-cdf": (
         "Without the requests of the warm-up. Dots mark p50, p90 and p99; dashed lines are limits (`--ttft`, `--tpot`, "
-        "`--e2e`). Options are those of `simulate` ([page](simulation.md))."
+        "`--e2e`). Options are those of `simulate` ([page](../guide/simulation.md))."
     ),
     "load-timeline": (
         "Lines are means over short times, and bands reach up to their peaks; a warm-up is shaded where one is cut, "
@@ -147,13 +149,15 @@ def section(name: str, kind: PlotKind) -> str:
     """A page section: summary, command, picture and note of a kind."""
     note = NOTES[name].replace("{lists}", " ".join(f"--{option} {text}" for option, text in kind.lists.items()))
     command = f"llmviewer plot {name} {kind.example}".strip()
-    return f"## {name}\n\n{kind.summary}\n\n```sh\n{command}\n```\n\n![{kind.summary}](images/{name}.png)\n\n{note}\n"
+    picture = f"![{kind.summary}](../images/{name}.png)"
+    return f"## {name}\n\n{kind.summary}\n\n```sh\n{command}\n```\n\n{picture}\n\n{note}\n"
 
 
 if __name__ == "__main__":
     (HERE / "images").mkdir(exist_ok=True)
     head = HEAD.format(themes="|".join(THEMES), sizes="|".join(SIZES))
-    (HERE / "plots.md").write_text("\n".join([head, *(section(*one) for one in KINDS.items())]), encoding="utf-8")
+    text = "\n".join([head, *(section(*one) for one in KINDS.items())])
+    (HERE / "reference" / "plots.md").write_text(text, encoding="utf-8")
     for each in KINDS.items():
         if not sys.argv[1:] or each[0] in sys.argv[1:]:
             draw(*each)

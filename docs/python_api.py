@@ -1,4 +1,4 @@
-"""`make docs`: writes docs/api.md from the docstrings and the types of keyword arguments from the options."""
+"""`make docs`: writes docs/reference/api.md from the docstrings and the types of keyword arguments from the options."""
 
 from __future__ import annotations
 
@@ -115,4 +115,4 @@ def _members(one: type) -> list[str]:
 
 if __name__ == "__main__":
     (HERE.parent / "llmviewer/api/keywords.py").write_text(keywords(), encoding="utf-8")
-    (HERE / "api.md").write_text(api(), encoding="utf-8")
+    (HERE / "reference" / "api.md").write_text(api(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rewrites the tables of docs/serving.md from tables of published figures: `python docs/serving.py FILE...`."""
+"""Rewrites the tables of docs/evidence/serving.md from published figures: `python docs/serving.py FILE...`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.reports import format as fmt
 
-PAGE = Path(__file__).parent / "serving.md"
+PAGE = Path(__file__).parent / "evidence" / "serving.md"
 #: Columns that name a line of the table.
 GROUPS = ["from", "device", "preset", "metric"]
 HEAD = (

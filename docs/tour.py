@@ -1,4 +1,4 @@
-"""`make docs`: runs docs/tour.ipynb and stores the outputs of its cells."""
+"""`make docs`: runs docs/guide/tour.ipynb and stores the outputs of its cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-PATH = Path(__file__).resolve().parent / "tour.ipynb"
+PATH = Path(__file__).resolve().parent / "guide" / "tour.ipynb"
 
 
 def executed() -> Any:

@@ -1,4 +1,4 @@
-"""Formulas of an operator in words: FLOP and byte counts (docs/conventions.md), and terms of its time."""
+"""Formulas of an operator in words: FLOP and byte counts (docs/reference/conventions.md), and terms of its time."""
 
 from __future__ import annotations
 

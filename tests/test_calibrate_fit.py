@@ -21,6 +21,7 @@ from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS
 from llmviewer.calibrate.fit import fit_key, predicted_seconds
 from llmviewer.calibrate.tables import SLOWER_KERNEL, UNMEASURED_KERNEL, RowGroup, SkippedRows, row_groups
 from llmviewer.cli import main
+from llmviewer.core.errors import missing_extra
 from llmviewer.core.ir import Operator, Role
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
@@ -602,7 +603,7 @@ def test_without_scipy_the_error_names_the_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
     message = error_line(capsys, "calibrate", "fit", samples, "-o", tmp_path / "profile.yaml")
-    assert message == "error: fitting needs scipy: pip install 'llmviewer[calibrate]'"
+    assert message == f"error: {missing_extra('fitting needs scipy', 'calibrate')}"
 
 
 def test_a_device_name_cannot_escape_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

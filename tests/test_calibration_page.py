@@ -12,7 +12,7 @@ KERNELS = runpy.run_path(str(ROOT / "docs" / "kernels.py"))
 
 
 def test_the_page_has_the_tables_of_the_shipped_profiles() -> None:
-    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "validation.md").read_text(encoding="utf-8")
     block = page.partition(KERNELS["BEGIN"])[2].partition(KERNELS["END"])[0]
     assert block.strip() == KERNELS["block"](), "run `make docs`"
 

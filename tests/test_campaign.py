@@ -19,7 +19,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, missing_extra
 from llmviewer.planning import campaign as campaigns
 from llmviewer.planning import cluster
 from llmviewer.planning.campaign import Campaign, compute
@@ -253,7 +253,7 @@ def test_wrong_words_are_one_line(
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     line = refusal(f"{LINE} -o none-such-folder/".split(), capsys)
-    assert line == "error: campaigns need dask and distributed: pip install 'llmviewer[scale]'"
+    assert line == f"error: {missing_extra('campaigns need dask and distributed', 'scale')}"
     assert not Path("none-such-folder").exists()
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from tests.certificate.evidence import BESIDE, OTHER_CONFIGS, evidence
 from tests.test_library_defaults import DECODERS, NOT_BUILT, NOT_RUN, REFUSED
 
-PAGE = (ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "evidence" / "certificate.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)

@@ -181,7 +181,7 @@ def test_a_saturated_server_keeps_no_latency() -> None:
 def test_the_contract_of_the_docs_holds_and_is_the_one_of_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(DOCS / "contract.yaml")]) == 0
     assert capsys.readouterr().out.startswith("Contract  all of 9 lines hold\n")
-    page = (DOCS / "contract.md").read_text(encoding="utf-8")
+    page = (DOCS / "guide" / "contract.md").read_text(encoding="utf-8")
     for name in ("contract.yaml", "github-action.yml"):
         assert f"```yaml\n{(DOCS / name).read_text(encoding='utf-8')}```" in page
 
@@ -190,7 +190,8 @@ def test_the_output_of_the_page_is_real(
     written: Writer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    shown = (DOCS / "contract.md").read_text(encoding="utf-8").partition("$ llmviewer check contract.yaml\n")[2]
+    page = (DOCS / "guide" / "contract.md").read_text(encoding="utf-8")
+    shown = page.partition("$ llmviewer check contract.yaml\n")[2]
     assert main(["check", written(f"{CACHE} <= 128 KiB", f"{ON_L40S}, vllm: tpot_s <= 12 ms at batch 8")]) == 1
     assert capsys.readouterr().out.strip() == shown.partition("```")[0].strip()
 

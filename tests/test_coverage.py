@@ -58,7 +58,7 @@ def rows() -> list[list[Any]]:
 
 
 def test_the_page_is_that_of_its_rows() -> None:
-    assert (DOCS / "coverage.md").read_text(encoding="utf-8") == page().page()
+    assert (DOCS / "evidence" / "coverage.md").read_text(encoding="utf-8") == page().page()
 
 
 @cache
@@ -107,7 +107,7 @@ class TestDocuments:
 
 def test_errors_in_rows_are_those_of_the_ledger() -> None:
     """FlexGen with its own placements on a T4, and KTransformers."""
-    text = (DOCS / "ledger.md").read_text(encoding="utf-8")
+    text = (DOCS / "evidence" / "ledger.md").read_text(encoding="utf-8")
     answers = {row[0]: row[1] for row in rows()}
     (mean,) = re.findall(r"^\| ktransformers \|.*?\| ([\d.]+)% \|", text, re.MULTILINE)
     assert f"the mean error of its four published figures is {float(mean):.0f} %" in answers["KTransformers"]

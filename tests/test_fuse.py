@@ -244,7 +244,7 @@ def test_latent_attention_fuses_its_two_down_projections() -> None:
 
 @pytest.mark.parametrize("rule", ALL)
 def test_every_rule_is_in_the_docs(rule: str) -> None:
-    page = Path(__file__).resolve().parent.parent / "docs" / "fusion.md"
+    page = Path(__file__).resolve().parent.parent / "docs" / "reference" / "fusion.md"
     assert f"| `{rule}` |" in page.read_text(encoding="utf-8")
 
 

@@ -254,5 +254,5 @@ def test_a_missing_file_a_folder_and_the_missing_package_are_one_line(
         models.load(str(tmp_path / "folder.gguf"))
     path = written(tmp_path / "x.gguf", PLAIN, mixed)
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(UserError, match=r"needs the package gguf: pip install 'llmviewer\[gguf\]'"):
+    with pytest.raises(UserError, match=r"needs the package gguf: pip install gguf"):
         models.load(str(path))

@@ -351,7 +351,7 @@ def test_visitors_side_by_side_get_their_own_answers() -> None:
 
 
 def test_the_documentation_names_every_address() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "http_api.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "http_api.md").read_text(encoding="utf-8")
     for name in (*calls.CALLS, *calls.LISTS, "openapi.json"):
         assert f"`{name}`" in page or f"{openapi.PREFIX}/{name}" in page
     for status in problems.TITLES:

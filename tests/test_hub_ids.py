@@ -135,7 +135,7 @@ def test_every_spelling_names_a_format() -> None:
 
 @pytest.mark.parametrize("word", [*suffixes.FORMATS, *ARCHITECTURES])
 def test_every_format_and_architecture_is_in_the_docs(word: str) -> None:
-    page = " ".join((data.ROOT.parent / "docs" / "models.md").read_text(encoding="utf-8").split())
+    page = " ".join((data.ROOT.parent / "docs" / "reference" / "models.md").read_text(encoding="utf-8").split())
     assert f"-{word}`" in page.lower() or f".{word}`" in page.lower() or f" {word}" in page.split("**GGUF**")[1]
 
 

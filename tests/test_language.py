@@ -32,7 +32,7 @@ def test_docstrings_begin_with_a_plain_sentence() -> None:
 
 
 def test_the_glossary_lists_every_noun_once() -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     nouns = re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE)
     nouns = [noun.strip() for noun in nouns if noun.strip() not in ("noun", "---")]
     assert len(nouns) > 50
@@ -40,6 +40,6 @@ def test_the_glossary_lists_every_noun_once() -> None:
 
 
 def test_places_of_the_glossary_exist() -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     for place in re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", page):
         assert (ROOT / place).exists() or (ROOT / "llmviewer" / place).exists(), place

@@ -12,8 +12,8 @@ import pytest
 
 from tests.imports import FILES, ROOT, circles, imports, room_of, tree_of
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-#: room -> floor, from the table of docs/architecture.md.
+PAGE = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
+#: room -> floor, from the table of docs/reference/architecture.md.
 FLOORS: dict[str, int] = {
     room: int(floor)
     for floor, rooms in re.findall(r"^\| (\d+) \| ([a-z, ]+) \|$", PAGE, flags=re.MULTILINE)

@@ -18,7 +18,7 @@ from llmviewer.planning.manifests.serving import serving_of
 from tests.manifest_checks import commands, facts
 from tests.manifest_grid import LAYOUTS, configuration
 
-PAGE = (Path(__file__).parent.parent / "docs" / "manifests.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "manifests.md").read_text(encoding="utf-8")
 ODD = ["/models/it's here; rm -rf $HOME", "/m/$(touch x)`id`", "/m/a\nb", '/m/"q" && #x', "./-flag"]
 
 

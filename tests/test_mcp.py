@@ -315,6 +315,6 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_the_documentation_has_every_tool() -> None:
-    page = (ROOT / "docs" / "http_api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "http_api.md").read_text(encoding="utf-8")
     for name in tools.TOOLS:
         assert f"| `{name}` |" in page

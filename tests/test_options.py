@@ -16,7 +16,7 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from tests.answers import refusal
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "options.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
 #: `analyze` is calibrated by default, configurations are not.
 OWN_DEFAULTS = {"efficiency": "calibrated"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,5 +112,16 @@ def test_licence_and_citation_agree_with_the_metadata() -> None:
     assert project["license"] == citation["license"] == "MIT"
     assert (ROOT / project["license-files"][0]).read_text(encoding="utf-8").startswith("MIT License")
     assert citation["version"] == __version__
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", changes, flags=re.MULTILINE)[0] == f"{__version__}, {citation['date-released']}"
     assert citation["authors"] == [{"name": "llmviewer contributors"}]
     assert "2402.16363" in citation["references"][0]["url"]
+
+
+def test_ci_runs_our_script_with_every_python_that_is_supported() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    stated = [name.rpartition(" ")[2] for name in PYPROJECT["project"]["classifiers"]]
+    assert job["strategy"]["matrix"]["python"] == stated
+    assert PYPROJECT["project"]["requires-python"] == f">={stated[0]}"
+    assert ".ci/run" in [step.get("run") for step in job["steps"]] and os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -482,7 +482,7 @@ def test_a_name_with_dollar_signs_is_not_a_formula(kind: str, tmp_path: Path) ->
 
 
 def test_every_kind_is_in_the_docs() -> None:
-    page = (ROOT / "docs" / "plots.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "plots.md").read_text(encoding="utf-8")
     for name, kind in KINDS.items():
         assert f"## {name}\n" in page
         assert f"llmviewer plot {name} {kind.example}".strip() in page

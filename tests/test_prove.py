@@ -1,4 +1,4 @@
-"""The mutation proof stays applicable: every fault still fits the code, and docs/proof.md lists all of them as noticed.
+"""The mutation proof stays applicable: every fault still fits the code, and its page lists all of them as noticed.
 
 Faults are not run here; `make prove` runs them.
 """
@@ -12,7 +12,7 @@ from tests.prove.faults import ROOT, Fault, read_faults, select
 from tests.prove.page import SURVIVED, page
 
 FAULTS = read_faults()
-PAGE = (ROOT / "docs" / "proof.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "evidence" / "proof.md").read_text(encoding="utf-8")
 
 
 def a_fault(**changed: str) -> Fault:

@@ -48,7 +48,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_the_page_and_the_types_of_keyword_arguments_are_those_of_the_code():
     made = generator()
-    assert (DOCS / "api.md").read_text(encoding="utf-8") == made.api()
+    assert (DOCS / "reference" / "api.md").read_text(encoding="utf-8") == made.api()
     assert Path(keywords.__file__).read_text(encoding="utf-8") == made.keywords()
     run = {name for name, one in OPTIONS.items() if one.group != "workload"}
     assert set(keywords.RunOptions.__annotations__) == set(keywords.RunOptionLists.__annotations__) == run

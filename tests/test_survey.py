@@ -245,7 +245,7 @@ def test_a_failed_survey_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_docs_contain_the_current_page() -> None:
     """`make docs` writes it."""
-    page = Path(__file__).resolve().parent.parent / "docs" / "survey.md"
+    page = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "survey.md"
     assert page.read_text(encoding="utf-8") == as_markdown(everything(), text(), pictures=False)
 
 

@@ -14,7 +14,7 @@ from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 from llmviewer.techniques.technique import Technique
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "techniques.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference" / "techniques.md"
 FIELDS = ("kind", "summary", "formula", "source", "example")
 
 

@@ -336,7 +336,7 @@ def test_points_of_a_sweep_have_separate_timelines() -> None:
     assert many.timeline(3, point=1) == single.timeline(3)
 
 
-DOCS = (Path(__file__).resolve().parent.parent / "docs" / "trace.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).resolve().parent.parent / "docs" / "guide" / "trace.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("line", [line for line in DOCS.splitlines() if line.startswith("llmviewer ")])

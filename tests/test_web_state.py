@@ -591,7 +591,7 @@ def test_sizes_of_the_address_are_those_of_the_answer() -> None:
 
 
 def test_the_page_of_the_viewer_describes_every_tab() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "web.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "guide" / "web.md").read_text(encoding="utf-8")
     assert [title for title in TABS.values() if f"\n| {title} | " not in page] == []
 
 

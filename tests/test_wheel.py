@@ -84,10 +84,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a fresh environment with the wheel and its dependencies."""
+    """The bin folder of a fresh environment with the wheel, its dependencies, and the extra that `report` asks for."""
     home = tmp_path_factory.mktemp("environment")
     run_checked(sys.executable, "-m", "venv", ".", folder=home)
     run_checked("bin/python", "-m", "pip", "install", "--quiet", str(wheel), folder=home)
+    refused = run("bin/llmviewer", *shlex.split(LINES["report"]), folder=home)
+    assert refused.returncode == 2 and "pip install 'llmviewer[report]'" in refused.stderr
+    run_checked("bin/python", "-m", "pip", "install", "--quiet", f"{wheel}[report]", folder=home)
     return home / "bin"
 
 

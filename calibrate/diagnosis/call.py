@@ -78,7 +78,7 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a measured run: where it lost time against the prediction of the same work.
 
-    measured: a profile, the result of a benchmark (docs/diagnose.md has the programs), or samples of `calibrate run`.
+    measured: a profile, the result of a benchmark (programs: docs/guide/diagnose.md), or samples of `calibrate run`.
     options: those of `analyze`, and what the file does not state: batch_size, input_len and stage of a pass, output_len
     of a request, passes of a table of kernels.  engine: "" for that of the marks.  Raises UserError.
     """

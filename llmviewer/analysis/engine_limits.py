@@ -112,7 +112,8 @@ def edge_limits(system: System, memory: Memory) -> dict[str, Any]:
     """Doubt about the total (one point) [byte], and whether it decides if the total fits.
 
     The doubt is the largest error, over published logs of vLLM, of what is not counted from shapes: activations of the
-    profiling run, memory outside PyTorch and CUDA graphs (docs/memory.md).  None for engines without such constants.
+    profiling run, memory outside PyTorch and CUDA graphs (docs/reference/memory.md).  None for engines without such
+    constants.
     """
     constants = system.engine.memory
     if constants is None:

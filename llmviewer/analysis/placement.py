@@ -14,7 +14,7 @@ from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import passes_of, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, missing_extra
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 
@@ -215,5 +215,5 @@ def _linprog() -> Any:
     try:
         from scipy.optimize import linprog  # only FlexGen needs it
     except ImportError as error:
-        raise UserError("--offload flexgen needs scipy: pip install 'llmviewer[offload]'") from error
+        raise missing_extra("--offload flexgen needs scipy", "offload") from error
     return linprog

@@ -1,6 +1,6 @@
 """Energy of requests at full load: joules per token, and watts of a configuration.
 
-Idle power x time, and a share of the board power for each resource while it works; docs/energy.md has the formula.
+Idle power x time, and a share of the board power for each resource while it works; formula: docs/reference/energy.md.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def fetch_model(
     model: str = typer.Argument(metavar="ID", help="Hub id: ORGANISATION/NAME."),
     output: str | None = typer.Option(None, "--output", "-o", metavar="FOLDER", help="Folder for its config.json."),
 ) -> int:
-    """Downloads a model's config.json from the Hugging Face Hub: to the local cache, or to a folder (extra hub)."""
+    """Downloads a model's config.json from the Hugging Face Hub: to the local cache, or to a folder."""
     from llmviewer import models
     from llmviewer.cli.output import print_warnings
     from llmviewer.models import hub

@@ -39,7 +39,7 @@ def command(
     listener = run.listening(host, port)
     address = run.url(host, listener.getsockname()[1])
     if not settings.is_private:
-        _warn(f"{public_host or host} is reached from other machines; docs/deploy.md says how to do that safely")
+        _warn(f"{public_host or host} is reached from other machines; docs/guide/deploy.md says how to do that safely")
     run.run(app, listener, workers, lambda: _say(f"llmviewer serves {address} (Ctrl-C ends it)"))
     return 0
 

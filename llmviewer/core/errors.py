@@ -108,6 +108,14 @@ def told(value: object) -> str:
     return f"'{printable(value)}'"
 
 
+def missing_extra(what: str, extra: str) -> UserError:
+    """An error for packages that are not installed, with the commands that install their extra.
+
+    what: a clause that says which package is needed, and what for.
+    """
+    return UserError(f"{what}: pip install 'llmviewer[{extra}]', in a checkout pip install -e '.[{extra}]'")
+
+
 def unknown(
     noun: str,
     word: object,

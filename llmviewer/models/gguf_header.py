@@ -61,7 +61,7 @@ def read(path: Path) -> Header:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise UserError("reading a GGUF file needs the package gguf: pip install 'llmviewer[gguf]'") from error
+        raise UserError("reading a GGUF file needs the package gguf: pip install gguf") from error
     try:
         reader = type("Reader", (_Bounded, GGUFReader), {})(path)
         fields = {name: field.contents() for name, field in reader.fields.items() if field.data}

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: snapshots in its local cache, and the download of a config.json (extra `hub`)."""
+"""The Hugging Face Hub: snapshots in its local cache, and the download of a config.json."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fetched_config(name: str) -> Path:
     try:
         import huggingface_hub  # noqa: F401
     except ImportError as error:
-        raise UserError("fetching needs the package huggingface_hub: pip install 'llmviewer[hub]'") from error
+        raise UserError("fetching needs the package huggingface_hub: pip install huggingface_hub") from error
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         return _downloaded(name)

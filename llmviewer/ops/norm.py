@@ -13,7 +13,7 @@ from llmviewer.ops.elementwise import Activation
 
 
 class NormKind(Enum):
-    """Kinds of norms, with their FLOP per element (docs/conventions.md)."""
+    """Kinds of norms, with their FLOP per element (docs/reference/conventions.md)."""
 
     RMS = 7.0
     LAYER = 8.0

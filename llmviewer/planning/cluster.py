@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.arguments import parse_number
-from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.core.errors import UserError, missing_extra, printable, quoted
 from llmviewer.simulation.parallel import cores
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def connected(scheduler: str) -> Iterator[Client]:
     try:
         from distributed import Client, LocalCluster
     except ImportError as error:
-        raise UserError("campaigns need dask and distributed: pip install 'llmviewer[scale]'") from error
+        raise missing_extra("campaigns need dask and distributed", "scale") from error
     _silence()
     with ExitStack() as stack:
         address: Any = scheduler

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.core.errors import missing_extra
 from llmviewer.hardware import hypothetical
 from llmviewer.language.quantity import MEMORY, METRICS
 
@@ -63,6 +64,15 @@ def figure_text(name: str, value: float) -> str:
 def constant(values: Any) -> str | None:
     """The text that a column of `columns` has at all points; None for numbers."""
     return str(values[0]) if values.dtype == object else None
+
+
+def parquet_library() -> Any:
+    """The module of pyarrow that reads and writes Parquet files.  Raises UserError if it is not installed."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise missing_extra("Parquet files need pyarrow", "parquet") from error
+    return parquet
 
 
 def arrow_table(columns: Mapping[str, Any], shown: Callable[[str], str] = str) -> Any:

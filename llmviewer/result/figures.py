@@ -48,7 +48,7 @@ def _watts(a: Analysis) -> Count:
 
 def _power_source(a: Analysis) -> str:
     found = power_shares.shares_of(a.system.chip)
-    return "" if found is None else f"docs/energy.md; shares of the board power {found.basis}"
+    return "" if found is None else f"docs/reference/energy.md; shares of the board power {found.basis}"
 
 
 INPUTS: Mapping[str, Input] = {

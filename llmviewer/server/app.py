@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import missing_extra
 from llmviewer.server import guard, headers, limits, problems, routes
 from llmviewer.server.budget import Budget
 
@@ -80,7 +80,7 @@ def _mount_pages(app: Flask) -> None:
     try:
         pages = import_module("llmviewer.reports.web.app")
     except ImportError as error:
-        raise UserError(f"pages need the packages of the extra web: pip install 'llmviewer[web]' ({error})") from error
+        raise missing_extra(f"pages need packages of the extra web ({error})", "web") from error
     mounted = pages.mount(app, ledger_rows)
     app.config["SCRIPT_HASHES"] = [one.strip("'") for one in mounted.csp_hashes()]
 
@@ -104,7 +104,7 @@ def _new_flask() -> Flask:
     try:
         import flask
     except ImportError as error:
-        raise UserError("a server needs the packages of the extra web: pip install 'llmviewer[web]'") from error
+        raise missing_extra("a server needs packages of the extra web", "web") from error
 
     class Server(flask.Flask):
         """An application in which unknown paths and wrong methods are errors, beside pages too."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.errors import UserError, missing_extra, printable, unknown
 from llmviewer.core.version import __version__
 from llmviewer.server.tools import INSTRUCTIONS, Tool
 
@@ -21,7 +21,7 @@ def serve(tools: Mapping[str, Tool]) -> None:
         from mcp.server.lowlevel import Server
         from mcp.server.stdio import stdio_server
     except ImportError as error:
-        raise UserError("the tools for assistants need the package mcp: pip install 'llmviewer[mcp]'") from error
+        raise missing_extra("the tools for assistants need the package mcp", "mcp") from error
 
     async def list_tools(context: Any, asked: Any) -> Any:
         return _listed(tools)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError, missing_extra, printable
 from llmviewer.server import calls
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _base() -> type[Any]:
     try:
         from gunicorn.app.base import BaseApplication
     except ImportError as error:
-        raise UserError("serve needs the packages of the extra web: pip install 'llmviewer[web]'") from error
+        raise missing_extra("serve needs gunicorn", "web") from error
     base: type[Any] = BaseApplication
     return base
 

@@ -1,4 +1,4 @@
-"""Options of a run, each declared once; the command line, the Python signatures and docs/options.md read them here."""
+"""Options of a run, declared once; command line, Python signatures and docs/reference/options.md read them here."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ CONSTANTS: dict[str, str] = {
 }
 #: Constants that are not times of a pass.
 NOT_OF_PASSES = ("eager", "expert", "request")
-#: Launch times that published runs without graphs imply over `uncompiled`: 35 and 68 of 50 us (docs/calibration.md).
+#: Launch times that runs without graphs imply over `uncompiled`: 35 and 68 of 50 us, docs/guide/calibration.md.
 LAUNCH_RANGE = (0.7, 1.36)
 #: Generation -> the maker's earlier one, whose fields it takes if a preset has none of its own.
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}

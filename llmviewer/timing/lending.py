@@ -21,11 +21,11 @@ BASES = (
 )  # fmt: skip
 #: Family -> error of a whole fit from another engine, transferred, transferred afar and assumed: half the 80 % interval
 #: of log(measured / predicted); "" for families without a row of their own.  They are the least widths with which the
-#: intervals hold 80 % of the measured rows of docs/calibration.md, all chips alike, if each is predicted by another
-#: engine's fits of the chip, or as if it had no profile (`calibrate validate --lent`): transferred between H100 and
-#: H200; afar to A100, B200, L40S and RTX PRO 6000; assumed to Arc Pro B60, and by kernels of other formats, but never
-#: narrower than the other origins.  For norms and other streaming kernels rows of two engines exist of conversions
-#: alone; their 0.5 is a guess.
+#: intervals hold 80 % of the measured rows of docs/guide/calibration.md, all chips alike, if each is predicted by
+#: another engine's fits of the chip, or as if it had no profile (`calibrate validate --lent`): transferred between H100
+#: and H200; afar to A100, B200, L40S and RTX PRO 6000; assumed to Arc Pro B60, and by kernels of other formats, but
+#: never narrower than the other origins.  For norms and other streaming kernels rows of two engines exist of
+#: conversions alone; their 0.5 is a guess.
 _ERRORS = {
     "gemm": (0.40, 0.05, 0.29, 0.90),
     "attention_prefill": (0.50, 0.04, 0.30, 1.35),

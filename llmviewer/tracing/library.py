@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError, missing_extra, quoted, unknown
 
 #: Name under which the recorded attention is known to transformers.
 ATTENTION = "llmviewer_trace"
@@ -25,7 +25,7 @@ def library_model(fields: Mapping[str, Any], where: str) -> tuple[Any, str]:
         import transformers
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
     except ImportError as error:
-        raise UserError("--trace-model needs torch and transformers: pip install 'llmviewer[trace]'") from error
+        raise missing_extra("--trace-model needs torch and transformers", "trace") from error
     model_type = fields.get("model_type")
     if not isinstance(model_type, str) or model_type not in CLASSES:
         known = sorted(name for name in CLASSES if isinstance(name, str))

@@ -1,22 +1,20 @@
 """Layered drawing of the dataflow between the operators of one layer, from top to bottom.
 
-Sugiyama's method: layers by topological generations (networkx), long edges split at bends, fewer crossings by
+Sugiyama's method: layers by the longest path from an input, long edges split at bends, fewer crossings by
 sorting on the mean position of neighbours, x positions as close to neighbours as the order permits.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    import networkx as nx
+from typing import Any, TypeAlias
 
 Vertex: TypeAlias = "str | tuple[str, str, int]"  # an operator or input, or a bend of an edge
-Graph: TypeAlias = "nx.DiGraph[Vertex]"
+Neighbours: TypeAlias = "defaultdict[Vertex, list[Vertex]]"
 Order: TypeAlias = "list[list[Vertex]]"
 
 #: Sizes [pixel]: box, bend, gap between neighbours, distance between layers, margin.
@@ -49,6 +47,14 @@ class Drawing:
     height: float
     boxes: tuple[Box, ...]
     paths: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Neighbours of every vertex in the layer above and in the layer below."""
+
+    above: Neighbours = field(default_factory=lambda: defaultdict(list))
+    below: Neighbours = field(default_factory=lambda: defaultdict(list))
 
 
 def drawing(operators: Sequence[Mapping[str, Any]]) -> Drawing:
@@ -93,25 +99,24 @@ def dataflow(operators: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def _layered(operators: Sequence[Mapping[str, Any]], edges: Sequence[tuple[str, str]]) -> tuple[Graph, Order]:
     """Returns the graph, with a bend in every layer that an edge crosses, and its layers."""
-    import networkx as nx
-
-    plain: nx.DiGraph[str] = nx.DiGraph(edges)
-    plain.add_nodes_from(operator["name"] for operator in operators)
-    layer = {name: at for at, names in enumerate(nx.topological_generations(plain)) for name in names}
-    for name in plain:  # an input is placed just above its first reader
-        if not plain.in_degree(name) and plain.out_degree(name):
-            layer[name] = min(layer[reader] for source, reader in edges if source == name) - 1
-    graph: Graph = nx.DiGraph()
-    downward = sorted(layer, key=layer.__getitem__)
-    graph.add_nodes_from(downward)
+    layer: dict[str, int] = {}
+    for source, target in edges:  # in execution order: the layer of a source is final
+        above = layer.setdefault(source, 0)
+        layer[target] = max(layer.get(target, 0), above + 1)
+    layer |= {operator["name"]: 0 for operator in operators if operator["name"] not in layer}
+    for name in {source for source, _ in edges} - {target for _, target in edges}:  # just above its first reader
+        layer[name] = min(layer[reader] for source, reader in edges if source == name) - 1
+    graph = Graph()
     order: Order = [[] for _ in range(max(layer.values()) + 1)]
     for source, target in edges:
         bends: list[Vertex] = [(source, target, at) for at in range(layer[source] + 1, layer[target])]
-        nx.add_path(graph, [source, *bends, target])
+        for upper, lower in pairwise([source, *bends, target]):
+            graph.above[lower].append(upper)
+            graph.below[upper].append(lower)
         for at, bend in enumerate(bends, start=layer[source] + 1):
             order[at].append(bend)
-    for name in plain:
-        order[layer[name]].append(name)
+    for name, at in layer.items():
+        order[at].append(name)
     return graph, order
 
 
@@ -124,7 +129,7 @@ def _uncross(graph: Graph, order: Order) -> None:
             neighbours = {vertex: place for place, vertex in enumerate(order[at - 1 if downward else at + 1])}
             place = {vertex: float(here) for here, vertex in enumerate(order[at])}
             for vertex in order[at]:
-                near = [neighbours[v] for v in (graph.pred if downward else graph.succ)[vertex] if v in neighbours]
+                near = [neighbours[v] for v in (graph.above if downward else graph.below)[vertex] if v in neighbours]
                 place[vertex] = sum(near) / len(near) if near else place[vertex]
             order[at].sort(key=lambda vertex: place[vertex])
 
@@ -138,7 +143,7 @@ def _places(graph: Graph, order: Order) -> dict[Vertex, float]:
         for layer in order if sweep % 2 == 0 else reversed(order):
             wanted = {}
             for vertex in layer:
-                near = [across[v] for v in (*graph.pred[vertex], *graph.succ[vertex])]
+                near = [across[v] for v in (*graph.above[vertex], *graph.below[vertex])]
                 wanted[vertex] = sum(near) / len(near) if near else across[vertex]
             across |= _apart(layer, wanted)
     return _straight(order, across)

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.core.errors import missing_extra
 from llmviewer.language.quantity import METRICS, QUANTITIES
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
@@ -111,7 +112,7 @@ def library() -> bytes:
     spec = find_spec("plotly")
     path = Path((spec.submodule_search_locations or [""])[0]) / "package_data" / "plotly.min.js" if spec else None
     if path is None or not path.is_file():
-        raise ModuleNotFoundError("plotly.min.js", name="plotly")
+        raise missing_extra("a report in HTML needs plotly", "report")
     return path.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Prints docs/certificate.md for `make docs`: our counts and PyTorch's at full depth."""
+"""Prints docs/evidence/certificate.md for `make docs`: our counts and PyTorch's at full depth."""
 
 from __future__ import annotations
 

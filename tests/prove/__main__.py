@@ -1,4 +1,4 @@
-"""`python -m tests.prove [NAME ...] [--jobs N]`: plant every fault, and write docs/proof.md if all were planted."""
+"""`python -m tests.prove [NAME ...] [--jobs N]`: plant every fault; docs/evidence/proof.md if all were planted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     text = page(faults, noticed)
     sys.stdout.write(text)
     if not given.names:
-        (ROOT / "docs" / "proof.md").write_text(text, encoding="utf-8")
+        (ROOT / "docs" / "evidence" / "proof.md").write_text(text, encoding="utf-8")
     return 0 if all(noticed) else 1
 
 

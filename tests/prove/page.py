@@ -1,4 +1,4 @@
-"""docs/proof.md: what was planted, where, and which test noticed it first."""
+"""docs/evidence/proof.md: what was planted, where, and which test noticed it first."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import typer
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
 from llmviewer.core import arguments
+from llmviewer.result.columns import parquet_library
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def command(
 ) -> int:
     """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
 
-    Benchmarks are told apart by content; options state what a file does not.  Tables are those of docs/calibration.md
-    (kernels, whole requests, whole systems) and docs/memory.md (what engines log about memory at start-up).  No row is
-    dropped: what cannot be predicted is named and counted.
+    Benchmarks are told apart by content; options state what a file does not.  Tables are those of
+    docs/guide/calibration.md (kernels, whole requests, whole systems) and docs/reference/memory.md (what engines log
+    about memory at start-up).  No row is dropped: what cannot be predicted is named and counted.
     """
     views.check_output(format, output, (*map(str, table), profile))
     from llmviewer.calibrate import judge
@@ -126,6 +127,7 @@ def _write(predictions: list[pd.DataFrame], path: str) -> None:
     rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
     with output.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
+            parquet_library()
             _of_one_type(rows).to_parquet(temporary)
         else:
             safe_frame(rows).to_csv(temporary, index=False)
