@@ -63,6 +63,11 @@ class Configuration:
         return self.options.efficiency
 
     @property
+    def engine_title(self) -> str:
+        """The engine of its times in words: `kernels only`, `vLLM 0.21`; "" for ideal times."""
+        return "" if self.efficiency == "ideal" else self.system.engine.called
+
+    @property
     def most_points(self) -> float:
         """Points that may be answered together: one if a technique adapts to the request."""
         return np.inf if self.system.policy is None else 1.0

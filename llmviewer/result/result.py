@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "llmviewer.analysis/1"
 STAGES = ("prefill", "decode")
+#: Keys of the figures of an engine that is not stated, and of the reason why there are none.
+SERVED = ("served", "served_unknown")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: figures are kept
@@ -146,7 +148,12 @@ class Result:
 
     def alone(self) -> dict[str, Any]:
         """The analysis object of the first point without the figures of an engine that is not stated."""
-        return {name: part() for name, part in self.parts().items() if name not in ("served", "served_unknown")}
+        return {name: part() for name, part in self.parts().items() if name not in SERVED}
+
+    def of_engine(self, point: int = 0) -> dict[str, Any]:
+        """The part of the analysis object that `alone` leaves out."""
+        unknown = self.as_served if isinstance(self.as_served, str) else None
+        return dict(zip(SERVED, (self.served(point), unknown), strict=True))
 
     def parts(self, point: int = 0) -> dict[str, Callable[[], Any]]:
         """Key of the analysis object -> function that computes its value."""
@@ -173,8 +180,7 @@ class Result:
             "stages": lambda: {name: self.stage(name, point) for name in STAGES},
             "memory": lambda: self.memory_at(point),
             "metrics": lambda: self.metrics(point),
-            "served": lambda: self.served(point),
-            "served_unknown": lambda: self._as_served if isinstance(self._as_served, str) else None,
+            **{name: partial(lambda one: self.of_engine(point)[one], name) for name in SERVED},
         }
 
     def serving(self, point: int = 0) -> dict[str, Any]:
@@ -308,7 +314,8 @@ class Result:
         return {**nested(values), "intervals": self.intervals(point)}
 
     @cached_property
-    def _as_served(self) -> Result | str | None:
+    def as_served(self) -> Result | str | None:
+        """The result as the usual engine serves the request, or why there is none; None where there need not be one."""
         return None if self.serve is None else self.serve(self)
 
     def served(self, point: int = 0) -> dict[str, Any] | None:
@@ -316,7 +323,7 @@ class Result:
 
         None where an engine is stated, for ideal times, and where none serves it.
         """
-        run = self._as_served
+        run = self.as_served
         if not isinstance(run, Result):
             return None
         found, engine = run.metrics(point, BY_ENGINE), run.analysis.system.engine
