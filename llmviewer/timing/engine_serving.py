@@ -7,12 +7,13 @@ where the first of the two does not run something, by what its preset says, the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmviewer.core import data
-from llmviewer.core.ir import Graph
+from llmviewer.core.ir import Graph, Role
+from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
 
 #: Engine of a server, and that of a desk.
@@ -34,8 +35,9 @@ def usual(chip: Chip) -> tuple[str, ...]:
 class Serves:
     """The work that an engine takes, by its own pages.
 
-    generations: of chips.  without: architectures that it does not run.  formats: role of tensors -> names of their
-    number formats before a dash.  options: of a run that it has -> first words of their values; none: any.
+    generations: of chips.  without: architectures and products (`int4 by int8`) that it does not run.
+    formats: role of tensors -> names of their number formats before a dash.  options: of a run that it has -> first
+    words of their values; none: any.
     """
 
     generations: Sequence[str] = ()
@@ -57,6 +59,8 @@ class Serves:
             words = (word,) if name in OF_EVERY_ENGINE else self.options.get(name)
             if words is None or (words and word not in words):
                 return f"the preset of {called} does not cover --{name.replace('_', '-')} {text}"
+        if pair := next((one for one in _products(graph) if one in self.without), ""):
+            return f"{called} has no kernels for products of {pair}"
         for role, formats in _formats(graph).items():
             if unknown := sorted(one for one in formats if one.partition("-")[0] not in self.formats.get(role, ())):
                 return f"{called} has no kernels for {role}s in {unknown[0]}"
@@ -74,6 +78,14 @@ def _formats(graph: Graph) -> dict[str, set[str]]:
         for access in (*operator.reads, *operator.writes):
             found.setdefault(access.tensor.role.value, set()).add(access.tensor.dtype.name)
     return found
+
+
+def _products(graph: Graph) -> Iterator[str]:
+    """Number formats of weights and of the inputs that they are multiplied by: `int4 by int8`."""
+    for _, operator in graph:
+        if operator.kind is Kind.GEMM:
+            read = {access.tensor.role: access.tensor.dtype.name.partition("-")[0] for access in operator.reads}
+            yield f"{read.get(Role.WEIGHT)} by {read.get(Role.ACTIVATION)}"
 
 
 def parse(name: str, content: Mapping[str, Any] | None) -> Serves:
