@@ -67,7 +67,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in chips.items()}
     whole |= {"generations": others} if others else {}
     whole |= {"versions": versions} if versions else {}
-    whole |= {key: content[key] for key in ("memory", "rounds") if key in content}
+    whole |= {key: content[key] for key in ("memory", "rounds", "serves") if key in content}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
 
 

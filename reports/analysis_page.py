@@ -15,6 +15,7 @@ from llmviewer.reports.serving import (
     allocated_output_tokens,
     answer_tokens,
     is_steady_state,
+    kernels_alone,
     prefill_text,
     sequences_text,
     serving,
@@ -22,15 +23,15 @@ from llmviewer.reports.serving import (
     ttft_parts,
 )
 from llmviewer.reports.stage_table import stage_table
-from llmviewer.reports.verdict import verdict
+from llmviewer.reports.verdict import at_once, verdict
 from llmviewer.result.result import Result
 from llmviewer.result.verdict import Verdict
 
 
 def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
-    """Returns the page of one point of a Result, after its verdict or, without one, its bottleneck."""
+    """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials."""
     answer = result.to_dict(point)
-    first = _bottleneck(answer) if found is None else verdict(found, answer)
+    first = at_once(answer) if found is None else verdict(found, answer)
     return (first, header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
 
 
@@ -178,12 +179,7 @@ def _metrics(answer: dict[str, Any], first_token: str) -> Facts:
 
 def _engine(answer: dict[str, Any]) -> str:
     """Returns the engine whose overhead calibrated times include."""
-    engine = answer["efficiency"]["engine"]
-    return ": kernel times only" if engine == "kernels" else f": engine {engine}"
-
-
-def _bottleneck(answer: dict[str, Any]) -> Facts:
-    return Facts(lines=(("Bottleneck", bottleneck.sentence(answer)),))
+    return ": kernel times only" if kernels_alone(answer) else f": engine {answer['efficiency']['engine']}"
 
 
 def _advice(answer: dict[str, Any]) -> Facts:

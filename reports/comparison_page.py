@@ -20,12 +20,15 @@ Show: TypeAlias = Callable[[Configuration], str]
 #: Row label -> long text of that row -> the letter that replaces it.
 Shorts: TypeAlias = Mapping[str, Mapping[str, str]]
 
+#: Engine of ideal times.
+NO_ENGINE = "none: the data sheet's roofline"
 STYLES = {**BOUND_STYLES, "NO": "bold red"}
 #: Properties of a configuration: a row if they differ, otherwise stated once above the table.
 PROPERTIES: dict[str, Show] = {
     "Model": lambda c: str(c["model"]["name"]),
     "Hardware": lambda c: str(c["hardware"]["name"]),
     "Dtype": lambda c: str(c["dtype"]),
+    "Engine": lambda c: str(c["efficiency"].get("engine_title", NO_ENGINE)),
 }
 #: Label of ratios to the first configuration; trailing blanks make the keys distinct.
 RATIO = "  vs first"

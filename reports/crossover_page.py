@@ -38,7 +38,7 @@ def page(found: Crossover) -> Page:
         return letter.lower() if tied[i, j] else letter
 
     rows = tuple(Row(cells=(found.row_names[i], *(shown(i, j) for j in across))) for i in down)
-    kind = "ideal: lower bounds" if found.efficiency == "ideal" else found.efficiency
+    kind = "ideal: lower bounds" if found.efficiency == "ideal" else f"{found.efficiency}, {found.engine}"
     note = f"lowest {CROSSOVER_METRICS[found.metric].title} ({kind}); one column per batch size"
     if found.figure:
         note += f"; context {fmt.whole(found.contexts[0])}"

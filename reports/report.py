@@ -34,9 +34,12 @@ class Report:
 
     @cached_property
     def configurations(self) -> list[dict[str, Any]]:
-        """Analysis objects with their `configuration` and ratios to the first."""
+        """Analysis objects with their `configuration` and ratios to the first, and `served` for their verdicts."""
         listed = Comparison(results=tuple(self.results.values())).configurations()
-        return [{"configuration": name, **answer} for name, answer in zip(self.results, listed, strict=True)]
+        return [
+            {"configuration": name, **answer, **(self.results[name].of_engine() if name in self.verdicts else {})}
+            for name, answer in zip(self.results, listed, strict=True)
+        ]
 
     @property
     def title(self) -> str:

@@ -9,6 +9,9 @@ from llmviewer.reports.page import Facts
 
 #: Batching in which all sequences start together; in the others one starts when another ends.
 STATIC = "static"
+#: First token of a static batch where an engine serves it, and the option by which requests come one by one.
+CONTINUOUS = "(as requests come: --batching continuous)"
+WHOLE_BATCH = f"prefill of the whole batch {CONTINUOUS}"
 #: Prefill of a pipeline whose time is a bound over all ways to cut prompts into chunks.
 ANY_CHUNKS = "whole batch in chunks of any size"
 #: Bound of disaggregated serving -> text.
@@ -23,6 +26,16 @@ BOUNDS = {
 def is_steady_state(answer: dict[str, Any]) -> bool:
     """Whether each sequence starts when another ends."""
     return bool(answer["batching"] != STATIC)
+
+
+def kernels_alone(answer: dict[str, Any]) -> bool:
+    """Whether no engine is stated."""
+    return answer["efficiency"].get("engine", "kernels") == "kernels"
+
+
+def is_whole_batch(answer: dict[str, Any]) -> bool:
+    """Whether several sequences start together, which a server does only with requests that come together."""
+    return not is_steady_state(answer) and answer["workload"]["batch_size"] > 1
 
 
 def sequences_text(answer: dict[str, Any]) -> str:
@@ -86,7 +99,8 @@ def ttft_parts(answer: dict[str, Any], budget: float) -> str:
         "chunked": "queueing + mixed steps of the own prompt",
         "disaggregated": "queueing + own prefill",
     }
-    return parts.get(answer["batching"], f"prefill of the {static_prefill_text(answer, budget)}")
+    hint = f" {CONTINUOUS}" if is_whole_batch(answer) and not kernels_alone(answer) else ""
+    return parts.get(answer["batching"], f"prefill of the {static_prefill_text(answer, budget)}{hint}")
 
 
 def tpot_extras(answer: dict[str, Any]) -> str:

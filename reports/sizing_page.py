@@ -129,12 +129,14 @@ def _header(answer: dict[str, Any]) -> Facts:
         f"{fmt.per_second(request['request_rate'])} requests/s, input {fmt.whole(round(request['input_len']))}, "
         f"output {fmt.whole(round(request['output_len']))} tokens in the mean"
     )
+    engines = dict.fromkeys(one["engine"] for one in answer["configurations"])
     spare = f"; {request['spare']} spare" if request["spare"] else ""
     if request["confidence"]:
         bounds.append(f"with probability {request['confidence']:g}")
     return Facts(
         lines=(
             ("Model", request["model"]),
+            *((("Engine", ", ".join(engines)),) if engines else ()),
             ("Load", load),
             ("Limits", "; ".join((limits, *bounds)) + spare),
         )

@@ -10,6 +10,7 @@ from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.memory_bar import doubt, shortage
 from llmviewer.reports.page import Emphasis, Facts
+from llmviewer.reports.serving import WHOLE_BATCH, is_whole_batch, kernels_alone
 from llmviewer.result.verdict import Change, Verdict
 
 
@@ -113,20 +114,42 @@ def _remedy(change: Change) -> str:
 
 
 def _speed(answer: dict[str, Any]) -> str:
-    """Returns decode rate per user and batch, and TTFT, each with its interval; idle slots generate nothing."""
-    metrics, batch = answer["metrics"], answer["workload"]["batch_size"]
-    ideal = answer["efficiency"]["kind"] == "ideal"
-    known = metrics["intervals"]
-    first = f"TTFT {fmt.duration(metrics['ttft_s'])}{_range(known.get('ttft_s'))}"
-    if metrics["tpot_s"] is None:
-        return f"{first}{' at least' if ideal else ''}; no decode steps"
-    seconds = [metrics["tpot_s"], *(reversed(known["tpot_s"]["80"]) if known else ())]
+    """Returns decode rate per user and batch, and TTFT, each with its interval and whose they are.
+
+    They are those of the kernels, and of the usual engine or why it has none; or those of the stated engine.
+    """
+    efficiency, served, unknown = answer["efficiency"], answer.get("served"), answer.get("served_unknown")
+    if efficiency["kind"] == "ideal":
+        return _rates(answer, answer["metrics"], bound="at most ")
+    alone = kernels_alone(answer)
+    by = "by its kernels" if alone else f"as {efficiency['engine_title']} serves it"
+    texts = [_rates(answer, answer["metrics"], by)]
+    if served is not None:
+        by = f"as {served['engine_title']} serves it"
+        room = "" if served["fits"] or not answer["memory"]["fits"] else ", where it does not fit"
+        texts.append(f"{_rates(answer, served, by, again=True)}{room}")
+    texts += [f"no figure of an engine: {unknown}"] if unknown else []
+    texts += [f"TTFT is the {WHOLE_BATCH}"] if is_whole_batch(answer) and (served or not alone) else []
+    return "; ".join(texts)
+
+
+def _rates(answer: dict[str, Any], found: dict[str, Any], by: str = "", bound: str = "", *, again: bool = False) -> str:
+    """Returns the rates of decode and TTFT by these figures; idle slots generate nothing.
+
+    found: metrics.  by: whose they are.  again: units stand in the text before it.
+    """
+    batch, known = answer["workload"]["batch_size"], found["intervals"]
+    of, level = f" {by}" if by else "", "" if again else "80 % interval "
+    first = f"TTFT {fmt.duration(found['ttft_s'])}{_range(known.get('ttft_s'))}{' at least' if bound else ''}"
+    if found["tpot_s"] is None:
+        return f"{first}{of}{'' if again else ', no decode steps'}"
+    seconds = [found["tpot_s"], *(reversed(known["tpot_s"]["80"]) if known else ())]
     rate, *ends = (fmt.per_second(1.0 / one if one else inf) for one in seconds)
-    interval = f" (80 % interval {' to '.join(ends)})" if ends else ""
+    interval = f" ({level}{' to '.join(ends)})" if ends else ""
     busy = batch * (1.0 - (answer["serving"] or {}).get("empty_slots", 0.0))
-    whole = f", {fmt.per_second(busy / metrics['tpot_s'])} for the batch" if batch > 1 else ""
-    bound = "at most " if ideal else ""
-    return f"{bound}{rate} tokens/s per user{interval}{whole} in decode; {first}{' at least' if ideal else ''}"
+    whole = f", {fmt.per_second(busy / found['tpot_s'])} for the batch" if batch > 1 else ""
+    unit, stage = ("", "") if again else (" tokens/s per user", " in decode")
+    return f"{bound}{rate}{unit}{of}{interval}{whole}{stage}, {first}"
 
 
 def _range(levels: dict[str, Any] | None) -> str:

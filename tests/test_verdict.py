@@ -69,7 +69,7 @@ def test_analyze_opens_with_five_lines(printed):
     assert heads == ["Fits", "Speed", "Bottleneck", "Best change", "Certainty"]
     result = lv.analyze("llama-3.1-8b", "h100", batch_size=8)
     speed = next(line for line in lines if line.startswith("Speed"))
-    assert f"{1.0 / result.tpot_s:.0f} tokens/s per user (80 % interval" in speed
+    assert f"{1.0 / result.tpot_s:.0f} tokens/s per user by its kernels (80 % interval" in speed
     assert f"{8.0 / result.tpot_s:,.0f} for the batch" in speed
 
 

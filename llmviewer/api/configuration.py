@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from llmviewer.serving.generation import Generation, GenerationScheme, select_ge
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.speculation.draft_model import vocabulary_notes
+from llmviewer.timing import engine as engines
+from llmviewer.timing.engine_serving import usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +38,8 @@ class Configuration:
     """A model on a system, built from options.
 
     chip: the chip before techniques change it.  techniques: name -> text of its option, defaults included.  candidates:
-    generations of which each point uses the fastest.
+    generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
+    engine -> this configuration with it, once it was asked for.
     """
 
     model: Model
@@ -44,6 +48,8 @@ class Configuration:
     options: Options
     techniques: Mapping[str, str]
     candidates: tuple[Generation, ...] = ()
+    states_engine: bool = False
+    served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
 
     @property
     def token_budget(self) -> float:
@@ -55,6 +61,11 @@ class Configuration:
     def efficiency(self) -> str:
         """`ideal` or `calibrated`: what turns rates of the data sheet into times."""
         return self.options.efficiency
+
+    @property
+    def engine_title(self) -> str:
+        """The engine of its times in words: `kernels only`, `vLLM 0.21`; "" for ideal times."""
+        return "" if self.efficiency == "ideal" else self.system.engine.called
 
     @property
     def most_points(self) -> float:
@@ -106,13 +117,40 @@ class Configuration:
         """The Result of a request with its warnings."""
         budget = self.token_budget
         answered = analysis.analyze(self.model, self._best(workload), workload, budget)
+        has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
             warnings=(*self.warnings(workload), *_unsure(answered), *_idle_profile(answered)),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
+            serve=partial(self.served, workload) if not has_engine and self.efficiency == "calibrated" else None,
         )
+
+    def served(self, workload: Request, alone: Result) -> Result | str:
+        """The answer of the engine that usually serves this chip and model, or why none does.
+
+        alone: the result of the request by its kernels alone.
+        """
+        if self.model.is_encoder or self.model.encoder is not None:
+            return "presets of engines time decoders only"
+        stated = {name: text for name, text in self.techniques.items() if text != TECHNIQUES[name].default}
+        refusals = []
+        for name in usual(self.chip):
+            preset = engines.load(name)
+            if self.chip.generation not in preset.serves.generations:
+                continue
+            graph = alone.analysis.whole_graph
+            refusal = preset.serves.refusal(preset.called, self.model.architecture, graph, stated)
+            try:
+                if not refusal:
+                    with_engine = self.served_by.get(name) or self.with_options({"engine": name})
+                    self.served_by[name] = with_engine
+                    return with_engine.answer(workload)
+            except UserError as error:
+                refusal = f"{preset.called}: {error}"
+            refusals.append(refusal)
+        return refusals[0] if refusals else f"no engine is taken for {self.chip.name} unless --engine names one"
 
     def memory_columns(self, workload: Request) -> dict[str, Any]:
         """Columns of memory of every point, as those of `answer`; points of a static batch are not timed."""
@@ -161,7 +199,8 @@ def configuration(
 
 def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:
     chosen = build.options_of(options)
-    return _assembled(build.model_of(model, chosen), build.chip_of(hardware), chosen)
+    made = _assembled(build.model_of(model, chosen), build.chip_of(hardware), chosen)
+    return replace(made, states_engine=options.get("engine") is not None)
 
 
 def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:

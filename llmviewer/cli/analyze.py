@@ -48,7 +48,7 @@ def _views(result: Result, judged: Callable[[], Verdict]) -> views.Views:
 
         return analysis_page.page(result, found=judged())
 
-    return views.Views(page=page, document=result.to_dict, rows=lambda: operator_rows(result.to_dict()))
+    return views.Views(page=page, document=result.to_dict, rows=lambda: operator_rows(result.alone()))
 
 
 def operator_rows(answer: dict[str, Any]) -> list[dict[str, Any]]:

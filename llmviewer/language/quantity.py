@@ -185,6 +185,8 @@ METRICS = LATENCIES | _named(
         meaning="the answers' share of it, by the time of the devices", undefined=NO_PRICE,
     ),
 )  # fmt: skip
+#: Metrics that `analyze` also shows as an engine serves the request, where none is stated: key `served` of its answer.
+BY_ENGINE = {name: METRICS[name] for name in (*LATENCIES, "output_tokens_per_s")}
 #: Times of the decode step shown; with speculative decoding a round is divided by its tokens.
 STEPS = _named(
     Quantity(

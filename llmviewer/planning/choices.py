@@ -15,6 +15,7 @@ from llmviewer.planning.screen import Candidate, Order, capacity
 from llmviewer.planning.space import has_few_bits
 from llmviewer.planning.verification import Answer
 from llmviewer.planning.workload import Workload
+from llmviewer.timing.engine_serving import ENGINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class Choice:
         return {
             "model": self.model,
             "hardware": self.hardware,
+            "engine": str(self.options.get("engine", ENGINE)),
             "devices": self.devices,
             "replicas": self.replicas,
             "options": dict(self.options),

@@ -207,7 +207,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _split(name: str, value: Any) -> list[Any]:
-    separator = "," if name in (*STEP_LIMITS, "engine") else OPTIONS[name].separator
+    separator = "," if name in STEP_LIMITS else OPTIONS[name].separator
     if not isinstance(value, str) or not separator:
         return [value]
     words = [word.strip() for word in value.split(separator)]

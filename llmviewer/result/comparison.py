@@ -65,7 +65,7 @@ class Comparison:
 
     def configurations(self) -> list[dict[str, Any]]:
         """Analysis objects with dtype, techniques and `ratio_to_first`."""
-        answers = [result.to_dict() for result in self.results]
+        answers = [result.alone() for result in self.results]
         first = answers[0]["metrics"]
         return [
             {

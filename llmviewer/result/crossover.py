@@ -48,7 +48,7 @@ class Crossover:
 
     values: shape (configurations, contexts, batch sizes); inf where the configuration does not fit in memory.
     low, high: bounds of the 80 % intervals of `values`; the values themselves for ideal times.
-    efficiency: ideal or calibrated.
+    efficiency: ideal or calibrated.  engine: of calibrated times, in words.
     winner: index of the configuration with the least value, NO_WINNER where none fits; ties go to the first.
     figure, figure_values: name and texts of a figure of the chips that takes the place of the contexts, then one.
     warnings: of all configurations at the largest point, and of options that the metric does not use.
@@ -57,6 +57,7 @@ class Crossover:
     names: tuple[str, ...]
     metric: str
     efficiency: str
+    engine: str
     batch_sizes: Array
     contexts: Array
     values: Array
@@ -110,6 +111,7 @@ class Crossover:
             "warnings": list(self.warnings),
             "metric": self.metric,
             "efficiency": self.efficiency,
+            "engine": self.engine,
             "configurations": list(self.names),
             "batch_sizes": self.batch_sizes.astype(int).tolist(),
             "contexts": self.contexts.astype(int).tolist(),
@@ -178,6 +180,7 @@ def crossover(
         names=tuple(configurations),
         metric=metric,
         efficiency=", ".join(dict.fromkeys(c.efficiency for c in configurations.values())),
+        engine=", ".join(dict.fromkeys(c.engine_title for c in configurations.values() if c.engine_title)),
         batch_sizes=batch_sizes,
         contexts=contexts,
         values=values,

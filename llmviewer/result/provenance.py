@@ -75,19 +75,20 @@ def efficiency_object(analysis: Analysis, kind: str, point: int) -> dict[str, An
         return {"kind": kind, "profile": None, **bounds}
     kernels = {key: found.to_dict() for key, found in calibration.selected.items()}
     shares = basis.time_by_basis(analysis, calibration, point)
-    known = {"profile": calibration.profile, "engine": analysis.system.engine.name, "time_by_basis": shares}
-    return {"kind": kind, **known, "kernels": kernels}
+    engine = analysis.system.engine
+    known = {"profile": calibration.profile, "engine": engine.name, "engine_title": engine.called}
+    return {"kind": kind, **known, "time_by_basis": shares, "kernels": kernels}
 
 
 def _memory(analysis: Analysis, chip: Chip) -> list[str]:
     """Assumptions about memory that no tensor takes."""
     constants, engine = analysis.system.engine.memory, analysis.system.engine
-    version = engine.version or (engine.memory_versions.newest if engine.memory_versions else "")
     found = []
     if constants is None and np.any(analysis.memory.framework_bytes):
         found.append(FRAMEWORK_NOTE)
     if constants is not None and constants.assumed:
-        found.append(f"memory of {engine.name} {version}: no log of this version states {', '.join(constants.assumed)}")
+        assumed = ", ".join(constants.assumed)
+        found.append(f"memory of {engine.name} {engine.known_version}: no log of this version states {assumed}")
     if chip.reported_memory_bytes is None and np.any(
         capacity_bytes(analysis.system) != analysis.system.chip.memory_bytes
     ):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.engine_limits import at_start
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.language.quantity import MEMORY, METRICS, nested
+from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
 from llmviewer.result import describe, provenance, stages
 from llmviewer.result.columns import columns
 from llmviewer.result.describe import number
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "llmviewer.analysis/1"
 STAGES = ("prefill", "decode")
+#: Keys of the figures of an engine that is not stated, and of the reason why there are none.
+SERVED = ("served", "served_unknown")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: figures are kept
@@ -35,7 +37,8 @@ class Result:
     """Result of an analysis at one or many points, with provenance.
 
     Metrics are attributes by their names: ttft_s, tpot_s, e2e_s, output_tokens_per_s, decode_mbu ...
-    to_dict(i): the analysis object of one point.  to_frame(): a row per point.
+    to_dict(i): the analysis object of one point.  to_frame(): a row per point.  serve: makes the result as the usual
+    engine serves the request, or says why none does; None where an engine is stated, and for ideal times.
     """
 
     analysis: Analysis
@@ -43,6 +46,7 @@ class Result:
     token_budget: float = np.inf
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
+    serve: Callable[[Result], Result | str] | None = None
     #: Renders a result as HTML for notebooks; set by the package, because this layer must not import views.
     notebook_view: ClassVar[Callable[[Result], str] | None] = None
 
@@ -142,6 +146,15 @@ class Result:
         """The analysis object of one point."""
         return {name: part() for name, part in self.parts(point).items()}
 
+    def alone(self) -> dict[str, Any]:
+        """The analysis object of the first point without the figures of an engine that is not stated."""
+        return {name: part() for name, part in self.parts().items() if name not in SERVED}
+
+    def of_engine(self, point: int = 0) -> dict[str, Any]:
+        """The part of the analysis object that `alone` leaves out."""
+        unknown = self.as_served if isinstance(self.as_served, str) else None
+        return dict(zip(SERVED, (self.served(point), unknown), strict=True))
+
     def parts(self, point: int = 0) -> dict[str, Callable[[], Any]]:
         """Key of the analysis object -> function that computes its value."""
         self._check(point)
@@ -167,6 +180,7 @@ class Result:
             "stages": lambda: {name: self.stage(name, point) for name in STAGES},
             "memory": lambda: self.memory_at(point),
             "metrics": lambda: self.metrics(point),
+            **{name: partial(lambda one: self.of_engine(point)[one], name) for name in SERVED},
         }
 
     def serving(self, point: int = 0) -> dict[str, Any]:
@@ -293,11 +307,28 @@ class Result:
             **limits.assumptions(model, system, self.token_budget),
         }
 
-    def metrics(self, point: int = 0) -> dict[str, Any]:
-        """The metrics object of one point."""
+    def metrics(self, point: int = 0, names: Iterable[str] = METRICS) -> dict[str, Any]:
+        """The metrics object of one point.  names: of METRICS that it has."""
         self._check(point)
-        values = {name: number(value_at(self.figures[name], point)) for name in METRICS}
+        values = {name: number(value_at(self.figures[name], point)) for name in names}
         return {**nested(values), "intervals": self.intervals(point)}
+
+    @cached_property
+    def as_served(self) -> Result | str | None:
+        """The result as the usual engine serves the request, or why there is none; None where there need not be one."""
+        return None if self.serve is None else self.serve(self)
+
+    def served(self, point: int = 0) -> dict[str, Any] | None:
+        """The metrics of one point as the usual engine of such a chip and model serves it, and whether it fits.
+
+        None where an engine is stated, for ideal times, and where none serves it.
+        """
+        run = self.as_served
+        if not isinstance(run, Result):
+            return None
+        found, engine = run.metrics(point, BY_ENGINE), run.analysis.system.engine
+        named = {"engine": engine.name, "engine_title": engine.called}
+        return {**named, **found, "fits": bool(value_at(run.analysis.memory.fits, point))}
 
     def intervals(self, point: int = 0) -> dict[str, Any]:
         """80 and 95 % intervals of the times of a request; empty for ideal times, which are lower bounds."""

@@ -87,6 +87,10 @@ class Candidate(Protocol):
         """`ideal` or `calibrated`."""
 
     @property
+    def engine_title(self) -> str:
+        """The engine of its times in words; "" for ideal ones."""
+
+    @property
     def token_budget(self) -> float:
         """Most tokens of one prefill pass."""
 

@@ -48,7 +48,11 @@ OF_A_CHOICE = (
 
 def analysis(run: Result, words: Words = NO_WORDS) -> dict[str, Any]:
     """An analysis: metrics with 80 % intervals, memory, what limits each stage, the basis of its times, sources."""
-    answer = run.to_dict()
+    return _short(run, run.to_dict())
+
+
+def _short(run: Result, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An analysis in short.  answer: the analysis object, of one among many without the key `served`."""
     return {
         "model": answer["model"]["name"],
         "hardware": answer["hardware"]["name"],
@@ -56,12 +60,22 @@ def analysis(run: Result, words: Words = NO_WORDS) -> dict[str, Any]:
         "workload": answer["workload"],
         "fits": run.fits,
         "metrics": _metrics(run, answer["metrics"]),
+        **_served(run, answer),
         "memory": {name: answer["memory"][name] for name in MEMORY_KEYS if name in answer["memory"]},
         "bound": {name: stage["bound"] for name, stage in answer["stages"].items()},
         "basis": basis(answer),
         "sources": sources(run),
         "warnings": answer["warnings"],
     }
+
+
+def _served(run: Result, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as the usual engine serves the request, or why there are none; nothing for one run among many."""
+    found = answer.get("served")
+    if found is None or not isinstance(run.as_served, type(run)):
+        return {name: text for name in ("served_unknown",) if (text := answer.get(name))}
+    named = {"engine": found["engine_title"], "fits": found["fits"]}
+    return {"served": {**named, "metrics": _metrics(run.as_served, found)}}
 
 
 def _metrics(run: Result, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +138,7 @@ def comparison(found: Comparison, words: Words = NO_WORDS) -> dict[str, Any]:
     """Configurations side by side: each analysis in short, its options, its ratios to the first."""
     rows, answer = [], found.to_dict()
     for one, run in zip(answer["configurations"], found.results, strict=True):
-        short = analysis(run)
+        short = _short(run, one)
         more = {name: one[name] for name in ("dtype", "techniques", "ratio_to_first", "separable_from_first")}
         rows.append({**short, **more})
     return {"workload": answer["workload"], "configurations": rows}

@@ -52,7 +52,10 @@ class Options:
         closed=True,
     )
     engine: str = _word(
-        "kernels", "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, trtllm ...", panel=Panel.COMMON
+        "kernels",
+        "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, trtllm ...",
+        separator=",",
+        panel=Panel.COMMON,
     )
     profile: str = _word("", "A profile of your own, from `llmviewer calibrate fit`.")
     gpu_memory_utilization: float = _declared(

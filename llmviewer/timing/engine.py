@@ -18,6 +18,7 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import engine_fields, engine_memory, engine_rounds, engine_work
 from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
+from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 
 FOLDER = "calibrate/engines"
@@ -87,7 +88,7 @@ class Engine:
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
-    kernels run, if the engine is that of a draft.
+    kernels run, if the engine is that of a draft.  serves: where it is taken without being stated.
     """
 
     name: str
@@ -127,11 +128,24 @@ class Engine:
     start_source: str = ""
     round_versions: Mapping[str, engine_rounds.RoundCosts] = field(default_factory=dict)
     draft_us: float = 0.0
+    serves: Serves = NOTHING
 
     @property
     def is_uncompiled(self) -> bool:
         """Whether a launch takes `uncompiled`, which no fit of its own gives."""
         return self.uncompiled > 0.0 and self.constants.get("eager") == self.uncompiled
+
+    @property
+    def known_version(self) -> str:
+        """Its version: the stated one, else the newest whose memory is known; "" where versions are not told apart."""
+        return self.version or (self.memory_versions.newest if self.memory_versions else "")
+
+    @property
+    def called(self) -> str:
+        """Its name with its version in a sentence: vLLM 0.21, llama.cpp of May 2024."""
+        if self.known_version:
+            return f"{self.title.split()[0]} {self.known_version}"
+        return self.title.partition(",")[0].partition(" (")[0]
 
     @property
     def launch_range(self) -> tuple[float, float]:

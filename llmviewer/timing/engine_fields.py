@@ -8,7 +8,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
-from llmviewer.timing import engine_memory, engine_rounds
+from llmviewer.timing import engine_memory, engine_rounds, engine_serving
 from llmviewer.timing.engine_memory import version_numbers
 from llmviewer.timing.engine_work import FACTORS
 
@@ -23,7 +23,7 @@ NUMBER_KEYS = (
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED_KEYS = ("error", "residuals", "rows")
 #: Keys with mappings.
-PART_KEYS = ("constants", "factors", "borrowed", "generations", "versions", "memory", "rounds")
+PART_KEYS = ("constants", "factors", "borrowed", "generations", "versions", "memory", "rounds", "serves")
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
 #: Keys of the versions of a preset; constants that are not stated are those of the newest versions.
@@ -54,6 +54,7 @@ def of_file(name: str, content: Mapping[str, Any], constants: Mapping[str, str])
             "memory_versions": engine_memory.parse(name, content.get("memory")),
             "residuals": residuals(content),
             "round_versions": engine_rounds.parse(name, content.get("rounds")),
+            "serves": engine_serving.parse(name, content.get("serves")),
         }
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"engine {name}: {printable(error, 120)}; expected numbers") from error

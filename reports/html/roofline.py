@@ -69,7 +69,9 @@ def title(answers: Answers) -> str:
     techniques = [name for name in first["passes"] if all(name in one["passes"] for one in answers)]
     sizes = [f"{name.partition('_')[0]} {fmt.whole(size)}" for name, size in first["workload"].items()]
     kinds = dict.fromkeys(str(one["efficiency"]["kind"]) for one in answers)
-    words = ["prefill and decode step", *techniques, *sizes, " and ".join(kinds)]
+    engines = dict.fromkeys(one["efficiency"].get("engine_title") for one in answers)
+    times = [" and ".join(kinds), " and ".join(filter(None, engines))]
+    words = ["prefill and decode step", *techniques, *sizes, *filter(None, times)]
     return f"{', '.join(models)} on {', '.join(chips)}: {', '.join(words)}"
 
 

@@ -49,7 +49,7 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
                     fontsize=style.size.text * 0.8,
                 )  # fmt: skip
     lowest = f"lowest {CROSSOVER_METRICS[found.metric].title}"
-    style.title(figure, ", ".join(filter(None, (title, lowest, found.efficiency))))
+    style.title(figure, ", ".join(filter(None, (title, lowest, found.efficiency, found.engine))))
     entries = [Patch(color=colour(at), alpha=ALPHA, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
     if (winner == NO_WINNER).any():
         entries.append(Patch(color=style.theme.faint, alpha=ALPHA, label="no configuration fits in memory"))

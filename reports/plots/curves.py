@@ -98,7 +98,7 @@ def common_title(rows: pd.DataFrame, *omitted: str) -> str:
     subject = " on ".join(str(first[name]) for name in ("model", "hardware") if name in unique)
     sizes = [f"{word} {int(first[name]):,}" for name, word in SHORT.items() if name in unique]
     times = [str(first["efficiency"])] if "efficiency" in unique else []
-    if "engine" in unique and first["engine"] and first["engine"] != "kernels":
+    if "engine" in unique and first["engine"]:
         times.append(str(first["engine"]))
     on = non_default_techniques({str(name): first[name] for name in rows.columns if name in unique})
     return ", ".join(filter(None, [subject, *on, *sizes, " ".join(times)]))
