@@ -138,8 +138,20 @@ def test_an_option_acts_or_is_refused_or_named(command: str, name: str, capsys: 
         assert len(stated[2].splitlines()) == 1
         assert spelled in stated[2]  # and is no refusal of another option of the case
         return
-    plain = answered(command, name, shlex.split(f"{case.beside} {case.without}"), capsys)
-    assert stated[:2] != plain[:2] or spelled in stated[2], stated[2]
+    plain = plainly(command, name, shlex.split(f"{case.beside} {case.without}"), capsys)
+    assert stated[:2] != plain or spelled in stated[2], stated[2]
+
+
+#: Status and figures of answers without the option of a case, by command line: many cases share one.
+PLAIN: dict[tuple[str, ...], tuple[int, list[Any]]] = {}
+
+
+def plainly(command: str, name: str, typed: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any]]:
+    """Status and figures of an answer, computed once for each command line (or contract)."""
+    key = tuple(Path(word).read_text() if word.endswith("yaml") else word for word in typed_line(command, name, typed))
+    if key not in PLAIN:
+        PLAIN[key] = answered(command, name, typed, capsys)[:2]
+    return PLAIN[key]
 
 
 def spelling(command: str, name: str) -> str:
