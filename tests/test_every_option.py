@@ -28,8 +28,9 @@ SEARCHED = {
 }  # fmt: skip
 #: Command -> what is typed in front of the options of a case, and what stays unless the case has it.
 LINES: dict[str, tuple[str, dict[str, str]]] = {
-    **dict.fromkeys(("analyze", "sweep", "compare", "advise", "elasticity"), ("", SIZES)),
-    "explain": ("e2e_s", SIZES),
+    **dict.fromkeys(("analyze", "sweep", "compare", "elasticity"), ("", SIZES)),
+    "advise": ("", {**SIZES, "--max-gpus": "1"}),
+    "explain": ("e2e_s --depth 2", SIZES),
     "crossover": ("", {"--batch-size": "4", "--context": "256", "--output-len": "8"}),
     "require": ("", {**SIZES, "--vary": "bandwidth", "--tpot": "100ms"}),
     "train": ("", {"--batch-size": "4", "--input-len": "256"}),
@@ -99,10 +100,17 @@ def test_every_argument_of_the_other_doors_is_an_option_of_the_command(call: str
     assert set(described.schema(call)["properties"]) <= typed
 
 
+@pytest.fixture(scope="module")
+def folder_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all cases: what was read for one is valid for the next as long as it runs in the same folder."""
+    folder = tmp_path_factory.mktemp("cases")
+    write_inputs(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def case_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_inputs(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def case_files(folder_of_cases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder_of_cases)
 
 
 def write_inputs(folder: Path) -> None:

@@ -67,7 +67,8 @@ class CacheOfFiles(Generic[Value]):
     def get(self, key: object, build: Callable[[], Value]) -> Value:
         """The value of a key: a cached one, or that of `build`, which may raise; then nothing is kept."""
         try:
-            where = files.is_restricted() or os.getcwd()  # noqa: PTH109 (relative paths mean other files elsewhere)
+            fixed = isinstance(key, str) and os.path.isabs(key)  # noqa: PTH117 (relative paths mean other files elsewhere)
+            where = files.is_restricted() or fixed or os.getcwd()  # noqa: PTH109
             hashable = (_hashable(key), where)
             entry = self._entries.get(hashable)
         except (TypeError, ValueError, OSError):  # not hashable, or no current directory
