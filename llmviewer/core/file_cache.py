@@ -56,12 +56,11 @@ def recording() -> Iterator[dict[str, State]]:
 class CacheOfFiles(Generic[Value]):
     """Values by key, each valid while the files it was read from are unchanged.
 
-    A key may hold texts, numbers, objects (compared by identity unless they define equality), and JSON-like mappings.
+    most: number of values that are kept.  A key may hold texts, numbers, objects (compared by identity unless they define equality), and JSON-like mappings.
     """
 
-    MAX_ENTRIES = 256
-
-    def __init__(self) -> None:
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
         self._entries: dict[object, tuple[Value, tuple[tuple[str, State], ...]]] = {}
 
     def get(self, key: object, build: Callable[[], Value]) -> Value:
@@ -80,7 +79,7 @@ class CacheOfFiles(Generic[Value]):
             return entry[0]
         with recording() as read:
             value = build()
-        for old in list(self._entries)[: len(self._entries) + 1 - self.MAX_ENTRIES]:
+        for old in list(self._entries)[: len(self._entries) + 1 - self._most]:
             self._entries.pop(old, None)  # another thread may have removed it
         self._entries[hashable] = value, tuple(read.items())
         return value
