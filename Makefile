@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo web test slow smoke prove bench docs clean
 

@@ -1,7 +1,8 @@
-"""Settings of hypothesis for all tests, and summary lines at the end of a run."""
+"""Settings of hypothesis and the garbage collector for all tests, and summary lines at the end of a run."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 
@@ -34,6 +35,12 @@ PROCESSES = (
     "web_browser",
     "web_network",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage seldom, and not among the tests and libraries themselves: else a quarter of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

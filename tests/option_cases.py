@@ -149,6 +149,8 @@ OWN = {
     },
     "trace": {
         "steps": _case("3"),
+        "network": _case("infiniband-hdr", "-tp 32 -q none --chips 1", "llama-3.1-8b", "--network infiniband-ndr"),
+        "spatial": _case("on", "--chips 1", hardware="groq-lpu"),
         "chips": _case("1", "-tp 2"),
         "output_len": _case("2", "--steps 7"),
         "gpu_memory_utilization": _case("0.01"),

@@ -138,14 +138,14 @@ def test_every_option_of_a_technique_is_shown_or_none_that_is_named() -> None:
 
 @pytest.mark.parametrize("section", range(len(page().sections())))
 def test_every_command_runs(section: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server has a test of its own."""
+    """The server has a test of its own; test_survey.py runs the survey and reads what it writes."""
     for _, _, command, *status in page().sections()[section]["rows"]:
-        if command.startswith("serve "):
+        if command.startswith(("serve ", "survey ")):
             continue
         found = main(shlex.split(command.format(folder=tmp_path)))
         printed = capsys.readouterr()
         assert found == (status[0] if status else 0), (command, printed.err)
-        assert len(printed.err.splitlines()) == 1 if status else printed.out or command.split()[0] in ("plot", "survey")
+        assert len(printed.err.splitlines()) == 1 if status else printed.out or command.split()[0] == "plot"
 
 
 def test_the_web_viewer_answers_at_the_address_that_it_prints() -> None:

@@ -31,6 +31,7 @@ from tests.test_every_option import (
     case_files,  # noqa: F401
     case_of,
     figures,
+    folder_of_cases,  # noqa: F401
     line_of,
     notes,
     parameters,

@@ -33,7 +33,7 @@ VENDORS = ("nvidia", "amd", "intel", "google", "apple", "aws", "huawei", "geforc
 
 
 def spec(folder: str, stem: str) -> dict[str, Any]:
-    return data.read_yaml(data.folder(folder) / f"{stem}.yaml")
+    return data.read_known_yaml(data.folder(folder) / f"{stem}.yaml")
 
 
 def figures(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -91,7 +91,7 @@ FAMILIES = {
 
 
 def spec(name: str) -> dict[str, Any]:
-    return data.read_yaml(data.folder("model_configs") / f"{name}.yaml")
+    return data.read_known_yaml(data.folder("model_configs") / f"{name}.yaml")
 
 
 def test_at_least_180_models() -> None:

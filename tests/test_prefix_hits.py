@@ -97,9 +97,10 @@ def test_pools_use_the_hits_of_their_prompts() -> None:
 
 
 def test_fewer_chips_are_needed_with_hits() -> None:
-    limits = {"request_rate": 100, "ttft": "p99:1s", "tpot": "p99:50ms"}
+    limits = {"request_rate": 100, "requests": 1000, "ttft": "p99:1s", "tpot": "p99:50ms"}
+    run = {"quantization": "fp8", "kv_cache_dtype": "auto", "tensor_parallel_size": "1", "batching": "continuous"}
     devices = [
-        lv.size("llama-3.1-8b", hardware="h100-sxm", prefix_cache=rate, **limits).to_dict()["best"]["devices"]
+        lv.size("llama-3.1-8b", "h100-sxm", prefix_cache=rate, **limits, **run).to_dict()["best"]["devices"]
         for rate in ("0", "0.9")
     ]
     assert devices[1] < devices[0]

@@ -109,7 +109,7 @@ def test_bandwidth_alone_explains_an_ideal_decode_step_that_memory_bounds() -> N
     assert found.b == pytest.approx(found.a * 2.039 / 3.35, rel=0.01)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     chips=st.tuples(st.sampled_from(CHIPS), st.sampled_from(CHIPS)),
     models=st.sampled_from([(MODEL, MODEL), (MODEL, "qwen3-0.6b"), ("gpt2", MODEL)]),

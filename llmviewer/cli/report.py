@@ -79,7 +79,8 @@ def command(
         _check_rows("points", len(_grid(sizes)) * len(combinations))  # before they are computed
     report = _report(sizes, combinations)
     if load:
-        report = _under_load(report, combinations, {**load, "input_len": input_len, "output_len": output_len})
+        load |= {"input_len": input_len, "output_len": output_len}
+        report = _under_load(report, combinations, load, drawn=kind == "html")
     print_warnings(text for result in report.results.values() for text in result.warnings)
     refused = [] if no_fit_check else [*_misfits(report)]
     if not (refused and path is not None and Path(path).is_file()):
@@ -133,8 +134,8 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     return Report(results=results, points=columns, verdicts=verdicts, command=_command())
 
 
-def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict[str, Any]) -> Report:
-    """The report with a simulation of every configuration, and pictures of it."""
+def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict[str, Any], *, drawn: bool) -> Report:
+    """The report with a simulation of every configuration, and, if drawn, pictures of it."""
     from llmviewer.reports.load_pictures import pictures
     from llmviewer.simulation.call import simulate
 
@@ -143,7 +144,7 @@ def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict
     return replace(
         report,
         loads={title: one.to_dict() for title, one in made.items()},
-        pictures={title: pictures(one) for title, one in made.items()},
+        pictures={title: pictures(one) for title, one in made.items()} if drawn else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ MAX_YAML_BYTES = 2**19
 #: Indices of aliases by path; every name of a model or a chip is looked up in one.
 _INDICES: file_cache.CacheOfFiles[Mapping[str, tuple[str, ...]]] = file_cache.CacheOfFiles()
 _ITEMS: file_cache.CacheOfFiles[tuple[tuple[str, str, Any], ...]] = file_cache.CacheOfFiles()
+_PARSED: file_cache.CacheOfFiles[bytes] = file_cache.CacheOfFiles(512)
 _STEMS: file_cache.CacheOfFiles[Mapping[str, str]] = file_cache.CacheOfFiles()
 
 
@@ -141,6 +143,12 @@ def read_text(path: Path, max_bytes: int, kind: str = "not a config or a spec") 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     return mapping(_filled(path, MAX_YAML_BYTES), path, "YAML")
+
+
+def read_known_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, a copy for each caller; the file is parsed once until it changes."""
+    made: dict[str, Any] = pickle.loads(_PARSED.get(str(path), lambda: pickle.dumps(read_yaml(path))))
+    return made
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -56,18 +56,18 @@ def recording() -> Iterator[dict[str, State]]:
 class CacheOfFiles(Generic[Value]):
     """Values by key, each valid while the files it was read from are unchanged.
 
-    A key may hold texts, numbers, objects (compared by identity unless they define equality), and JSON-like mappings.
+    most: number of values that are kept.  A key may hold texts, numbers, objects (compared by identity unless they define equality), and JSON-like mappings.
     """
 
-    MAX_ENTRIES = 256
-
-    def __init__(self) -> None:
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
         self._entries: dict[object, tuple[Value, tuple[tuple[str, State], ...]]] = {}
 
     def get(self, key: object, build: Callable[[], Value]) -> Value:
         """The value of a key: a cached one, or that of `build`, which may raise; then nothing is kept."""
         try:
-            where = files.is_restricted() or os.getcwd()  # noqa: PTH109 (relative paths mean other files elsewhere)
+            fixed = isinstance(key, str) and os.path.isabs(key)  # noqa: PTH117 (relative paths mean other files elsewhere)
+            where = files.is_restricted() or fixed or os.getcwd()  # noqa: PTH109
             hashable = (_hashable(key), where)
             entry = self._entries.get(hashable)
         except (TypeError, ValueError, OSError):  # not hashable, or no current directory
@@ -79,7 +79,7 @@ class CacheOfFiles(Generic[Value]):
             return entry[0]
         with recording() as read:
             value = build()
-        for old in list(self._entries)[: len(self._entries) + 1 - self.MAX_ENTRIES]:
+        for old in list(self._entries)[: len(self._entries) + 1 - self._most]:
             self._entries.pop(old, None)  # another thread may have removed it
         self._entries[hashable] = value, tuple(read.items())
         return value

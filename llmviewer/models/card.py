@@ -108,7 +108,7 @@ def _uncompared(finish: Callable[[Model], Model], name: str, model: Model) -> Mo
 
 
 def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
-    spec = data.read_yaml(path)
+    spec = data.read_known_yaml(path)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
         raise UserError(f"'{printable(path)}': 'config' must be a mapping of the fields of config.json")
