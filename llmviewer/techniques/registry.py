@@ -188,7 +188,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # these choose the forward passes and change none of their operators
     "speculative": TechniqueOption(
-        "speculation.speculative",
+        "speculation.method:SPECULATIVE",
         SharedBy.TARGET,
         "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
         separator=";",
