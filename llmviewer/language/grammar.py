@@ -77,8 +77,8 @@ class Number(Form):
 
     def read(self, name: str, text: str) -> float | str:
         """The number, a word as it is.  Raises RefusedError."""
-        if text in self.words:
-            return text
+        if text.lower() in self.words:
+            return text.lower()
         try:
             value = float(self.number(text))  # type: ignore[arg-type]
         except (ValueError, TypeError, OverflowError):
@@ -160,7 +160,10 @@ class Entry:
     @property
     def help(self) -> str:
         """The meaning with the default."""
-        return f"{self.form.help} (default: {self.default})" if self.default else self.form.help
+        text = self.form.help
+        if not self.default:
+            return text
+        return f"{text[:-1]}; default: {self.default})" if text.endswith(")") else f"{text} (default: {self.default})"
 
 
 @dataclass(frozen=True, slots=True)

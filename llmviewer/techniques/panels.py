@@ -25,7 +25,7 @@ PANELS = {
     "quantization.quantization": Panel.COMMON,
     "kv_cache.contents:DTYPE": Panel.COMMON,
     "parallel.sizes:TENSOR": Panel.COMMON,
-    "kv_cache.contents:PREFIX": Panel.WORKLOAD,
+    "kv_cache.contents:prefix_cache": Panel.WORKLOAD,
     "sparsity.expert_skew": Panel.WORKLOAD,
     "sparsity.hot_neurons": Panel.MEMORY,
     "sparsity.skip_layers": Panel.GENERATION,

@@ -72,7 +72,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "compression.prune", SharedBy.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."
     ),
     "kv_block_size": TechniqueOption(
-        "kv_cache.allocation:PAGES",
+        "kv_cache.contents:kv_block_size",
         SharedBy.ENGINE,
         "Tokens per page of KV cache (PagedAttention); 1 = none.",
         "1",
@@ -80,14 +80,14 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("--block-size",),
     ),
     "kv_reserve": TechniqueOption(
-        "kv_cache.allocation:RESERVATION",
+        "kv_cache.contents:kv_reserve",
         SharedBy.ENGINE,
         "Tokens of KV cache reserved per sequence, or max.",
         "0",
         "0",
     ),
     "prefix_cache": TechniqueOption(
-        "kv_cache.contents:PREFIX",
+        "kv_cache.contents:prefix_cache",
         SharedBy.ENGINE,
         "Share of every prompt found in the cache: 0.5, or 0.5,shared.",
         "0",
@@ -102,7 +102,9 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "1",
     ),
     "kv_cache_free_gpu_memory_fraction": TechniqueOption(
-        "kv_cache.allocation:BUDGET", SharedBy.ENGINE, "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9."
+        "kv_cache.contents:kv_cache_free_gpu_memory_fraction",
+        SharedBy.ENGINE,
+        "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9.",
     ),
     "attention": TechniqueOption(
         "kernels.flash_attention",

@@ -27,6 +27,11 @@ R = TypeVar("R")
 Change: TypeAlias = Callable[[System], System]
 
 
+def unchanged(system: System) -> System:
+    """The system as it is: the change by an option whose value changes nothing."""
+    return system
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
     """An entry of the registry.
@@ -82,9 +87,12 @@ def technique(
     return declare
 
 
-def declared(function: Callable[P, R], grammar: Grammar, make: Callable[[str], Change], **words: str) -> Declared[P, R]:
-    """The technique of a function.  words: name, kind, formula, source and example."""
+def declared(
+    function: Callable[P, R], grammar: Grammar, make: Callable[[str], Change], *, example: str, **words: str
+) -> Declared[P, R]:
+    """The technique of a function.  example: words after `llmviewer analyze`.  words: name, kind, formula, source."""
     summary = " ".join((getdoc(function) or "").partition("\n\n")[0].split())
+    words["example"] = f"llmviewer analyze {example}"
     return Declared(function=function, grammar=grammar, make=make, summary=summary, parameters=grammar.help(), **words)
 
 

@@ -195,8 +195,7 @@ DRAFT = declared(
     source="Leviathan et al. arXiv 2211.17192 (equation 1, theorem 3.8); distillation arXiv 2310.08461, while serving "
     "(online) arXiv 2310.07177; adaptive: DISCO arXiv 2405.04304, Kangaroo arXiv 2404.18911; "
     "vLLM https://docs.vllm.ai/en/latest/features/spec_decode/",
-    example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
-    "--speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
+    example="llama-2-70b --hardware h100 -tp 4 --speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
 )
 
 

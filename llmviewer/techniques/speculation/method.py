@@ -100,7 +100,7 @@ def speculation(
         def make(text: str) -> Change:
             return round_change(scheme_name(name, text), called(function, where, grammar, text), alone)
 
-        words = {"name": name, "formula": formula, "source": source, "example": f"llmviewer analyze {example}"}
+        words = {"name": name, "formula": formula, "source": source, "example": example}
         return declared(function, grammar, make, kind="speculation", **words)
 
     return declare
