@@ -75,7 +75,7 @@ class Number(Form):
     words: tuple[str, ...] = ()
     number: Callable[[str], object] = float
 
-    def read(self, name: str, text: str) -> float | str:
+    def read(self, name: str, text: str) -> Any:
         """The number, a word as it is.  Raises RefusedError."""
         if text.lower() in self.words:
             return text.lower()

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from llmviewer.core.errors import naming
 from llmviewer.techniques.methods import METHODS
-from llmviewer.techniques.technique import Change, SharedBy, Technique, TechniqueOption
+from llmviewer.techniques.technique import Change, SharedBy, Technique, TechniqueOption, refusing
 
 #: Option name -> command-line option; the order is the order of application.
 TECHNIQUES: dict[str, TechniqueOption] = {
@@ -27,7 +26,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),
     "expert_skew": TechniqueOption(
-        "sparsity.expert_skew",
+        "sparsity.expert_skew:expert_skew_option",
         SharedBy.WEIGHTS,
         "Expert popularity i^-alpha: 0.7, or alpha=0.7,repeat=0.38; 0: uniform, none: engine's.",
         separator=";",
@@ -40,13 +39,13 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
     ),
     "contextual_sparsity": TechniqueOption(
-        "sparsity.contextual_sparsity",
+        "sparsity.neurons:contextual_sparsity_option",
         SharedBy.WEIGHTS,
         "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].",
         separator=";",
     ),
     "hot_neurons": TechniqueOption(
-        "sparsity.hot_neurons",
+        "sparsity.neurons:hot_neurons_option",
         SharedBy.WEIGHTS,
         "Hot neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
         separator=";",
@@ -180,10 +179,14 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # after sharding, so that the collectives of a skipped layer are skipped too
     "skip_layers": TechniqueOption(
-        "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step skips.", "0", "0"
+        "sparsity.early_exit:skip_layers_option",
+        SharedBy.WEIGHTS,
+        "Share of the layers that every step skips.",
+        "0",
+        "0",
     ),
     "early_exit": TechniqueOption(
-        "sparsity.exit_options",
+        "sparsity.early_exit:EARLY_EXIT",
         SharedBy.LAYERS,
         "mean=0.6, mean=0.9..0.4, exits=8:0.3/16:0.4, two-exit=8:0.7 ...",
         separator=";",
@@ -232,6 +235,6 @@ def changes(options: Mapping[str, str]) -> Iterator[Change]:
     for name, option in TECHNIQUES.items():
         text = options.get(name, option.default)
         if text != option.off:
-            with naming(f"--{name.replace('_', '-')}"):
+            with refusing(f"--{name.replace('_', '-')}"):
                 made = load(name).make(text)
             yield made
