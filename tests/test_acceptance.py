@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmviewer.core.errors import UserError
-from llmviewer.techniques.speculation import ranks
+from llmviewer.techniques import methods
+from llmviewer.techniques.speculation import acceptance as ranks
 from llmviewer.techniques.speculation.acceptance import Acceptance, from_lengths
 from llmviewer.techniques.speculation.acceptance_presets import CONVENTIONS, FILE, PRESETS, RANKS
-from llmviewer.techniques.speculation.rates import read_acceptance, read_ranks
+from llmviewer.techniques.speculation.method import read_acceptance, read_ranks
 
 rates = st.floats(0.0, 1.0)
 curves = st.lists(rates, min_size=1, max_size=8).map(tuple)
@@ -119,10 +120,10 @@ def test_impossible_lengths_are_rejected(lengths: dict[int, float]) -> None:
 
 
 def test_spellings_of_acceptance_are_parsed() -> None:
-    assert read_acceptance("--speculative", "0.8").rates == (0.8,)
-    assert read_acceptance("--speculative", "0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
-    assert read_acceptance("--speculative", "eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
-    assert [str(read_acceptance("--speculative", text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == [
+    assert read_acceptance("0.8").rates == (0.8,)
+    assert read_acceptance("0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
+    assert read_acceptance("eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
+    assert [str(read_acceptance(text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == [
         "0.8/0.75",
         "mtp-qwen3.5",
     ]
@@ -131,17 +132,17 @@ def test_spellings_of_acceptance_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1.2", r"speculative: acceptance is '1.2'; allowed: rates from 0 to 1"),
+        ("1.2", r"speculative llma: acceptance is '1.2'; allowed: rates from 0 to 1"),
         ("0.8/-0.1", "allowed: rates from 0 to 1"),
         ("nan", "allowed: rates from 0 to 1"),
         ("eagle3-kimi-k25", "did you mean 'eagle3-kimi-k2.5'"),
         ("0.8/", "unknown acceptance '0.8/'"),
-        ("", "acceptance is missing; write acceptance=0.8"),
+        ("", "unknown acceptance ''"),
     ],
 )
 def test_bad_acceptance_is_a_one_line_error(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
-        read_acceptance("--speculative", text)
+        methods.make("speculative", f"llma,acceptance={text}")
     assert "\n" not in str(raised.value)
 
 
@@ -153,19 +154,19 @@ def test_success_rates_of_the_first_choices_become_rates_by_rank() -> None:
 
 
 def test_spellings_of_ranks_are_parsed() -> None:
-    assert read_ranks("--speculative", "0.6/0.15/0.05").rates == ((0.6, 0.15, 0.05),)
-    assert read_ranks("--speculative", "medusa-vicuna-7b").at(2, 1) == 0.316
+    assert read_ranks("0.6/0.15/0.05").rates == ((0.6, 0.15, 0.05),)
+    assert read_ranks("medusa-vicuna-7b").at(2, 1) == 0.316
 
 
 @pytest.mark.parametrize("text", ["0.5/0.6", "0.9/0.2", "1.5", "-0.1", "nan"])
 def test_ranks_that_rise_or_sum_to_over_1_are_rejected(text: str) -> None:
     with pytest.raises(UserError, match="must fall from rank to rank"):
-        read_ranks("--speculative", text)
+        read_ranks(text)
 
 
 def test_an_unknown_name_of_ranks_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'medusa-vicuna-7b'"):
-        read_ranks("--speculative", "medusa-vicuna7b")
+        read_ranks("medusa-vicuna7b")
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -202,9 +203,9 @@ def test_the_bonus_token_is_added_for_sources_that_exclude_it() -> None:
 
 def test_leviathans_acceptance_of_t5_small_gives_3_6_tokens_with_7_drafted() -> None:
     """(1 - 0.75^8) / 0.25 = 3.5995"""
-    assert read_acceptance("", "draft-t5-small-translation").tokens(7.0) == pytest.approx(3.5995, abs=1e-4)
+    assert read_acceptance("draft-t5-small-translation").tokens(7.0) == pytest.approx(3.5995, abs=1e-4)
 
 
 def test_deepseek_v3_reaches_1_8_times_the_tokens() -> None:
     """85 % of second tokens accepted: 1.85 tokens per pass; the report states 1.8 times the tokens per second."""
-    assert read_acceptance("", "mtp-deepseek-v3").tokens(1.0) == 1.85
+    assert read_acceptance("mtp-deepseek-v3").tokens(1.0) == 1.85

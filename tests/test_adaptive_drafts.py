@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from llmviewer import models
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.adaptive import Stopping, adaptive_round
-from llmviewer.techniques.speculation.draft_model import draft_round
+from llmviewer.techniques.speculation.drafts import Stopping, adaptive_round, draft_round
 from tests.answers import analyze, refusal
 
 SMALL = Draft(name="tinyllama-1.1b", model=models.load("tinyllama-1.1b"))

@@ -110,7 +110,7 @@ def test_the_module_of_a_file_is_that_of_its_target(tmp_path: Path) -> None:
         ({**DFLASH, "num_target_layers": 36}, "acceptance=0.5", "for a target of 36 layers, llama-2-7b has 32"),
         (DFLASH, "tokens=8,acceptance=0.5", "tokens is 8; a block of .* has 7"),
         (DFLASH, "tokens=2", "acceptance is missing"),
-        (DFLASH, "topk=2,acceptance=0.5", "topk is an option of EAGLE heads"),
+        (DFLASH, "topk=2,acceptance=0.5", "unknown parameter of .* 'topk'; allowed: acceptance, tokens"),
         (changed(attention_mode="mla"), "acceptance=0.5", "attention_mode is 'mla'; priced: gqa"),
         (changed(conv_kernel_size=4), "acceptance=0.5", "field 'conv_kernel_size' may add weights"),
         ({"architectures": ["MedusaModel"]}, "nodes=9", "missing field 'medusa_num_heads'"),

@@ -17,7 +17,7 @@ from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union_share
+from llmviewer.techniques.sparsity.neurons import Sparsity, contextual_sparsity, union_share
 from tests.representative import REPRESENTATIVE
 
 from .answers import analyze

@@ -14,7 +14,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode, verify
 from llmviewer.serving.generation import Generation, PassShape
 from llmviewer.techniques import methods
-from llmviewer.techniques.speculation.verification import tree_verification_pass, verification_pass
+from llmviewer.techniques.speculation.method import tree_verification_pass, verification_pass
 
 from .answers import analyze, answer
 

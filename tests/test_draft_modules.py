@@ -19,25 +19,21 @@ from llmviewer.formats.checkpoint import Checkpoint
 from llmviewer.hardware import specs
 from llmviewer.models.model import Model
 from llmviewer.techniques import registry
-from llmviewer.techniques.speculation.blockwise import block_heads
-from llmviewer.techniques.speculation.eagle import eagle
-from llmviewer.techniques.speculation.eagle3 import eagle3
-from llmviewer.techniques.speculation.medusa import medusa_heads
+from llmviewer.techniques.speculation.drafts import with_parts_skipped
+from llmviewer.techniques.speculation.features import eagle3_module, eagle_module, mtp_module
+from llmviewer.techniques.speculation.heads import Embeddings, block_heads, medusa_heads, speculator_stages
 from llmviewer.techniques.speculation.module import TABLES, VOCABULARY
-from llmviewer.techniques.speculation.mtp import mtp
-from llmviewer.techniques.speculation.self_speculative import with_parts_skipped
-from llmviewer.techniques.speculation.speculator import Embeddings, speculator
 
 #: name -> draft module of a model.
 MODULES: dict[str, Callable[[Model], Model]] = {
     "medusa": lambda target: medusa_heads(target, 4),
     "blockwise": lambda target: block_heads(target, 4, 512),
-    "speculator": lambda target: speculator(target, 3, 1024),
-    "speculator, tied": lambda target: speculator(target, 3, 1024, Embeddings.SHARED),
-    "eagle": eagle,
-    "eagle3": eagle3,
-    "eagle3, later passes": lambda target: eagle3(target, features=0),
-    "mtp": mtp,
+    "speculator": lambda target: speculator_stages(target, 3, 1024),
+    "speculator, tied": lambda target: speculator_stages(target, 3, 1024, Embeddings.SHARED),
+    "eagle": eagle_module,
+    "eagle3": eagle3_module,
+    "eagle3, later passes": lambda target: eagle3_module(target, features=0),
+    "mtp": mtp_module,
     "self": lambda target: with_parts_skipped(target, 0.3, 0.5),
 }
 TECHNIQUES = (
@@ -72,13 +68,13 @@ def matmul_flops(graph: Graph) -> float:
 )
 def test_eagle_heads_have_the_published_parameters(name: str, published: float) -> None:
     """https://github.com/SafeAILab/EAGLE: "# EAGLE Parameters", in billions; the table and the head are the model's."""
-    assert own_parameters(eagle(models.load(name))) / 1e9 == pytest.approx(published, abs=0.005)
+    assert own_parameters(eagle_module(models.load(name))) / 1e9 == pytest.approx(published, abs=0.005)
 
 
 def test_an_eagle_head_by_hand() -> None:
     """Llama-2-7b, h 4,096, f 11,008: fc 2 h h + h; attention 4 h h; feed-forward 3 h f; one norm of h."""
     h, f = 4096, 11008
-    assert own_parameters(eagle(models.load("llama-2-7b"))) == 2 * h * h + h + 4 * h * h + 3 * h * f + h
+    assert own_parameters(eagle_module(models.load("llama-2-7b"))) == 2 * h * h + h + 4 * h * h + 3 * h * f + h
 
 
 def test_an_eagle3_head_by_hand() -> None:
@@ -87,16 +83,16 @@ def test_an_eagle3_head_by_hand() -> None:
     h, f = 4096, 14336
     attention = 2 * h * 4096 + 2 * (2 * h * 1024) + 4096 * h
     by_hand = 3 * h * h + attention + 3 * h * f + 4 * h + 32000 * h
-    assert own_parameters(eagle3(models.load("llama-3-8b")), TABLES) == by_hand
-    later = own_parameters(eagle3(models.load("llama-3-8b"), features=0), TABLES)
+    assert own_parameters(eagle3_module(models.load("llama-3-8b")), TABLES) == by_hand
+    later = own_parameters(eagle3_module(models.load("llama-3-8b"), features=0), TABLES)
     assert by_hand - later == 3 * h * h
 
 
 def test_moe_models_are_drafted_by_a_dense_layer() -> None:
     """Qwen3-235B-A22B: 24,576, six times its 4,096 (SpecForge); DeepSeek-V3: the width of its own dense layers."""
-    wide = {op.name: op.shape for _, op in eagle3(models.load("qwen3-235b-a22b")).graph(decode(1.0, 1.0))}
+    wide = {op.name: op.shape for _, op in eagle3_module(models.load("qwen3-235b-a22b")).graph(decode(1.0, 1.0))}
     assert wide["gate_proj"].n == 24576  # type: ignore[attr-defined]
-    own = {op.name: op.shape for _, op in eagle3(models.load("deepseek-v3")).graph(decode(1.0, 1.0))}
+    own = {op.name: op.shape for _, op in eagle3_module(models.load("deepseek-v3")).graph(decode(1.0, 1.0))}
     assert own["gate_proj"].n == 18432  # type: ignore[attr-defined]
     assert own["q_proj"].n == 56 * 128  # type: ignore[attr-defined]
     assert not any(name.startswith("expert_") for name in (*wide, *own))
@@ -125,7 +121,7 @@ def test_the_speculator_of_llama_2_13b_is_as_large_as_its_checkpoint() -> None:
     https://huggingface.co/ibm-fms/llama-13b-accelerator/tree/0f37d3d1bc0e665204992ef63f46312494e80963"""
     h, d, v = 5120, 4096, 32000
     by_hand = 3 * (2 * v * d + 2 * d) + h * d + 2 * d * d
-    built = speculator(models.load("llama-2-13b"), 3, d)
+    built = speculator_stages(models.load("llama-2-13b"), 3, d)
     assert own_parameters(built, ()) == by_hand
     assert round(by_hand * 2 / 1e9, 2) == 1.68
     assert matmul_flops(built.graph(decode(1.0, 50.0))) == 2 * (h * d + 2 * d * d + 3 * v * d)
@@ -133,7 +129,7 @@ def test_the_speculator_of_llama_2_13b_is_as_large_as_its_checkpoint() -> None:
 
 def test_tied_stages_are_stored_once_and_computed_every_time() -> None:
     target, d, v = models.load("llama-3-8b"), 3072, 128256
-    own, tied = (speculator(target, 4, d, way) for way in Embeddings)
+    own, tied = (speculator_stages(target, 4, d, way) for way in Embeddings)
     assert own_parameters(tied, ()) == 2 * v * d + 2 * d + 4096 * d + d * d
     assert matmul_flops(own.graph(decode(2.0, 7.0))) == matmul_flops(tied.graph(decode(2.0, 7.0)))
 
@@ -141,7 +137,7 @@ def test_tied_stages_are_stored_once_and_computed_every_time() -> None:
 def test_the_mtp_module_of_deepseek_v3_has_the_published_parameters() -> None:
     """README_WEIGHTS.md: 11.5e9 parameters of its own, 2.4e9 active with the shared 0.9e9 of table and head each;
     both without eh_proj's 2 x 7,168 x 7,168."""
-    module = mtp(models.load("deepseek-v3"))
+    module = mtp_module(models.load("deepseek-v3"))
     eh_proj = 2 * 7168 * 7168
     assert (own_parameters(module) - eh_proj) / 1e9 == pytest.approx(11.5, abs=0.05)
     assert (module.active_parameters - eh_proj) / 1e9 == pytest.approx(2.4, abs=0.05)
@@ -149,7 +145,7 @@ def test_the_mtp_module_of_deepseek_v3_has_the_published_parameters() -> None:
 
 def test_the_mtp_module_of_mimo_v2_flash_has_the_published_size() -> None:
     """0.33e9 parameters per module, dense, a window of 128 tokens plus its own: arXiv 2601.02780."""
-    module = mtp(models.load("mimo-v2-flash"))
+    module = mtp_module(models.load("mimo-v2-flash"))
     assert own_parameters(module) / 1e9 == pytest.approx(0.33, abs=0.005)
     assert {state.window for block in module.graph(decode(1.0, 1.0)).blocks for state in block.states} == {128.0 + 1.0}
 
@@ -158,7 +154,7 @@ def test_a_module_is_stored_in_the_formats_of_the_models_last_layer() -> None:
     """DeepSeek-V3's experts are fp8 there too, eh_proj, table and head are not."""
     weights = {
         tensor.name: tensor.dtype.bits
-        for tensor, _ in mtp(models.load("deepseek-v3")).graph(decode(1.0, 0.0)).stored_weights()
+        for tensor, _ in mtp_module(models.load("deepseek-v3")).graph(decode(1.0, 0.0)).stored_weights()
     }
     assert round(weights["expert_gate_proj.weight"]) == 8
     assert weights["eh_proj.weight"] == weights["lm_head.weight"] == 16
@@ -245,8 +241,10 @@ def test_draft_layers_have_a_cache_and_draft_heads_have_none(kind: str) -> None:
 def test_only_mtp_modules_are_quantized_in_a_quantized_checkpoint() -> None:
     target = models.load("deepseek-v3")
     assert isinstance(target.checkpoint, Checkpoint)
-    low = [t.name for t, _ in eagle(target).graph(decode(1.0, 0.0)).stored_weights() if t.dtype.bits < 16]
-    assert not low and all(t.role is Role.WEIGHT for t, _ in eagle(target).graph(decode(1.0, 0.0)).stored_weights())
+    low = [t.name for t, _ in eagle_module(target).graph(decode(1.0, 0.0)).stored_weights() if t.dtype.bits < 16]
+    assert not low and all(
+        t.role is Role.WEIGHT for t, _ in eagle_module(target).graph(decode(1.0, 0.0)).stored_weights()
+    )
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -258,4 +256,4 @@ def test_a_chunk_without_logits_has_valid_counts(kind: str) -> None:
 
 def test_indivisible_draft_heads_are_rejected_like_the_models_heads() -> None:
     with pytest.raises(UserError, match="not 71"):
-        prepared(eagle(models.load("falcon-7b")), 1.0, 1.0, tensor_parallel_size="2")
+        prepared(eagle_module(models.load("falcon-7b")), 1.0, 1.0, tensor_parallel_size="2")

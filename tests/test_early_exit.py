@@ -21,11 +21,8 @@ from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit
-from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
-from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
-from llmviewer.techniques.sparsity.exit_options import parse
-from llmviewer.techniques.sparsity.skip_layers import skip_layers
+from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit, parse, skip_layers
+from llmviewer.techniques.sparsity.exits import Confidence, Exits, StepTokens, exit_checks
 from tests.representative import REPRESENTATIVE
 
 from .answers import analyze

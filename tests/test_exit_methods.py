@@ -14,10 +14,8 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Role
 from llmviewer.core.workload import Step, decode, prefill
-from llmviewer.techniques.sparsity.early_exit import early_exit
-from llmviewer.techniques.sparsity.exit_checks import exit_checks
-from llmviewer.techniques.sparsity.exit_depth import Exits, forced
-from llmviewer.techniques.sparsity.exit_options import parse
+from llmviewer.techniques.sparsity.early_exit import early_exit, parse
+from llmviewer.techniques.sparsity.exits import Exits, exit_checks, forced
 
 from .answers import analyze
 

@@ -15,9 +15,8 @@ from llmviewer.core.running import ran
 from llmviewer.core.workload import Step, after_input, decode, first_step
 from llmviewer.models.load import from_fields
 from llmviewer.models.model import Model
-from llmviewer.techniques.sparsity.early_exit import early_exit
-from llmviewer.techniques.sparsity.exit_checks import exit_checks
-from llmviewer.techniques.sparsity.exit_options import parse
+from llmviewer.techniques.sparsity.early_exit import early_exit, parse
+from llmviewer.techniques.sparsity.exits import exit_checks
 
 from .answers import analyze
 

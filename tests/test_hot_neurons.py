@@ -19,7 +19,7 @@ from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.hot_neurons import HotNeurons, hot_neurons
+from llmviewer.techniques.sparsity.neurons import HotNeurons, hot_neurons
 
 from .answers import analyze
 

@@ -9,7 +9,7 @@ import pytest
 import llmviewer as lv
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import check
-from llmviewer.techniques.kv_cache.eviction import pyramid
+from llmviewer.techniques.kv_cache.eviction import pyramid_limits
 
 #: Bytes of keys and values of a token and layer: Llama-2-7B 2 x 32 heads x 128, Llama-3.1-8B 2 x 8 x 128, both 16 bit.
 MHA, GQA = 2 * 32 * 128 * 2, 2 * 8 * 128 * 2
@@ -95,11 +95,11 @@ def test_recurrent_layers_keep_their_state() -> None:
 def test_a_pyramid_falls_by_the_same_step_from_layer_to_layer() -> None:
     """Mean 2,048 = 8 + 2,040: the last layer would keep 2,040 // 20 = 102, the first 4,080 - 102 = 3,978 more than 8;
     the step is (3,978 - 102) // 31 = 125.  The rounding of https://github.com/Zefan-Cai/PyramidKV."""
-    limits = pyramid(2048.0, 20.0, 32)
+    limits = pyramid_limits(2048.0, 20.0, 32)
     assert limits == [3986 - 125 * layer for layer in range(32)]
     assert sum(limits) / 32 == pytest.approx(2048, rel=1e-3)
-    assert pyramid(128.0, 1.0, 32) == [128.0] * 32
-    assert pyramid(128.0, 20.0, 1) == [128.0]
+    assert pyramid_limits(128.0, 1.0, 32) == [128.0] * 32
+    assert pyramid_limits(128.0, 20.0, 1) == [128.0]
 
 
 def test_a_pyramid_stores_a_quarter_of_8192_tokens() -> None:

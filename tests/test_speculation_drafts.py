@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from llmviewer import models
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.serving.generation import Draft
-from llmviewer.techniques.speculation import ranks, trees
+from llmviewer.techniques.speculation import acceptance as ranks
+from llmviewer.techniques.speculation import trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.fallback import fallback_round
-from llmviewer.techniques.speculation.rates import read_ranks
-from llmviewer.techniques.speculation.tree_draft import draft_passes, levels, tree_round
+from llmviewer.techniques.speculation.drafts import draft_passes, fallback_rounds, levels, tree_round
+from llmviewer.techniques.speculation.method import read_ranks
 from tests.answers import analyze, refusal
 
 SMALL = Draft(name="tinyllama-1.1b", model=models.load("tinyllama-1.1b"))
@@ -84,7 +84,7 @@ def test_specinfer_matches_published_values() -> None:
     published = {"draft-llama-68m": (2.95, 3.07, 3.21, 3.33, 3.43), "draft-llama-68m-sampled": (1.79, 2.11, 2.26, 2.32)}
     within = {"draft-llama-68m": 0.06, "draft-llama-68m-sampled": 0.22}
     for name, tokens in published.items():
-        rates = read_ranks("", name)
+        rates = read_ranks(name)
         for width, measured in enumerate(tokens, 1):
             predicted = trees.expected(trees.full([1, 1, width, 1, 1, 1, 1, 1]), rates)
             assert predicted == pytest.approx(measured, rel=within[name])
@@ -178,7 +178,7 @@ def test_a_stopping_draft_matches_enumeration_of_all_outcomes(fallback: float, r
         pairs += chance * (written + 1) * (written + 2) / 2
         taken_back = sum((1 - rollback) ** (at - 1) * rollback * at for at in range(1, written + 1))
         tokens += chance * (taken_back + (1 - rollback) ** written * (written + 1))
-    made = fallback_round(SMALL, fallback, rollback, float(most))
+    made = fallback_rounds(draft=SMALL.model, fallback=fallback, rollback=rollback, tokens=float(most))
     (draft,) = made.drafts
     assert (draft.passes, made.tokens) == pytest.approx((passes, tokens))
     assert made.shape.new_tokens == made.shape.logit_positions == pytest.approx(kept + 1)
@@ -201,12 +201,15 @@ def test_a_never_confident_draft_adds_one_pass_to_plain_decoding() -> None:
 
 @given(RATES, RATES, RATES)
 def test_fewer_rollbacks_yield_more_tokens(fallback: float, one: float, other: float) -> None:
-    many, few = (fallback_round(SMALL, fallback, rate, 10.0).tokens for rate in (min(one, other), max(one, other)))
+    many, few = (
+        fallback_rounds(draft=SMALL.model, fallback=fallback, rollback=rate).tokens
+        for rate in (min(one, other), max(one, other))
+    )
     assert 1.0 <= few <= many + 1e-12
 
 
 INVALID = {
-    "tree,widths=1/1": "draft is missing; write draft=NAME",
+    "tree,widths=1/1": "draft is missing; write draft=...",
     "tree,draft=tinyllama-1.1b": "give widths=1/1/3/1 by level, or budget=16",
     "tree,draft=tinyllama-1.1b,widths=2,budget=4": "give widths=1/1/3/1 by level, or budget=16",
     "tree,draft=tinyllama-1.1b,widths=2/x": "widths is '2/x'; allowed: whole numbers from 1",

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.serving.generation import Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.jacobi import jacobi_round
-from llmviewer.techniques.speculation.lookahead import expected_from_guesses, lookahead_round
-from llmviewer.techniques.speculation.ngram import lookup_round
-from llmviewer.techniques.speculation.rest import retrieval_round
+from llmviewer.techniques.speculation.copied import lookup_round, rest
+from llmviewer.techniques.speculation.guessed import expected_from_guesses, jacobi, lookahead_pass
 from tests.answers import analyze, refusal
 
 MODELS = ("llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1")
@@ -84,7 +82,10 @@ def test_tokens_rise_with_acceptance_up_to_all_draft_tokens(
 ) -> None:
     def expected(rate: float) -> tuple[Any, ...]:
         rates = Acceptance(rates=(rate,))
-        rounds = lookup_round(tokens, rates, match, 0.0), retrieval_round(tokens, tokens, rates, 0.0)
+        rounds = (
+            lookup_round(tokens, rates=rates, match=match, lookup_s=0.0),
+            rest(nodes=tokens, depth=tokens, acceptance=rates),
+        )
         return (*(each.tokens for each in rounds), expected_from_guesses(rates, tokens + 1.0, 3.0))
 
     low, high, most = (expected(rate) for rate in (min(one, other), max(one, other), 1.0))
@@ -94,7 +95,8 @@ def test_tokens_rise_with_acceptance_up_to_all_draft_tokens(
 
 def test_copied_tokens_are_a_chain_and_passes_without_a_match_yield_one_token() -> None:
     rates = Acceptance(rates=(0.5,))
-    always, seldom = lookup_round(2.0, rates, 1.0, 0.0), lookup_round(2.0, rates, 0.25, 3e-6)
+    always = lookup_round(2.0, rates=rates, match=1.0, lookup_s=0.0)
+    seldom = lookup_round(2.0, rates=rates, match=0.25, lookup_s=3e-6)
     assert (always.tokens, always.shape.new_tokens, always.shape.attended_new_pairs) == (1.75, 3.0, None)
     assert seldom.tokens == 1.0 + 0.25 * 0.75
     # 3 tokens in a quarter of the passes, with 1 + 2 + 3 pairs among them; one token in the others
@@ -110,7 +112,7 @@ def test_a_search_on_the_host_adds_to_every_round() -> None:
 
 def test_phrases_of_a_datastore_branch_at_the_root() -> None:
     """Two phrases of three tokens: their tokens attend to 2, 3 and 4 tokens, the root to itself."""
-    found = retrieval_round(6.0, 3.0, Acceptance(rates=(0.5,)), 0.0)
+    found = rest(nodes=6.0, depth=3.0, acceptance=Acceptance(rates=(0.5,)))
     assert found.shape.attended_new_pairs == 1 + 2 * (2 + 3 + 4)
     assert found.shape.new_tokens == found.shape.logit_positions == 7.0
     assert found.tokens == 1 + 0.5 + 0.25 + 0.125
@@ -130,9 +132,9 @@ def test_lookahead_tokens_attend_to_their_row_and_column() -> None:
 
     Attended tokens: t0 t0; t1 t0 t1; a0 t0 a0; a1 t0 t1 a1; g1 t0 g1; g2 t0 g1 g2: 1 + 2 + 2 + 3 + 2 + 3.
     """
-    one = lookahead_round(2.0, 3.0, 1.0, 1.0)
-    assert one.shape.new_tokens == one.shape.logit_positions == 6.0 == (2 + 1) * (3 - 1)
-    assert one.shape.attended_new_pairs == 13.0
+    one = lookahead_pass(2.0, 3.0, 1.0)
+    assert one.new_tokens == one.logit_positions == 6.0 == (2 + 1) * (3 - 1)
+    assert one.attended_new_pairs == 13.0
 
 
 @given(st.integers(1, 20), st.integers(2, 8), st.integers(0, 20))
@@ -140,9 +142,9 @@ def test_lookahead_pairs_match_its_mask(window: int, ngram: int, guesses: int) -
     rows = ngram - 1
     branch = sum((place + 1) + row for row in range(rows) for place in range(window))
     verification = guesses * sum(1 + place for place in range(1, rows + 1))
-    made = lookahead_round(float(window), float(ngram), float(guesses), 1.0)
-    assert made.shape.attended_new_pairs == branch + verification
-    assert made.shape.new_tokens == (window + guesses) * (ngram - 1)
+    made = lookahead_pass(float(window), float(ngram), float(guesses))
+    assert made.attended_new_pairs == branch + verification
+    assert made.new_tokens == (window + guesses) * (ngram - 1)
 
 
 @given(RATES, st.integers(2, 8).map(float), st.integers(0, 20).map(float))
@@ -164,7 +166,7 @@ def test_a_published_lookahead_length_covers_all_guesses() -> None:
 @given(st.integers(1, 64).map(float), st.floats(0.0, 1.0))
 def test_a_jacobi_block_yields_its_tokens_after_its_iterations(tokens: float, share: float) -> None:
     iterations = 1.0 + share * (tokens - 1.0)
-    block = jacobi_round(tokens, iterations)
+    block = jacobi(tokens=tokens, iterations=iterations)
     assert block.tokens == tokens / iterations and 1.0 - 1e-12 <= block.tokens <= tokens
     assert (block.shape.new_tokens, block.shape.attended_new_pairs) == (tokens, None)
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.techniques.speculation import medusa, trees
-from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation import heads, trees
+from llmviewer.techniques.speculation.acceptance import Acceptance, Ranks
 from llmviewer.techniques.speculation.acceptance_presets import RANKS
-from llmviewer.techniques.speculation.ranks import Ranks
 from llmviewer.techniques.speculation.trees import MergedTrees, Tree
 
 #: Medusa's tree of 63 draft tokens, https://github.com/FasterDecoding/Medusa (medusa/model/medusa_choices.py).
@@ -128,7 +127,7 @@ def test_medusas_tree_and_head_accuracy_reproduce_spec_bench() -> None:
     """Spec-Bench: 2.32 tokens per pass for Vicuna-7B, 2.39 for 13B; the log has the first five choices of ten."""
     tree = of_paths(MEDUSA_63)
     assert len(tree) == 63
-    assert widths(tree) == medusa.LEVELS == (10, 28, 23, 2)
+    assert widths(tree) == heads.LEVELS == (10, 28, 23, 2)
     assert trees.expected(tree, RANKS["medusa-vicuna-7b"].ranks) == pytest.approx(2.32, rel=0.03)
     assert trees.expected(tree, RANKS["medusa-vicuna-13b"].ranks) == pytest.approx(2.39, rel=0.03)
 

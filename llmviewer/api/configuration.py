@@ -28,7 +28,7 @@ from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
-from llmviewer.techniques.speculation.draft_model import vocabulary_notes
+from llmviewer.techniques.speculation.method import vocabulary_notes
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_serving import usual
 

@@ -11,8 +11,7 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Step
 from llmviewer.result.describe import number
 from llmviewer.result.stages import request_at, system_at, value_at
-from llmviewer.techniques.sparsity.early_exit import ExitingStep
-from llmviewer.techniques.sparsity.exit_options import plan_of, without_exits
+from llmviewer.techniques.sparsity.early_exit import ExitingStep, plan_of, without_exits
 
 
 def exit_object(analysis: Analysis, point: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from llmviewer.techniques import presets
 from llmviewer.techniques.methods import METHODS
 from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
+from llmviewer.techniques.technique import Declared
 
 
 def technique_list() -> list[dict[str, Any]]:
@@ -25,6 +26,7 @@ def technique_card(name: str) -> dict[str, Any]:
         "default": option.default if option else "",
         "summary": technique.summary,
         "parameters": dict(technique.parameters),
+        "schema": technique.grammar.schema() if isinstance(technique, Declared) else {},
         "methods": {method: load(method).summary for method in METHODS.get(name, ())},
         "presets": list(presets.names(name)),
         "formula": technique.formula,

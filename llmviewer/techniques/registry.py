@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from llmviewer.core.errors import naming
 from llmviewer.techniques.methods import METHODS
-from llmviewer.techniques.technique import Change, SharedBy, Technique, TechniqueOption
+from llmviewer.techniques.technique import Change, SharedBy, Technique, TechniqueOption, refusing
 
 #: Option name -> command-line option; the order is the order of application.
 TECHNIQUES: dict[str, TechniqueOption] = {
@@ -27,7 +26,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),
     "expert_skew": TechniqueOption(
-        "sparsity.expert_skew",
+        "sparsity.expert_skew:expert_skew_option",
         SharedBy.WEIGHTS,
         "Expert popularity i^-alpha: 0.7, or alpha=0.7,repeat=0.38; 0: uniform, none: engine's.",
         separator=";",
@@ -40,13 +39,13 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
     ),
     "contextual_sparsity": TechniqueOption(
-        "sparsity.contextual_sparsity",
+        "sparsity.neurons:contextual_sparsity_option",
         SharedBy.WEIGHTS,
         "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].",
         separator=";",
     ),
     "hot_neurons": TechniqueOption(
-        "sparsity.hot_neurons",
+        "sparsity.neurons:hot_neurons_option",
         SharedBy.WEIGHTS,
         "Hot neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
         separator=";",
@@ -72,7 +71,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "compression.prune", SharedBy.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."
     ),
     "kv_block_size": TechniqueOption(
-        "kv_cache.allocation:PAGES",
+        "kv_cache.contents:kv_block_size",
         SharedBy.ENGINE,
         "Tokens per page of KV cache (PagedAttention); 1 = none.",
         "1",
@@ -80,14 +79,14 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("--block-size",),
     ),
     "kv_reserve": TechniqueOption(
-        "kv_cache.allocation:RESERVATION",
+        "kv_cache.contents:kv_reserve",
         SharedBy.ENGINE,
         "Tokens of KV cache reserved per sequence, or max.",
         "0",
         "0",
     ),
     "prefix_cache": TechniqueOption(
-        "kv_cache.contents:PREFIX",
+        "kv_cache.contents:prefix_cache",
         SharedBy.ENGINE,
         "Share of every prompt found in the cache: 0.5, or 0.5,shared.",
         "0",
@@ -102,7 +101,9 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "1",
     ),
     "kv_cache_free_gpu_memory_fraction": TechniqueOption(
-        "kv_cache.allocation:BUDGET", SharedBy.ENGINE, "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9."
+        "kv_cache.contents:kv_cache_free_gpu_memory_fraction",
+        SharedBy.ENGINE,
+        "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9.",
     ),
     "attention": TechniqueOption(
         "kernels.flash_attention",
@@ -178,17 +179,21 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # after sharding, so that the collectives of a skipped layer are skipped too
     "skip_layers": TechniqueOption(
-        "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step skips.", "0", "0"
+        "sparsity.early_exit:skip_layers_option",
+        SharedBy.WEIGHTS,
+        "Share of the layers that every step skips.",
+        "0",
+        "0",
     ),
     "early_exit": TechniqueOption(
-        "sparsity.exit_options",
+        "sparsity.early_exit:EARLY_EXIT",
         SharedBy.LAYERS,
         "mean=0.6, mean=0.9..0.4, exits=8:0.3/16:0.4, two-exit=8:0.7 ...",
         separator=";",
     ),
     # these choose the forward passes and change none of their operators
     "speculative": TechniqueOption(
-        "speculation.speculative",
+        "speculation.method:SPECULATIVE",
         SharedBy.TARGET,
         "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
         separator=";",
@@ -230,6 +235,6 @@ def changes(options: Mapping[str, str]) -> Iterator[Change]:
     for name, option in TECHNIQUES.items():
         text = options.get(name, option.default)
         if text != option.off:
-            with naming(f"--{name.replace('_', '-')}"):
+            with refusing(f"--{name.replace('_', '-')}"):
                 made = load(name).make(text)
             yield made

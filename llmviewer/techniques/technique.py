@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
-from typing import TypeAlias
+from functools import partial
+from inspect import getdoc
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.arguments import parse_size
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError, naming, quoted, unknown
 from llmviewer.core.ir import Pass
 from llmviewer.hardware.chip import Chip
+from llmviewer.language.grammar import Grammar, Number, RefusedError
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Generation, GenerationScheme
 
+#: A whole number, which may be written as a size: 4k.
+Whole = partial(Number, whole=True, number=parse_size)
+P = ParamSpec("P")
+R = TypeVar("R")
 #: The effect of a technique: most add a graph pass, others change the KV cache, the devices or the generation.
 Change: TypeAlias = Callable[[System], System]
+
+
+def unchanged(system: System) -> System:
+    """The system as it is: the change by an option whose value changes nothing."""
+    return system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +50,84 @@ class Technique:
     example: str
     make: Callable[[str], Change]
     parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared(Technique, Generic[P, R]):
+    """A technique declared by a function: its signature is the grammar of the option, its docstring the summary.
+
+    function: it makes a change, or what a change is made of, from the parameters.
+    """
+
+    function: Callable[P, R]
+    grammar: Grammar
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with typed parameters."""
+        return self.function(*args, **kwargs)
+
+
+def technique(
+    name: str, *, kind: str, formula: str, source: str, example: str
+) -> Callable[[Callable[P, Change]], Declared[P, Change]]:
+    """Declare the technique of an option by a function of its parameters.
+
+    A parameter `typed` without a form gets the text of the option as it was typed.
+    """
+    where = f"--{name.replace('_', '-')}"
+
+    def declare(function: Callable[P, Change]) -> Declared[P, Change]:
+        grammar = Grammar.of(function)
+
+        def make(text: str) -> Change:
+            return called(function, where, grammar, text)
+
+        return declared(function, grammar, make, name=name, kind=kind, formula=formula, source=source, example=example)
+
+    return declare
+
+
+def declared(
+    function: Callable[P, R], grammar: Grammar, make: Callable[[str], Change], *, example: str, **words: str
+) -> Declared[P, R]:
+    """The technique of a function.  example: words after `llmviewer analyze`.  words: name, kind, formula, source."""
+    summary = " ".join((getdoc(function) or "").partition("\n\n")[0].split())
+    words["example"] = f"llmviewer analyze {example}"
+    return Declared(function=function, grammar=grammar, make=make, summary=summary, parameters=grammar.help(), **words)
+
+
+def called(function: Callable[..., R], where: str, grammar: Grammar, text: str) -> R:
+    """The result of a function for the text of its parameters.  where: the option, which errors name."""
+    arguments = read(where, grammar, text)
+    if "typed" in function.__annotations__:
+        arguments["typed"] = text
+    with naming(where):
+        return function(**arguments)
+
+
+def read(where: str, grammar: Grammar, text: str) -> dict[str, Any]:
+    """The arguments in a text.  where: the option.  Raises UserError."""
+    with refusing(where):
+        return grammar.read(text)
+
+
+@contextmanager
+def refusing(where: str) -> Iterator[None]:
+    """Make what a grammar refuses an error that names the option, what is allowed and the nearest match."""
+    try:
+        with naming(where):
+            yield
+    except RefusedError as refused:
+        name, word = refused.subject, refused.word
+        if word is None:
+            raise UserError(f"{where}: {name} is missing; write {name}=..., {refused.allowed}") from None
+        if name == "parameter":
+            raise unknown(f"parameter of {where}", word, refused.known) from None
+        if refused.known:
+            raise unknown(name, word, refused.known, where=where) from None
+        raise UserError(f"{where}: {name} is {quoted(word)}; {refused.allowed}") from None
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 class SharedBy(IntEnum):

@@ -13,7 +13,7 @@ from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import is_weight_matrix, weight_access
 from llmviewer.ops.transfer import TransferShape, load
 from llmviewer.techniques.offload.places import offloaded_tensor
-from llmviewer.techniques.sparsity.contextual_sparsity import union_share
+from llmviewer.techniques.sparsity.neurons import union_share
 
 #: The matrices whose rows or columns are neurons.
 NEURONS = (OperatorRole.FEED_FORWARD_INPUT, OperatorRole.FEED_FORWARD_OUTPUT)

@@ -18,7 +18,7 @@ from llmviewer.techniques.offload.places import (
     split_layers,
     split_states,
 )
-from llmviewer.techniques.sparsity.contextual_sparsity import union_share
+from llmviewer.techniques.sparsity.neurons import union_share
 
 #: Suffix of the names of blocks whose weights are offloaded when those of other layers are not.
 OFFLOADED = " offloaded"

@@ -1,4 +1,4 @@
-"""Early exit: expected work of layers that tokens with a confident prediction skip."""
+"""`--early-exit` and `--skip-layers`: expected work of layers that tokens with a confident prediction, or all, skip."""
 
 from __future__ import annotations
 
@@ -6,18 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
+from llmviewer.analysis.system import AppliedTechnique, PipelineExits, System
 from llmviewer.core.counts import Count
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import Kind
+from llmviewer.language.grammar import Choice, Flag, Form, Grammar, Number
 from llmviewer.layers.encoder import after_encoder
 from llmviewer.techniques.scaling import map_operators, scale_moved, sometimes, with_probability
-from llmviewer.techniques.sparsity.exit_checks import Confidence
-from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens, forced, has_cache, mean
-from llmviewer.techniques.sparsity.exit_layers import depth, layer_indices
+from llmviewer.techniques.sparsity.exits import (
+    DECAY,
+    Confidence,
+    Exits,
+    StepTokens,
+    depth,
+    exit_checks,
+    forced,
+    has_cache,
+    layer_indices,
+    mean,
+)
+from llmviewer.techniques.technique import Change, Whole, add_pass, called, declared, technique, unchanged
 
 
 class Fill(Enum):
@@ -184,3 +197,235 @@ def _cached_share(operator: Operator) -> float:
     if kept == 0.0:
         return 0.0
     return 1.0 if operator.kind is Kind.COPY else kept / sum(sizes)
+
+
+#: Blocks that the last stage has without early exit, and that others need for the exits after their layers.
+ENDS = ("head", "exit_check", "exit_jump")
+
+
+def in_pipeline(plan: EarlyExit, place: Count) -> PipelineExits:
+    """Early exit of tokens at `place` of their answers, stage by stage.
+
+    A pass leaves through the head of the stage in which its deepest token exits.  Unless the later stages fill the
+    cache beside the next token, that one starts after all stages, as in a pipeline without exits.
+    """
+
+    def change(graph: Graph, stages: tuple[Graph, ...]) -> tuple[Graph, ...]:
+        step = ExitingStep.of(plan, graph, place)
+        return tuple(_stage(step, stage, stages[-1]) for stage in stages)
+
+    def unknown(graph: Graph) -> tuple[Count, ...]:
+        return ExitingStep.of(plan, graph, place).runs
+
+    return PipelineExits(change=change, unknown=unknown if plan.fill is Fill.PIPELINE else None)
+
+
+def _stage(step: ExitingStep, stage: Graph, last: Graph) -> Graph:
+    """A stage with the work of its layers, checks and head times the probability that they run."""
+    numbers = [block.numbers for block in stage.blocks if block.is_layer]
+    own = sorted(number for listed in numbers for number in listed)
+    ends = step.runs[-1] if stage is last else 0.0
+    exited = step.runs[own[0]] - (step.runs[-1] if stage is last else step.runs[own[-1] + 1])
+    if set(own) & set(step.checked):
+        before = [block for block in stage.blocks if block.name not in (*ENDS, "send")]
+        after = [block for block in stage.blocks if block.name == "send"]
+        stage = replace(stage, blocks=(*before, *(block for block in last.blocks if block.name in ENDS), *after))
+    return with_head(step.change(stage, numbers, exited), ends if step.head_is_checked else ends + exited)
+
+
+WHERE = "--early-exit"
+#: Names under which results list the technique, before its parameters, and the checks of confidence.
+NAME, CHECKS = "early_exit", "exit_checks"
+MEAN = Number("mean share", 0.0, 1.0)
+DEPTH, PROBABILITY = Whole("layers run", 1, 10000), Number("share of the tokens", 0.0, 1.0)
+
+
+def read_mean(text: str) -> Exits:
+    """Parse `0.6`, or `0.9..0.4` for a share that falls over the answer."""
+    start, dots, end = text.partition("..")
+    first = MEAN.read("mean", start)
+    return Exits(mean=first, end=MEAN.read("mean", end)) if dots else Exits(mean=first)
+
+
+def read_exits(text: str) -> Exits:
+    """Parse `8:0.3/16:0.4`: 30 % of the tokens exit after 8 layers, 40 % after 16."""
+    at = []
+    for pair in text.split("/"):
+        layers, colon, probability = pair.partition(":")
+        if not colon:
+            raise UserError(f"{quoted(pair)} is not an exit; write layers:probability, as in exits=8:0.3/16:0.4")
+        at.append((int(DEPTH.read("layer", layers)), PROBABILITY.read("probability", probability)))
+    if len({layers for layers, _ in at}) < len(at) or sum(share for _, share in at) > 1.0 + 1e-9:
+        raise UserError(f"exits {quoted(text)} must name different layers, with probabilities up to 1 in all")
+    return Exits(at=tuple(sorted(at)))
+
+
+def read_one_exit(text: str) -> Exits:
+    """Parse `8:0.7`, a single exit."""
+    if "/" in text:
+        raise ValueError("allowed: one layer, as in two-exit=8:0.7")
+    return read_exits(text)
+
+
+def early_exit_plan(
+    *,
+    mean: Annotated[
+        Exits | None,
+        Form(
+            help="mean share of the layers that a token runs; 0.9..0.4 falls from the start of the answer to its end",
+            parse=read_mean,
+        ),
+    ] = None,
+    tau: Annotated[
+        float | None,
+        Number("how fast that share falls, as exp(-tau t / N); 0: a straight line", 0.0, 100.0, unset=f"{DECAY:g}"),
+    ] = None,
+    exits: Annotated[
+        Exits | None,
+        Form(
+            help="layers:probability/...: share of the tokens that exits after so many layers, 8:0.3/16:0.4",
+            parse=read_exits,
+        ),
+    ] = None,
+    two_exit: Annotated[
+        Exits | None, Form(help="layers:probability of a single exit", parse=read_one_exit, name="two-exit")
+    ] = None,
+    confidence: Annotated[
+        Confidence,
+        Choice(
+            "what decides: classifier, softmax, similarity, policy (a network of two layers), position (no check; all "
+            "sequences of a batch exit after the same layer)",
+            Confidence,
+        ),
+    ] = Confidence.CLASSIFIER,
+    kv: Annotated[
+        Fill,
+        Choice(
+            "method that fills the cache of skipped layers: propagate, recompute, none; pipeline: later pipeline "
+            "stages run all layers while the next token is on its way",
+            Fill,
+        ),
+    ] = Fill.PROPAGATE,
+    deficient: Annotated[
+        float | None,
+        Whole("most steps in a row whose caches wait to be recomputed; then one runs all layers", 1, 1000),
+    ] = None,
+    jump: Annotated[bool, Flag("without a value: a linear map replaces the skipped layers")] = False,
+) -> EarlyExit:
+    """Tokens with a confident prediction exit before the last layer; a batch runs as deep as its deepest token.  Of an
+    encoder, whole sequences exit.
+    """
+    given = [one for one in (mean, exits, two_exit) if one is not None]
+    if not given:
+        raise UserError("no exits are given; write mean=0.6, exits=8:0.3/16:0.4 or two-exit=8:0.7")
+    if len(given) > 1:
+        raise UserError("mean, exits and two-exit exclude each other")
+    if tau is not None and given[0].end is None:
+        raise UserError("tau needs a share that falls; write mean=0.9..0.4,tau=...")
+    if deficient is not None and kv is not Fill.RECOMPUTE:
+        raise UserError("deficient limits recomputation; add kv=recompute or remove it")
+    return EarlyExit(
+        exits=given[0] if tau is None else replace(given[0], tau=tau),
+        confidence=confidence,
+        fill=kv,
+        jump=jump,
+        deficient=None if deficient is None else int(deficient),
+    )
+
+
+PLAN = Grammar.of(early_exit_plan)
+
+
+def parse(text: str) -> EarlyExit:
+    """Parse `mean=0.9..0.4,tau=2,confidence=softmax,kv=recompute,deficient=8,jump`; raises UserError."""
+    return called(early_exit_plan, WHERE, PLAN, text)
+
+
+def _make(text: str) -> Change:
+    plan = parse(text)
+    name = f"{NAME}({text})"
+
+    def change(system: System) -> System:
+        if plan.exits.never:
+            return system
+        if plan.fill is Fill.PIPELINE and system.parallelism.pipeline == 1:
+            raise UserError(f"{WHERE}: kv=pipeline needs pipeline stages; add --pipeline-parallel-size 2 or more")
+        checks = AppliedTechnique(
+            name=CHECKS, make=lambda _: exit_checks(plan.exits, plan.confidence, jump=plan.jump)
+        )  # first, so that later passes quantize, fuse and shard the checks too
+        changed = replace(system, passes=(checks, *system.passes)).listing(name)
+        over_answer = partial(_exiting, plan=plan, name=name) if plan.exits.end is not None else None
+        return replace(_exiting(changed, np.nan, plan=plan, name=name), over_answer=over_answer)
+
+    return change
+
+
+def plan_of(system: System) -> EarlyExit:
+    """The plan of a system that lists early exit."""
+    return parse(_listed(system).removeprefix(f"{NAME}(").removesuffix(")"))
+
+
+def without_exits(system: System) -> System:
+    """The system whose tokens all pass the layers that those of this one, which lists early exit, may skip."""
+    left_out = (CHECKS, _listed(system))
+    kept = tuple(applied for applied in system.passes if applied.name not in left_out)
+    return replace(system, passes=kept, exits=None, over_answer=None)
+
+
+def _listed(system: System) -> str:
+    """The name under which a system lists early exit."""
+    return next(applied.name for applied in system.passes if applied.name.startswith(f"{NAME}("))
+
+
+def _exiting(system: System, place: Count, *, plan: EarlyExit, name: str) -> System:
+    """The system whose passes exit as tokens at `place` of their answers do."""
+    if system.parallelism.pipeline > 1:
+        return replace(system, exits=in_pipeline(plan, place))
+    passes = (
+        replace(one, make=lambda _: early_exit(plan, place)) if one.name == name else one for one in system.passes
+    )
+    return replace(system, passes=tuple(passes))
+
+
+EARLY_EXIT = declared(
+    early_exit_plan,
+    PLAN,
+    _make,
+    name=NAME,
+    kind="sparsity",
+    formula="work of layer l x (1 - (1 - Pr(depth >= l))^B); mean: Pr(depth > l) = r^l with mean r^l = share; checks: "
+    "4 hidden (classifier), lm_head and 5 per logit (softmax), 6 hidden (similarity), 64 hidden (policy) FLOP per "
+    "token; propagation keeps k_proj and v_proj; of an encoder-decoder the decoder's layers with cross attention; "
+    "kv=pipeline: a token takes mean max(time to its exit, slowest stage)",
+    source="CALM arXiv 2207.07061; FREE arXiv 2310.05424 (two exits, recomputation); linear jump arXiv 2303.09435; "
+    "batches run to their deepest token arXiv 2407.20272; ConsistentEE arXiv 2312.11882; EE-LLM arXiv 2312.04916; "
+    "SkipDecode arXiv 2307.02628; DeeBERT arXiv 2004.12993 (encoders)",
+    example="llama-2-7b --hardware a6000 --early-exit mean=0.6",
+)
+
+
+def skip_layers(share: float) -> Pass:
+    """Run 1 - `share` of the layers of every kind in every step; work, traffic and time fall in proportion.
+
+    Prefill skips layers like decode.  The skipped layers may differ between steps, so weights and cache stay stored.
+    Source: LLM inference unveiled, arXiv 2402.16363, section 4.1; LayerSkip's layer dropout,
+    arXiv 2404.16710.
+    """
+    if share == 0.0:
+        return lambda graph: graph
+    kept = 1.0 - share
+    return lambda graph: graph.map_blocks(
+        lambda block: map_operators(block, lambda operator: sometimes(operator, kept)) if block.is_layer else block
+    )
+
+
+@technique(
+    "skip_layers",
+    kind="sparsity",
+    formula="work and traffic of every layer x (1 - share); weights and cache stay stored",
+    source="survey arXiv 2402.16363, section 4.1; LayerSkip arXiv 2404.16710",
+    example="llama-2-7b --hardware a6000 --skip-layers 0.25",
+)
+def skip_layers_option(share: Annotated[float, Number("share of the layers that a step skips", 0.0, 0.99)]) -> Change:
+    """Skips a share of the layers in every step, including prefill; their work falls in proportion."""
+    return add_pass(f"skip_layers({share:g})", lambda _: skip_layers(share)) if share else unchanged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Annotated
 
 import numpy as np
 
@@ -11,17 +12,15 @@ from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import OperatorRole
+from llmviewer.language.grammar import Number
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.techniques.technique import Change, add_pass, technique, unchanged
 
 #: Share of its experts that a draft token of a served request has in common with the one before it: 0.38 by Cohere (128
 #: experts, 8 chosen), where four tokens need 2.5 times the experts of one
 #: (https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding); 0.46 and 2.37 of
 #: Qwen3-30B-A3B (https://github.com/Li-changwu/MoE-SD, results/routing_overlap_analysis.json).
 SERVED_REPEAT = 0.38
-
-_ALPHA = Parameter(name="alpha", default=0.0, low=0.0, high=10.0)
-_REPEAT = Parameter(name="repeat", default=0.0, low=0.0, high=1.0)
 
 
 def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
@@ -126,28 +125,31 @@ def _skewed(operator: Operator, block: Block, alpha: float, repeat: float) -> Op
     return replace(operator, reads=reads, shape=skewed)
 
 
-def _make(text: str) -> Change:
-    alpha, repeat = parse_numbers("--expert-skew", text, (_ALPHA, _REPEAT)).values()
-    if alpha == 0.0 and repeat == 0.0:
-        return lambda system: system
-    shown = f"alpha={alpha:g}" + f", repeat={repeat:g}" * (repeat > 0.0)
-    return add_pass(f"expert_skew({shown})", lambda _: expert_skew(alpha, repeat))
-
-
-TECHNIQUE = Technique(
-    name="expert_skew",
+@technique(
+    "expert_skew",
     kind="sparsity",
-    summary="Selects some experts more often: a step uses fewer distinct experts, and one device has more work.",
-    parameters={
-        "alpha": "exponent of popularity i^-alpha; default 0, uniform",
-        "repeat": "share of its experts that a draft token has in common with the one before it; default: what "
-        "popularity alone gives. Measured: 0.30 Mixtral 8x7B (0.25 by chance; arXiv 2401.04088, table 5), 0.38 Cohere, "
-        "0.46 Qwen3-30B-A3B",
-    },
     formula="popularity i^-alpha; distinct experts sum_i 1 - (1 - p_i)^T, p_i = min(1, c i^-alpha), sum_i p_i = k; "
     "alpha 0 is N (1 - (1 - k/N)^T); n draft tokens of a sequence count as n^e, e such that two share `repeat`",
     source="power law of expert loads as NVIDIA aiconfigurator samples them, "
     "https://github.com/ai-dynamo/aiconfigurator; expected distinct draws: sum over experts of Pr(drawn at least once)",
-    example="llmviewer analyze mixtral-8x7b --hardware h200 --batch-size 2 --expert-skew alpha=1.0",
-    make=_make,
+    example="mixtral-8x7b --hardware h200 --batch-size 2 --expert-skew alpha=1.0",
 )
+def expert_skew_option(
+    alpha: Annotated[float, Number("exponent of popularity i^-alpha; 0: uniform", 0.0, 10.0)] = 0.0,
+    *,
+    repeat: Annotated[
+        float,
+        Number(
+            "share of its experts that a draft token has in common with the one before it. Measured: 0.30 Mixtral 8x7B "
+            "(0.25 by chance; arXiv 2401.04088, table 5), 0.38 Cohere, 0.46 Qwen3-30B-A3B",
+            0.0,
+            1.0,
+            unset="what popularity alone gives",
+        ),
+    ] = 0.0,
+) -> Change:
+    """Selects some experts more often: a step uses fewer distinct experts, and one device has more work."""
+    if alpha == 0.0 and repeat == 0.0:
+        return unchanged
+    shown = f"alpha={alpha:g}" + f", repeat={repeat:g}" * (repeat > 0.0)
+    return add_pass(f"expert_skew({shown})", lambda _: expert_skew(alpha, repeat))

@@ -8,8 +8,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
-from llmviewer.techniques.speculation.acceptance import Acceptance, from_lengths
-from llmviewer.techniques.speculation.ranks import Ranks, from_success_rates
+from llmviewer.techniques.speculation.acceptance import Acceptance, Ranks, from_lengths, from_success_rates
 
 FILE = data.folder("techniques/speculation") / "acceptance_presets.yaml"
 #: Counting convention of a source -> tokens added to its lengths; rates are per token and have no bonus token.

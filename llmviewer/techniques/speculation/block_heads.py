@@ -7,13 +7,14 @@ dflash.py, dspark.py, domino.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.core.ir import Block, Role, Tensor, whole
+from llmviewer.core.ir import Block, Operator, Role, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import DecoderLayer
@@ -22,18 +23,33 @@ from llmviewer.models.config import Config
 from llmviewer.models.fields import layer_types, max_context
 from llmviewer.models.model import Model
 from llmviewer.ops.attention import rope
+from llmviewer.ops.elementwise import activate, activation, add, elementwise
+from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
 from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import TOKENS, draft_tokens_change, required_acceptance, scheme_name
-from llmviewer.techniques.speculation.module import VOCABULARY, Module, draft_module, embedding_block, hidden_states
-from llmviewer.techniques.speculation.sequential_heads import sequential_head
-from llmviewer.techniques.speculation.verification import round_facts, verification_pass
-from llmviewer.techniques.technique import Change
+from llmviewer.techniques.speculation.method import (
+    TOKENS,
+    Rates,
+    Rounds,
+    drafted,
+    round_facts,
+    verification_pass,
+)
+from llmviewer.techniques.speculation.module import (
+    TABLES,
+    VOCABULARY,
+    Module,
+    draft_module,
+    embedding_block,
+    hidden_states,
+)
 
 SOURCE = "https://github.com/sgl-project/SpecForge, specforge/modeling/draft/dflash.py"
-WHERE = "--speculative draft=PATH"
+HEAD_SOURCE = "https://github.com/sgl-project/SpecForge, specforge/modeling/draft/dspark.py, domino.py"
+#: Elementwise work of a GRU cell per state: two sigmoids, a tanh, and the sums and products between them.
+GRU_FLOPS = 10.0
 KINDS = ("DFlash", "DSpark", "Domino")
 #: Weights that the pass over a block and the one over the target's states have in common.
 KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight", "k_norm.weight", "k_proj.bias", "v_proj.bias")
@@ -78,20 +94,20 @@ def block_head(config: Config, kind: str) -> BlockHead:
     return BlockHead(config=config, kind=kind, features=features, block=block, drafted=block - (not anchored))
 
 
-def block_change(config: Config, kind: str, text: str, given: Mapping[str, str]) -> Change:
-    """The change to rounds of a drafter of blocks.  text: the option as typed; given: its parameters."""
+def block_rounds(config: Config, kind: str) -> Callable[..., Rounds]:
+    """Rounds of a drafter of blocks by the parameters that a user gives."""
     head = block_head(config, kind)
-    by_position = required_acceptance(WHERE, given)
-    for name in ("topk", "nodes"):
-        if name in given:
-            raise UserError(f"{WHERE}: {name} is an option of EAGLE heads; a {kind} head drafts a chain")
-    if given.get("tokens", "best") != "best" and TOKENS.value(given, WHERE) > head.drafted:
-        raise UserError(f"{WHERE}: tokens is {given['tokens']}; a block of {config.where} has {head.drafted}")
 
-    def make(tokens: float, target: Model) -> Generation:
-        return block_round(head, target, min(tokens, float(head.drafted)), by_position)
+    def rounds(
+        *, tokens: Annotated[float | str, TOKENS(unset="those of a block")] = float(head.drafted), acceptance: Rates
+    ) -> Rounds:
+        if not isinstance(tokens, str) and tokens > head.drafted:
+            raise UserError(f"tokens is {tokens:g}; a block of {config.where} has {head.drafted}")
+        return drafted(
+            tokens, lambda drafts, target: block_round(head, target, min(drafts, float(head.drafted)), acceptance)
+        )
 
-    return draft_tokens_change(scheme_name("draft", text), WHERE, given, make, float(head.drafted))
+    return rounds
 
 
 def block_round(head: BlockHead, target: Model, tokens: float, by_position: Acceptance) -> Generation:
@@ -189,3 +205,85 @@ def _keys_and_values(target: Model, layer: DecoderLayer, step: Step) -> Block:
     return Block(
         name=name, operators=(k, v, normed, turned), repeats=layer.repeats, states=mixer.states(), scope=layer.name
     )
+
+
+def sequential_head(kind: str, config: Config, target: Model, tokens: float) -> tuple[Draft, ...]:
+    """The head of a kind of block drafter, run once per token of a block; none for DFlash.
+
+    config: the section `dflash_config`.
+    """
+    if kind == "DSpark" and config.count("markov_rank", 0, minimum=0):
+        return (_draft(target, "DSpark's Markov head", _markov(config, target), tokens, 1.0),)
+    if kind == "Domino":
+        plain = float(config.count("pure_draft_prefix_len", 0, minimum=0))
+        corrected = max(tokens - plain, 0.0)
+        steps = tokens / corrected if corrected else 1.0  # the state also steps over the tokens without a correction
+        return (_draft(target, "Domino's head", _gru(config, target), corrected, steps),)
+    return ()
+
+
+def _draft(
+    target: Model, name: str, operators: Callable[[Step], tuple[Operator, ...]], passes: float, tokens: float
+) -> Draft:
+    """The passes of a head; `tokens` of each pass step its state, and one gets logits."""
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        own = Block(name="draft_head", operators=operators(step), scope="model")
+        return (embedding_block(target, step), own) if name.startswith("Domino") else (own,)
+
+    module = draft_module(target, name, blocks, HEAD_SOURCE)
+    return Draft(
+        name=name, model=module, passes=passes, shape=PassShape(new_tokens=tokens), caches=False, shared=TABLES
+    )
+
+
+def _markov(config: Config, target: Model) -> Callable[[Step], tuple[Operator, ...]]:
+    """A bias of logits by the token before, V x r and r x V, and the predicted acceptance, h + r -> 1 with bias."""
+    rank, vocabulary, dtype = config.count("markov_rank"), target.head.lm_head.out_features, target.dtype
+    table = Tensor(name="markov_w1.weight", elements=vocabulary * (1.0 * rank), dtype=dtype, role=Role.WEIGHT)
+    project = Linear(name="markov_w2", in_features=rank, out_features=vocabulary, dtype=dtype)
+    inputs = target.hidden + rank * config.flag("confidence_head_with_markov", default=True)
+    confidence = Linear(name="confidence", in_features=inputs, out_features=1, dtype=dtype, bias=True)
+    has_confidence = config.flag("enable_confidence_head", default=False)
+
+    def operators(step: Step) -> tuple[Operator, ...]:
+        rows = step.logits
+        row = Tensor(name="markov_w1", elements=rows * (1.0 * rank), dtype=dtype)
+        token = embedding("markov_w1", (table,), row, rows)
+        bias = project.operator(token.output, rows)
+        found = (token, bias, add("markov_add", _logits(target, step), bias.output, rows))
+        x = Tensor(name="hidden", elements=rows * (1.0 * inputs), dtype=dtype)
+        return (*found, confidence.operator(x, rows)) if has_confidence else found
+
+    return operators
+
+
+def _gru(config: Config, target: Model) -> Callable[[Step], tuple[Operator, ...]]:
+    """A GRU over embeddings of the tokens before, 3 H (h + H), then h + H -> e (SiLU) -> V, added to the logits."""
+    state, inner, dtype = config.count("gru_hidden_dim"), config.count("emb_dim"), target.dtype
+    read = Linear(name="gru_ih", in_features=target.hidden, out_features=3 * state, dtype=dtype)
+    keep = Linear(name="gru_hh", in_features=state, out_features=3 * state, dtype=dtype)
+    down = Linear(name="embed_proj_in", in_features=target.hidden + state, out_features=inner, dtype=dtype)
+    up = Linear(name="embed_proj_out", in_features=inner, out_features=target.head.lm_head.out_features, dtype=dtype)
+
+    def operators(step: Step) -> tuple[Operator, ...]:
+        tokens, rows = step.tokens, step.logits
+        x = Tensor(name="embedding", elements=tokens * (1.0 * target.hidden), dtype=dtype)
+        before, after = (
+            Tensor(name=f"gru_{one}", elements=tokens * (1.0 * state), dtype=dtype) for one in ("h", "cell")
+        )
+        new, old = read.operator(x, tokens), keep.operator(before, tokens)
+        gates = (whole(new.output), whole(old.output), whole(before))
+        cell = elementwise("gru_cell", gates, after, tokens, flops=GRU_FLOPS)
+        both = Tensor(name="hidden", elements=rows * (1.0 * (target.hidden + state)), dtype=dtype)
+        low = down.operator(both, rows)
+        act = activate("embed_proj_act", low.output, rows, activation("silu"))
+        bias = up.operator(act.output, rows)
+        return (new, old, cell, low, act, bias, add("domino_add", _logits(target, step), bias.output, rows))
+
+    return operators
+
+
+def _logits(target: Model, step: Step) -> Tensor:
+    """The logits of the block's pass that a head corrects."""
+    return Tensor(name="logits", elements=step.logits * (1.0 * target.head.lm_head.out_features), dtype=target.dtype)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
-from llmviewer.techniques.speculation.ranks import Ranks
+from llmviewer.techniques.speculation.acceptance import Ranks
 
 Tree: TypeAlias = tuple[int, ...]
 
