@@ -99,13 +99,14 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when first used: the command line sets up the process before numpy loads."""
-    if name not in __all__:
-        raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
     from importlib import import_module
 
     from llmviewer.questions import home_of
 
-    found = getattr(import_module(_HOME.get(name) or home_of(name)), name)
+    home = _HOME.get(name) or home_of(name)
+    if not home:
+        raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
+    found = getattr(import_module(home), name)
     if name != "UserError":
         import_module("llmviewer.result.result").Result.notebook_view = staticmethod(_notebook_view)
     globals()[name] = found

@@ -30,7 +30,7 @@ def is_steady_state(answer: dict[str, Any]) -> bool:
 
 def kernels_alone(answer: dict[str, Any]) -> bool:
     """Whether no engine is stated."""
-    return answer["efficiency"].get("engine", "kernels") == "kernels"
+    return bool(answer["efficiency"].get("engine", "kernels") == "kernels")
 
 
 def is_whole_batch(answer: dict[str, Any]) -> bool:

@@ -11,9 +11,10 @@ from llmviewer.cli import options as opt
 from llmviewer.cli.load_options import with_load_options
 from llmviewer.cli.output import check_not_an_input, check_writable, open_output
 from llmviewer.core.errors import UserError
-from llmviewer.simulation.call import BATCHING, ENGINE, simulate
+from llmviewer.simulation.call import BATCHING, simulate
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.result import Simulation
+from llmviewer.timing.engine_serving import ENGINE
 
 #: Exit status after an interrupt, as of a shell: 128 + SIGINT.
 INTERRUPTED = 130

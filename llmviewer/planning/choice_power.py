@@ -14,7 +14,8 @@ from llmviewer.api.configuration import configuration
 from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate
 from llmviewer.planning.verification import Answer
-from llmviewer.simulation.call import BATCHING, ENGINE
+from llmviewer.simulation.call import BATCHING
+from llmviewer.timing.engine_serving import ENGINE
 
 #: A pool: its point, and replicas.
 Part = tuple[Candidate, int]

@@ -16,8 +16,9 @@ from llmviewer.planning.screen import Bounds, Candidate, screened
 from llmviewer.planning.space import Refusal, Structure
 from llmviewer.planning.verification import verified
 from llmviewer.planning.workload import Workload
-from llmviewer.simulation.call import BATCHING, ENGINE
+from llmviewer.simulation.call import BATCHING
 from llmviewer.simulation.parallel import on_all_cores
+from llmviewer.timing.engine_serving import ENGINE
 
 #: Changes of the load that are tried.
 CHANGES: Mapping[str, float] = {"-25 %": 0.75, "+25 %": 1.25}

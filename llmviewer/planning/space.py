@@ -13,8 +13,9 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
-from llmviewer.simulation.call import BATCHING, ENGINE
+from llmviewer.simulation.call import BATCHING
 from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.timing.engine_serving import ENGINE
 
 #: Sizes of tensor groups that are tried where the user lists none, and those across nodes where a network is named.
 DEGREES, ACROSS_NODES = (1, 2, 4, 8), (16, 32)

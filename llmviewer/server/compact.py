@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from llmviewer.api.calls import analyze, request
 from llmviewer.language.quantity import MEMORY, METRICS, unit_of
 from llmviewer.planning.run_metrics import RUN_METRICS
-from llmviewer.simulation.call import ENGINE, of_server
+from llmviewer.simulation.call import of_server
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
+from llmviewer.timing.engine_serving import ENGINE
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
