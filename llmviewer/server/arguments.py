@@ -148,6 +148,8 @@ def _check_type(call: str, name: str, value: object, described: Schema) -> None:
     if isinstance(value, list) and not _takes(described, "array"):
         raise UserError(f"{name} is a list; {call} takes one value{_where_listed(call, name)}")
     allowed = [TYPES[kind] for kind in _kinds(described)]
+    if isinstance(value, list) and "items" in described:  # one of its entries is of a wrong type
+        allowed = [f"a list of which each is {' or '.join(TYPES[kind] for kind in _kinds(described['items']))}"]
     raise UserError(f"{name} is {quoted(value)}; expected {', or '.join(dict.fromkeys(allowed))}")
 
 

@@ -26,6 +26,8 @@ MAX_REQUESTS = 100_000
 MAX_REPLICAS = 64
 MAX_CHIPS = 12
 MAX_TRIED = 64
+#: Calls whose lists make points.
+OF_POINTS = ("sweep", "crossover", "compare")
 #: Longest time of one request [s].
 TIME_LIMIT_S = 60.0
 #: Sizes of the workload, whose lists are points of a sweep.
@@ -79,7 +81,7 @@ def check(call: str, given: Mapping[str, Any]) -> None:
     """Raise UserError for a request that asks for too much."""
     for name, value in given.items():
         _check_lengths(name, value)
-    if call in ("sweep", "crossover", "compare"):
+    if call in OF_POINTS:
         _check_points(call, given)
     if call in ("simulate", "size"):
         _check_load(call, given)

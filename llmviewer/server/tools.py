@@ -41,7 +41,7 @@ def _tool(question: Question) -> Tool:
 
     def answer(given: Words) -> dict[str, Any]:
         words = arguments.check(question.name, given)
-        if question.lists_of_options and question.name != "size":  # a sizing takes all chips here
+        if question.name in limits.OF_POINTS:  # loads and sizings take what they need: the machine is the user's own
             limits.check(question.name, words)
         found = question.function()(**words)
         return question.short(found, words)
