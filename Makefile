@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo web test slow smoke prove bench docs clean
+.PHONY: demo web test slow every smoke prove bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
@@ -21,9 +21,16 @@ test: $(VENV)/developed
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-# the tests that take longest; CI runs them after the others
+# the tests that take longest
 slow: $(VENV)/developed
 	$(BIN)/pytest -m slow
+
+# both at once, as CI does: what tests of a file share is made once
+every: $(VENV)/developed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m 'slow or not slow'
 
 # every feature once, on a small model and one chip: the inner loop
 smoke: $(VENV)/developed
