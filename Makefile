@@ -1,6 +1,8 @@
 # make demo: a first result on a machine that has only python3 and make; make web: the viewer in a browser; make test:
 # the whole suite.
 PYTHON ?= python3
+# the tests of `make test`: CI says `slow or not slow`, which is all of them at once
+TIER ?= not slow
 VENV := .venv
 BIN := $(VENV)/bin
 # compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
@@ -19,13 +21,13 @@ test: $(VENV)/developed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -m '$(TIER)'
 
-# the tests that take longest; CI runs them after the others
+# the tests that take longest
 slow: $(VENV)/developed
 	$(BIN)/pytest -m slow
 
-# every feature once, on a small model and one chip: the inner loop
+# feature once, on a small model and one chip: the inner loop
 smoke: $(VENV)/developed
 	$(BIN)/pytest -n 2 --dist worksteal tests/test_smoke.py tests/test_layering.py tests/test_size.py
 

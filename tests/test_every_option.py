@@ -28,9 +28,8 @@ SEARCHED = {
 }  # fmt: skip
 #: Command -> what is typed in front of the options of a case, and what stays unless the case has it.
 LINES: dict[str, tuple[str, dict[str, str]]] = {
-    **dict.fromkeys(("analyze", "sweep", "compare", "elasticity"), ("", SIZES)),
-    "advise": ("", {**SIZES, "--max-gpus": "1"}),
-    "explain": ("e2e_s --depth 2", SIZES),
+    **dict.fromkeys(("analyze", "sweep", "compare", "advise", "elasticity"), ("", SIZES)),
+    "explain": ("e2e_s", SIZES),
     "crossover": ("", {"--batch-size": "4", "--context": "256", "--output-len": "8"}),
     "require": ("", {**SIZES, "--vary": "bandwidth", "--tpot": "100ms"}),
     "train": ("", {"--batch-size": "4", "--input-len": "256"}),
@@ -45,6 +44,8 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
 }
 #: Kind of plot, and commands under a load -> what stays there in place of the sizes.
 LOADED = {"report": {**OF_LOAD, "--batch-size": "4"}, "plot": OF_LOAD}
+#: Commands of which a part of the answer says whether an option acts -> what asks for that part alone.
+PARTS = {"explain": ["--depth", "2"], "advise": ["--max-gpus", "1"]}
 #: Commands that take long for each option, or share the answer of `analyze`.
 SLOW = ("sweep", "compare", "crossover", "elasticity", "require", "trace", "check", "diagnose")
 SLOW += ("explain", "advise", "simulate", "size", "why", "report", "plot")
@@ -182,6 +183,8 @@ def answered(
     line = typed_line(command, name, typed)
     if command == "plot":
         return _drawn_as(line[1:], capsys)
+    part = PARTS.get(command, [])
+    line += part if part and part[0] not in line else []
     status = main([*line, *([] if command == "trace" else ["--format", "json"])])
     out, err = capsys.readouterr()
     if status == 2:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from llmviewer.core.errors import UserError
+from llmviewer.planning import manifests
 from llmviewer.planning.manifests import emit
 from llmviewer.planning.manifests.commands import ENGINES
 from llmviewer.planning.manifests.dynamo import VERSION
@@ -97,6 +100,22 @@ def _values(text: str) -> int:
         pod = {"containers": [core | container.get("extraConfig", {})], "volumes": pool["volumes"]}
         check_core({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": pod})
     return total
+
+
+@pytest.fixture(autouse=True, scope="module")
+def resolved_once() -> Iterator[None]:
+    """Limits are those of a configuration, whatever the target: they are predicted once for each of the grid."""
+    resolved, known = manifests._resolved, dict[str, Any]()
+
+    def once(wanted: Any) -> Any:
+        key = json.dumps(wanted, sort_keys=True, default=str)
+        if key not in known:
+            known[key] = resolved(wanted)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests, "_resolved", once)
+        yield
 
 
 @pytest.mark.parametrize(("target", "wanted"), grid())

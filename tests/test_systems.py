@@ -16,6 +16,13 @@ from llmviewer.calibrate.predict import PredictionOptions
 pd = pytest.importorskip("pandas")
 
 
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a minute in place of ten, in a search for the largest rate."""
+    monkeypatch.setattr("llmviewer.simulation.traffic.LEAST_S", 60.0)
+    monkeypatch.setattr("llmviewer.simulation.traffic.LEAST_REQUESTS", 500)
+
+
 def row(**changes: Any) -> dict[str, Any]:
     """A static batch of an old vLLM."""
     return {
@@ -88,12 +95,14 @@ def test_a_submission_runs_as_replicas_of_the_smallest_group_that_fits() -> None
         ({"note": "nominal 512/4096; lengths random"}, "failed run"),
     ],
 )
+@pytest.mark.usefixtures("short_runs")
 def test_what_no_steady_state_predicts_is_left_out_with_the_reason(changes: dict[str, Any], reason: str) -> None:
     found = predicted(row(**changes), row())
     assert list(found.predicted.notna()) == [False, True]
     assert found.reason.str.contains(reason).iloc[0]
 
 
+@pytest.mark.usefixtures("short_runs")
 def test_the_largest_rate_of_a_submission_is_that_of_one_replica_times_their_number() -> None:
     server = {
         "source": "mlperf-v4.1", "engine": "trtllm", "engine_version": "TensorRT 10.2.0, CUDA 12.4", "tp": None,

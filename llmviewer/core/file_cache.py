@@ -57,7 +57,7 @@ class CacheOfFiles(Generic[Value]):
     """Values by key, each valid while the files it was read from are unchanged.
 
     most: number of values that are kept.  A key may hold texts, numbers, objects (compared by identity unless they
-    define equality), and JSON-like mappings.
+    define equality), and JSON-like mappings.  A text that is an absolute path means the same in any folder.
     """
 
     def __init__(self, most: int = 256) -> None:
