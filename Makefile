@@ -5,10 +5,12 @@ PYTHON ?= python3
 TIER ?= not slow
 VENV := .venv
 BIN := $(VENV)/bin
+# twice as many workers of pytest as cores: many tests wait for a process, a server or a browser
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo web test slow smoke prove bench docs clean
+.PHONY: demo web test slow smoke check prove bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
@@ -30,6 +32,12 @@ slow: $(VENV)/developed
 # feature once, on a small model and one chip: the inner loop
 smoke: $(VENV)/developed
 	$(BIN)/pytest -n 2 --dist worksteal tests/test_smoke.py tests/test_layering.py tests/test_size.py
+
+# the tests of what differs from a commit, with ruff: a change of one room, under 90 seconds
+SINCE ?= HEAD
+check: $(VENV)/developed
+	$(BIN)/ruff check .
+	$(BIN)/pytest -n 2 --dist worksteal $$($(BIN)/python -m tests.affected $(SINCE))
 
 # wrong formulas, planted one by one into a copy: the suite must turn red for each; writes docs/evidence/proof.md
 prove: $(VENV)/developed
