@@ -30,12 +30,12 @@ def is_steady_state(answer: dict[str, Any]) -> bool:
 
 def kernels_alone(answer: dict[str, Any]) -> bool:
     """Whether no engine is stated."""
-    return answer["efficiency"].get("engine", "kernels") == "kernels"
+    return bool(answer["efficiency"].get("engine", "kernels") == "kernels")
 
 
 def is_whole_batch(answer: dict[str, Any]) -> bool:
     """Whether several sequences start together, which a server does only with requests that come together."""
-    return not is_steady_state(answer) and answer["workload"]["batch_size"] > 1
+    return not is_steady_state(answer) and bool(answer["workload"]["batch_size"] > 1)
 
 
 def sequences_text(answer: dict[str, Any]) -> str:

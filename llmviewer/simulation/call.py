@@ -26,10 +26,10 @@ from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
-from llmviewer.timing.engine_serving import ENGINE
+from llmviewer.timing import engine_serving
 
-#: Batching of a server, which differs from that of an analysis unless the user sets it, as ENGINE does.
-BATCHING = "continuous"
+#: Options of a server that differ from those of an analysis unless the user sets them.
+ENGINE, BATCHING = engine_serving.ENGINE, "continuous"
 #: Metric of a simulation -> metric of an analysis whose interval it has.
 CALIBRATED = {name: one.interval for name, one in SERVED.items()}
 
