@@ -35,7 +35,7 @@ def kernels_alone(answer: dict[str, Any]) -> bool:
 
 def is_whole_batch(answer: dict[str, Any]) -> bool:
     """Whether several sequences start together, which a server does only with requests that come together."""
-    return not is_steady_state(answer) and answer["workload"]["batch_size"] > 1
+    return not is_steady_state(answer) and bool(answer["workload"]["batch_size"] > 1)
 
 
 def sequences_text(answer: dict[str, Any]) -> str:

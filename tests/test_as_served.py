@@ -222,3 +222,39 @@ def test_the_conventions_name_every_key() -> None:
     pages = list((ROOT / "docs").rglob("conventions.md"))
     text = pages[0].read_text(encoding="utf-8")
     assert all(f"`{name}`" in text for name in (*SERVED, *answer()["served"]))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(list(words)) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "head"),
+    [
+        (("compare", "llama-3.2-1b", "--hardware", "h100,a100", "--engine", "vllm"), "Engine vLLM 0.21"),
+        (("compare", "llama-3.2-1b", "--hardware", "h100,a100"), "Engine kernels only"),
+        (
+            ("compare", "llama-3.2-1b", "--hardware", "h100", "--engine", "kernels,vllm"),
+            "Engine kernels only vLLM 0.21",
+        ),
+        (("sweep", "llama-3.2-1b", "--hardware", "h100", "--batch-size", "1,2"), "Engine kernels"),
+        (
+            ("crossover", "llama-3.2-1b", "--hardware", "h100", "--engine", "kernels,vllm", "--batch-size", "1,2"),
+            "lowest decode time per token (calibrated, kernels only, vLLM 0.21); one column per batch size",
+        ),
+        (("size", "llama-3.2-1b", "--hardware", "h100", "--request-rate", "2", "--tpot", "50ms"), "Engine vllm"),
+    ],
+)
+def test_tables_name_the_engine_in_their_head(capsys: Any, monkeypatch: Any, words: Any, head: str) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    lines = [" ".join(line.split()) for line in printed(capsys, *words)]
+    assert any(line.startswith(head) for line in lines)
+
+
+def test_plots_name_the_engine_in_their_title() -> None:
+    from llmviewer.reports.plots.curves import common_title
+
+    for name in ("kernels", "vllm"):
+        frame = lv.sweep("llama-3.2-1b", "h100", batch_size=[1, 2], engine=name).to_frame()
+        assert common_title(frame).endswith(f"calibrated {name}")
