@@ -1,0 +1,50 @@
+"""Products with 2:4-sparse weights (cuSPARSELt in torch): two of every four weights of a row are zero and not stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError, need_capability
+from llmviewer.calibrate.timer import PreparedKernel, copies
+
+#: End of the dtype of a row.
+SUFFIX = "_2of4"
+#: Bytes of an element -> rows of the input are a multiple of this.
+ROWS = {1: 16, 2: 8}
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
+    """y[m, n] = x[m, k] w[n, k]^T with compressed w; 8-bit inputs give a bf16 output, as dense ones do.
+
+    Rows are padded to what cuSPARSELt takes, as torch's sparse tensors do, and its search chooses the kernel.
+    """
+    if buffers.kind != "cuda":
+        raise UnsupportedError("2:4-sparse products need CUDA with cuSPARSELt")
+    need_capability(buffers.kind, 8, 0, "2:4 sparsity")
+    m, n, k = columns["m"], columns["n"], columns["k"]
+    name = columns["dtype"].removesuffix(SUFFIX)
+    packed = compressed(buffers.random(DTYPES[name], (n, k)))
+    each = float(packed.numel() * packed.element_size())
+    weights = [packed.clone() for _ in range(copies(each, buffers.cache_bytes))]
+    rows = ROWS[DTYPES[name].itemsize]
+    x = buffers.random(DTYPES[name], (-(-m // rows) * rows, k))
+    out = torch.bfloat16 if name == "fp8" else None
+    chosen = int(torch._cslt_sparse_mm_search(packed, x.t(), out_dtype=out, transpose_result=True))
+    return PreparedKernel(
+        run=lambda i: product(x, weights[i], out, chosen), copies=len(weights), rotated_bytes=each * len(weights)
+    )
+
+
+def compressed(weight: torch.Tensor) -> torch.Tensor:
+    """The stored half of a matrix and its positions, after the last two of every four elements were set to zero."""
+    weight.view(torch.int8 if weight.dtype.itemsize == 1 else torch.int16).view(len(weight), -1, 4)[..., 2:] = 0
+    return torch._cslt_compress(weight)
+
+
+def product(x: torch.Tensor, packed: torch.Tensor, out: torch.dtype | None, kernel: int = 0) -> torch.Tensor:
+    """x[m, k] times the transposed matrix that was compressed: [m, n].  kernel: number of cuSPARSELt's algorithm."""
+    return torch._cslt_sparse_mm(packed, x.t(), out_dtype=out, transpose_result=True, alg_id=kernel)
