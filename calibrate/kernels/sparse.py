@@ -33,9 +33,9 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     rows = ROWS[DTYPES[name].itemsize]
     x = buffers.random(DTYPES[name], (-(-m // rows) * rows, k))
     out = torch.bfloat16 if name == "fp8" else None
-    chosen = int(torch._cslt_sparse_mm_search(packed, x.t(), out_dtype=out, transpose_result=True))
+    chosen = fastest(packed, x, out)
     return PreparedKernel(
-        run=lambda i: product(x, weights[i], out, chosen), copies=len(weights), rotated_bytes=each * len(weights)
+        run=lambda i: product(x, weights[i], out, **chosen), copies=len(weights), rotated_bytes=each * len(weights)
     )
 
 
@@ -45,6 +45,15 @@ def compressed(weight: torch.Tensor) -> torch.Tensor:
     return torch._cslt_compress(weight)
 
 
-def product(x: torch.Tensor, packed: torch.Tensor, out: torch.dtype | None, kernel: int = 0) -> torch.Tensor:
-    """x[m, k] times the transposed matrix that was compressed: [m, n].  kernel: number of cuSPARSELt's algorithm."""
-    return torch._cslt_sparse_mm(packed, x.t(), out_dtype=out, transpose_result=True, alg_id=kernel)
+def fastest(packed: torch.Tensor, x: torch.Tensor, out: torch.dtype | None) -> dict[str, int]:
+    """Algorithm, and division of the depth, that cuSPARSELt's search finds fastest; before torch 2.8 the former alone."""
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        kernel, parts, mode, *_ = library.mm_search(packed, x.t(), None, None, out, True)  # noqa: FBT003
+        return {"alg_id": kernel, "split_k": parts, "split_k_mode": mode}
+    return {"alg_id": int(torch._cslt_sparse_mm_search(packed, x.t(), out_dtype=out, transpose_result=True))}
+
+
+def product(x: torch.Tensor, packed: torch.Tensor, out: torch.dtype | None, **kernel: int) -> torch.Tensor:
+    """x[m, k] times the transposed matrix that was compressed: [m, n].  kernel: as found by `fastest`."""
+    return torch._cslt_sparse_mm(packed, x.t(), out_dtype=out, transpose_result=True, **kernel)
