@@ -134,7 +134,7 @@ def _text(own: PowerShares, path: Path, gpus: Sequence[GpuRun], errors: Array) -
                 **{name: getattr(own, name) for name in ("idle", "compute", "memory", "link")},
                 "source": source,
                 "held_out_error": {"mean": round(float(size.mean()), 4), "most": round(float(size.max()), 4)},
-            }
+            },
         },
         "server": {
             "share": own.server,

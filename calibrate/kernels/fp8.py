@@ -1,4 +1,4 @@
-"""fp8 GEMM with bf16 output (torch._scaled_mm): one scale per tensor, per row, or per block; the input is already fp8."""
+"""fp8 GEMM with bf16 output (torch._scaled_mm): a scale per tensor, row or block; the input is already fp8."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def choice(loads: Sequence[int], tokens: int, dtype: torch.dtype, buffers: Buffe
 
 
 def need_scaled_grouped_gemm(kind: str) -> None:
-    """Raise UnsupportedError without torch._scaled_grouped_mm; its kernels with scales of rows are Hopper's and later."""
+    """Raise UnsupportedError without torch._scaled_grouped_mm; which needs Hopper or later for scales of rows."""
     if kind != "cuda" or not hasattr(torch, "_scaled_grouped_mm"):
         raise UnsupportedError("fp8 experts need CUDA and torch._scaled_grouped_mm")
     need_capability(kind, 9, 0, "_scaled_grouped_mm")

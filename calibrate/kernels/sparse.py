@@ -22,9 +22,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
 
     Rows are padded to what cuSPARSELt takes, as torch's sparse tensors do, and its search chooses the kernel.
     """
-    if buffers.kind != "cuda":
-        raise UnsupportedError("2:4-sparse products need CUDA with cuSPARSELt")
-    need_capability(buffers.kind, 8, 0, "2:4 sparsity")
+    need_sparse_units(buffers.kind)
     m, n, k = columns["m"], columns["n"], columns["k"]
     name = columns["dtype"].removesuffix(SUFFIX)
     packed = compressed(buffers.random(DTYPES[name], (n, k)))
@@ -39,6 +37,13 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     )
 
 
+def need_sparse_units(kind: str) -> None:
+    """Raise UnsupportedError without cuSPARSELt, or on a CUDA device without 2:4 units."""
+    if kind != "cuda":
+        raise UnsupportedError("2:4-sparse products need CUDA with cuSPARSELt")
+    need_capability(kind, 8, 0, "2:4 sparsity")
+
+
 def compressed(weight: torch.Tensor) -> torch.Tensor:
     """The stored half of a matrix and its positions, after the last two of every four elements were set to zero."""
     weight.view(torch.int8 if weight.dtype.itemsize == 1 else torch.int16).view(len(weight), -1, 4)[..., 2:] = 0
@@ -49,7 +54,7 @@ def fastest(packed: torch.Tensor, x: torch.Tensor, out: torch.dtype | None) -> d
     """Algorithm, and division of the depth, that cuSPARSELt's search finds fastest; before torch 2.8 the former alone."""
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        kernel, parts, mode, *_ = library.mm_search(packed, x.t(), None, None, out, True)  # noqa: FBT003
+        kernel, parts, mode, *_ = library.mm_search(packed, x.t(), None, None, out, True)
         return {"alg_id": kernel, "split_k": parts, "split_k_mode": mode}
     return {"alg_id": int(torch._cslt_sparse_mm_search(packed, x.t(), out_dtype=out, transpose_result=True))}
 

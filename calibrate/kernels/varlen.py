@@ -19,12 +19,10 @@ PAGE = 256
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """One query per sequence over `context` keys, of which it sees the last `window` (0: all); keys are cold."""
-    if buffers.kind != "cuda":
-        raise UnsupportedError("varlen_attn needs CUDA")
+    attend, known = varlen(buffers.kind)
     dtype, device = DTYPES[columns["dtype"]], buffers.kind
     batch, heads, kv_heads, dim = (columns[name] for name in ("batch", "heads", "kv_heads", "head_dim"))
     context, window, paged = columns["context"], columns["window"], columns["kernel"].endswith("paged")
-    attend, known = varlen()
     pages = -(-context // PAGE)
     shape = (batch * pages, PAGE, kv_heads, dim) if paged else (batch * context, kv_heads, dim)
     cache = buffers.rotating(dtype, shape, shape)
@@ -46,8 +44,10 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     return PreparedKernel(run=run, copies=len(cache), rotated_bytes=cache.total_bytes)
 
 
-def varlen() -> tuple[Callable[..., Any], frozenset[str]]:
+def varlen(kind: str) -> tuple[Callable[..., Any], frozenset[str]]:
     """torch's attention over packed sequences, and the names of its arguments.  Raises UnsupportedError."""
+    if kind != "cuda":
+        raise UnsupportedError("varlen_attn needs CUDA")
     try:
         attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError) as error:

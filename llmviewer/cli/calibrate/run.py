@@ -43,7 +43,8 @@ def command(
         int, typer.Option("--tensor-parallel-size", "-tp", "--tp", min=1, help="Devices that share the model's layers.")
     ] = 1,
     power: Annotated[
-        bool, typer.Option("--power", help="Mean power of every row by the board's counter of energy; half a second each.")
+        bool,
+        typer.Option("--power", help="Mean power of every row by the board's counter of energy; half a second each."),
     ] = False,
 ) -> int:
     """Time real kernels on this machine; write raw samples and environment as JSON lines."""
