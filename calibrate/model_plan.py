@@ -63,8 +63,7 @@ def _kernels(
 ) -> Iterator[KernelCase]:
     tokens = tuple(sorted({b for b, _ in size.block_caches} | {b * s for b, s in size.block_prompts}))
     listed = list(operators)
-    products = {(gemm.variant(op), op.shape.n, op.shape.k) for op in listed if _is_dense(op)}  # type: ignore[union-attr]
-    for variant, n, k in sorted(products):
+    for variant, n, k in sorted({product for op in listed for product in _dense(op)}):
         if variant in DTYPES:
             yield from (plan.linear(DTYPES[variant], m, int(n), int(k)) for m in tokens)
         else:
@@ -72,7 +71,7 @@ def _kernels(
     yield from _attention(listed, size, missing)
     yield from _elementwise(listed, tokens, size)
     stored = {gemm.variant(op) for op in listed if isinstance(op.shape, GemmShape) and op.shape.experts > 1.0}
-    for layer in sorted({moe for layer in model.layers for moe in _experts(layer.feed_forward)}):
+    for layer in sorted({found for part in model.layers for found in _experts(part.feed_forward)}):
         for dtype in (EXPERT_DTYPES[variant] for variant in sorted(stored) if variant in EXPERT_DTYPES):
             yield from (plan.expert_layer(layer, m, tp, 1, size.routings[0], dtype) for m in tokens)
     for variant in sorted(stored - {*EXPERT_DTYPES}):
@@ -80,8 +79,11 @@ def _kernels(
     yield from plan.samplers(replace(size, vocabularies=(_vocabulary(model),), sequences=_batches(size)))
 
 
-def _is_dense(operator: Operator) -> bool:
-    return operator.kind is Kind.GEMM and isinstance(operator.shape, GemmShape) and operator.shape.experts == 1.0
+def _dense(operator: Operator) -> Iterator[tuple[str, float, float]]:
+    """Variant, n and k of a product without experts."""
+    shape = operator.shape
+    if isinstance(shape, GemmShape) and shape.experts == 1.0:
+        yield gemm.variant(operator), shape.n, shape.k
 
 
 def _experts(part: object) -> Iterator[shapes.ExpertLayer]:
@@ -175,7 +177,8 @@ def layer_config(name: str, model: Model, tp: int) -> dict[str, Any]:
     return {
         "model_type": kind.lower(), "architectures": [f"{kind}ForCausalLM"], "hidden_size": model.hidden,
         "intermediate_size": expert.intermediate // tp, "num_attention_heads": mixer.heads // tp,
-        "num_key_value_heads": max(mixer.kv_heads // tp, 1), "num_hidden_layers": sum(layer.repeats for layer in model.layers),
+        "num_key_value_heads": max(mixer.kv_heads // tp, 1),
+        "num_hidden_layers": sum(part.repeats for part in model.layers),
         "head_dim": mixer.head_dim, "vocab_size": _vocabulary(model) // tp, "tie_word_embeddings": False,
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, **routed,
     }  # fmt: skip

@@ -103,9 +103,9 @@ def arranged(found: list[KernelCase]) -> list[KernelCase]:
 
 
 def _shape(case: KernelCase, at: int) -> Hashable:
-    """Key of cases that are measured one after another: attention of one shape with every kernel."""
+    """Key of cases that are measured one after another: attention of one shape with every kernel of one fit."""
     columns = (value for name, value in case.columns.items() if name != "kernel")
-    return (case.table, *columns) if case.table.startswith("attention") else at
+    return (case.table, case.kernel, *columns) if case.table.startswith("attention") else at
 
 
 def _kind(case: KernelCase) -> Hashable:

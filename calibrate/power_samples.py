@@ -1,7 +1,7 @@
 """Fit the shares of board power of a generation to rows of `calibrate run --power`, and print scores.
 
-`python -m llmviewer.calibrate.power_samples FIT [HELD_OUT]` fits the samples in the folder FIT, scores them and those of
-HELD_OUT, and writes the generation's shares to calibrate/power.yaml; the rows are not stored.
+`python -m llmviewer.calibrate.power_samples FIT [HELD_OUT]` fits the samples in the folder FIT, scores them and those
+of HELD_OUT, and writes the generation's shares to calibrate/power.yaml; the rows are not stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import yaml
 
 from llmviewer import api
 from llmviewer.analysis.evaluation import evaluate
-from llmviewer.analysis.power_shares import FILE, SHARE_OF, PowerShares, shares_of
+from llmviewer.analysis.power_shares import FILE, SHARE_OF, PowerShares, board_watts, shares_of
 from llmviewer.calibrate import fit_power, record
 from llmviewer.calibrate.fit import row_timing
 from llmviewer.calibrate.tables import TABLES, RowGroup, row_groups
@@ -85,11 +85,12 @@ def _rows(table: str, frame: pd.DataFrame, chip: Chip) -> Iterator[PowerRow]:
 def _of(table: str, frame: pd.DataFrame, seconds: dict[str, Count], chip: Chip) -> Iterator[PowerRow]:
     """Rows of a frame from the seconds of their resources."""
     used = {kind: _part(seconds, kind) * np.ones(len(frame)) for kind in ("compute", "memory")}
+    board_w = float(np.max(board_watts(chip)[0]))
     for at, (_, row) in enumerate(frame.iterrows()):
         time_s = float(row["latency_us"]) * 1e-6
         yield PowerRow(
             name=table,
-            share=float(row["power_w"]) / float(np.max(chip.tdp_w)),
+            share=float(row["power_w"]) / board_w,
             compute=float(used["compute"][at]) / time_s,
             memory=float(used["memory"][at]) / time_s,
         )
@@ -136,7 +137,8 @@ def _asked(values: Sequence[float] | Array, rows: Sequence[PowerRow]) -> Array:
 def errors(own: PowerShares, rows: Sequence[PowerRow]) -> Array:
     """Predicted / measured - 1 of every row."""
     asked = _asked((own.idle, own.compute, own.memory), rows)
-    return np.minimum(asked, 1.0) / np.array([row.share for row in rows]) - 1.0
+    ratios: Array = np.minimum(asked, 1.0) / np.array([row.share for row in rows])
+    return ratios - 1.0
 
 
 def main(fitted: Path, held_out: Path | None = None) -> None:
@@ -151,10 +153,11 @@ def main(fitted: Path, held_out: Path | None = None) -> None:
     path = data.folder("calibrate") / FILE
     content = dict(data.read_yaml(path))
     size, facts = np.abs(errors(own, unseen)), record.read(fitted)[0]
+    where = f"{facts['device_name']} (driver {facts['driver']}, torch {facts['torch']}, {str(facts['date'])[:10]})"
     content["generations"] = {**content["generations"], chip.generation: {
         **{name: getattr(own, name) for name in ("idle", "compute", "memory", "link")},
-        "source": f"{len(rows)} rows of `calibrate run --power` on {facts['device_name']} (driver {facts['driver']}, torch "
-        f"{facts['torch']}, {str(facts['date'])[:10]}): kernels and whole models; link: GenZ, https://arxiv.org/abs/2406.01698",
+        "source": f"{len(rows)} rows of `calibrate run --power` on {where}: kernels and whole models; link: GenZ, "
+        "https://arxiv.org/abs/2406.01698",
         "held_out_error": {"mean": round(float(size.mean()), 4), "most": round(float(size.max()), 4)},
     }}  # fmt: skip
     path.write_text(fit_power.HEAD + yaml.safe_dump(content, sort_keys=False, width=118), encoding="utf-8")

@@ -22,7 +22,8 @@ from tests.test_calibrate_timer import FakeStopwatch
 
 SIZE = replace(sizes.size_named("cuda", "quick"), block_prompts=((1, 512),), block_caches=((8, 2048),))
 ENVIRONMENT = {
-    "device": "h100-sxm", "device_name": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "driver": "580", "date": "2026-11-26",
+    "device": "h100-sxm", "device_name": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "driver": "580",
+    "date": "2026-11-26",
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_every_kind_gets_the_rows_of_a_fit_before_the_next_one(size: sizes.RunSi
 def test_attention_kernels_of_a_shape_are_measured_one_after_another(size: sizes.RunSize) -> None:
     """Wherever a run ends, the fastest kernel is known at all shapes but the last of each table."""
     cases = [case for case in plan.cases(size) if case.table.startswith("attention")]
-    shapes_in_order = [(case.table, *sorted({**case.columns, "kernel": ""}.items())) for case in cases]
+    shapes_in_order = [(case.table, case.kernel, *sorted({**case.columns, "kernel": ""}.items())) for case in cases]
     pairs = zip(shapes_in_order, [None, *shapes_in_order], strict=False)
     starts = [shape for shape, before in pairs if shape != before]
     assert len(starts) == len(set(starts))

@@ -1,4 +1,4 @@
-"""Measured kernels of a serving step: scaled and sparse products, packed attention, samplers, cache writes, the host."""
+"""Measured kernels of a serving step: scaled and sparse products, packed attention, samplers, cache writes, host."""
 
 from __future__ import annotations
 
@@ -129,21 +129,21 @@ def _attended(q: Any, k: Any, v: Any, *_: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("window", [0, 100])
-@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("kernel", ["varlen", "varlen_paged"])
 def test_packed_attention_is_called_as_torch_wants(
-    calls: Any, buffers: Buffers, monkeypatch: pytest.MonkeyPatch, window: int, paged: bool
+    calls: Any, buffers: Buffers, monkeypatch: pytest.MonkeyPatch, window: int, kernel: str
 ) -> None:
     """Three sequences of 300 tokens: packed 900 keys, or two pages of 256 each in any order, 300 of them in use."""
     known = frozenset({"window_size", "block_table", "seqused_k", "enable_gqa"})
     seen = calls(varlen, "attend", _attended)
     monkeypatch.setattr(varlen, "varlen", lambda kind: (varlen.attend, known))  # type: ignore[attr-defined]
-    case = plan.decode("varlen_paged" if paged else "varlen", {**HEADS, "window": window}, 3, 300)
+    case = plan.decode(kernel, {**HEADS, "window": window}, 3, 300)
     KERNELS["varlen"](case.columns, buffers).run(0)
     (call,) = seen
     q, k, _, starts, keys, queries, most = call["tensors"]
     assert (q.shape, queries, most, starts.tolist()) == ((3, 4, 16), 1, 300, [0, 1, 2, 3])
     assert call.get("window_size") == ((99, 0) if window else None)
-    if paged:
+    if kernel == "varlen_paged":
         assert (k.shape, keys, call["seqused_k"].tolist()) == ((6, 256, 2, 16), None, [300] * 3)
         assert sorted(call["block_table"].flatten().tolist()) == [*range(6)]
     else:

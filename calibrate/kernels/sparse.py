@@ -1,4 +1,4 @@
-"""Products with 2:4-sparse weights (cuSPARSELt in torch): two of every four weights of a row are zero and not stored."""
+"""Products with 2:4-sparse weights (cuSPARSELt in torch): two of every four weights are zero and not stored."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def compressed(weight: torch.Tensor) -> torch.Tensor:
 
 
 def fastest(packed: torch.Tensor, x: torch.Tensor, out: torch.dtype | None) -> dict[str, int]:
-    """Algorithm, and division of the depth, that cuSPARSELt's search finds fastest; before torch 2.8 the former alone."""
-    library = getattr(torch._C, "_cusparselt", None)
-    if hasattr(library, "mm_search"):
-        kernel, parts, mode, *_ = library.mm_search(packed, x.t(), None, None, out, True)
+    """Algorithm, and division of the depth, that cuSPARSELt's search finds fastest; the former alone in older torch."""
+    search = getattr(getattr(torch._C, "_cusparselt", None), "mm_search", None)
+    if search is not None:
+        kernel, parts, mode, *_ = search(packed, x.t(), None, None, out, True)
         return {"alg_id": kernel, "split_k": parts, "split_k_mode": mode}
     return {"alg_id": int(torch._cslt_sparse_mm_search(packed, x.t(), out_dtype=out, transpose_result=True))}
 
 
 def product(x: torch.Tensor, packed: torch.Tensor, out: torch.dtype | None, **kernel: int) -> torch.Tensor:
     """x[m, k] times the transposed matrix that was compressed: [m, n].  kernel: as found by `fastest`."""
-    return torch._cslt_sparse_mm(packed, x.t(), out_dtype=out, transpose_result=True, **kernel)
+    return torch._cslt_sparse_mm(packed, x.t(), out_dtype=out, transpose_result=True, **kernel)  # type: ignore[arg-type]

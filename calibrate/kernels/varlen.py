@@ -1,4 +1,4 @@
-"""Decode attention of torch's FlashAttention over packed sequences: a cache in one piece or in pages, sliding windows."""
+"""Decode attention of torch's FlashAttention over packed sequences: whole or paged caches, sliding windows."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _embedding(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Op
 
 
 def _cache_write(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    """New keys and values of `tokens` tokens that one kernel copies to the cache (techniques/kernels/cache_write.py)."""
+    """New keys and values that one kernel copies to the cache, as in techniques/kernels/cache_write.py."""
     new = Tensor(name="new", elements=x.elements, dtype=dtypes.get_dtype("bf16"))
     cache = Tensor(name="cache", elements=x.elements, dtype=dtype, role=Role.CACHE)
     made = Operator(name="cache_write", kind=Kind.ELEMENTWISE, reads=(whole(new),), writes=(whole(cache),),
