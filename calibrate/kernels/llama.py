@@ -50,7 +50,7 @@ class LlamaConfig:
         )
 
     def layer_shapes(self) -> tuple[Shape, ...]:
-        """Weight shapes of a layer: q, k, v, o; gate, up, down, or the router, gate and up of all experts, their down;
+        """Weight shapes of a layer: q, k, v, o; gate, up, down, or the router, gate and up of all experts, and down;
         the two norms."""
         q, kv, wide = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.intermediate
         dense: tuple[Shape, ...] = ((wide, self.hidden), (wide, self.hidden), (self.hidden, wide))
