@@ -1,4 +1,4 @@
-"""What `calibrate run --model` ends with: kernels and layers of the model, measured beside predicted."""
+"""Kernels and layers of a model, measured beside predicted, with which `calibrate run --model` ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a serving step runs beside its products and attention: choice of the next token, and writes to the KV cache."""
+"""Kernels that a serving step runs beside products and attention: choice of the next token, writes to the KV cache."""
 
 from __future__ import annotations
 
