@@ -83,10 +83,14 @@ def test_what_torch_cannot_measure_is_named(name: str, words: str) -> None:
     assert any(words in line for line in model_plan.plan_of(name, 1, SIZE).missing)
 
 
-def test_devices_that_do_not_divide_a_model_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_devices_that_do_not_divide_a_model_and_power_of_a_processor_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     words = ["calibrate", "run", "--device", "cpu", "-o", str(tmp_path)]
     assert main([*words, "-tp", "2"]) == 2
     assert "name it with --model" in capsys.readouterr().err
+    assert main([*words, "--power"]) == 2
+    assert "a processor has no such counter" in capsys.readouterr().err
     assert main([*words, "--model", "llama-3.1-8b", "-tp", "3"]) == 2
     assert "3" in capsys.readouterr().err
     assert not (tmp_path / record.FILE).exists()

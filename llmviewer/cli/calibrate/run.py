@@ -58,6 +58,8 @@ def command(
     environment.pin_threads()
     kind = environment.choose_device(device)
     size = "quick" if quick else "full" if full else "default"
+    if power and kind != "cuda":
+        raise UserError("--power reads the energy of a graphics card's board (NVML); a processor has no such counter")
     chosen, planned = _chosen(kind, size, model, tensor_parallel_size, power=power)
     folder = prepare_folder(output)
     from llmviewer.calibrate.run import run
