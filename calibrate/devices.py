@@ -46,7 +46,7 @@ def choose_chip(devices: Mapping[str, int], wanted: str) -> tuple[Chip | None, t
     devices: device name -> rows.  wanted: a chip by name or path; empty for the only device of the samples.
     """
     if not devices:
-        raise UserError("no measured rows: the samples contain only skipped shapes")
+        raise UserError("no measured rows of kernels: the samples contain only skipped shapes, or the device itself")
     if not wanted:
         names = {known_chip(word) or word for word in devices}
         if len(names) > 1:

@@ -35,6 +35,10 @@ WALL_HEAD = """
 | MLPerf | GPU limit | wall, measured | predicted | error | J per output token, measured | predicted |
 |---|---:|---:|---:|---:|---:|---:|"""
 START = (0.3, 0.4, 0.2)
+HEAD = (
+    "# Shares of board power, written by `python -m llmviewer.calibrate.fit_power TABLE` and, by generation, of "
+    "`power_samples SAMPLES`; see docs/reference/energy.md.\n"
+)
 #: Log error beyond which a row counts less than its square.
 OUTLIER = 0.03
 
@@ -125,19 +129,19 @@ def _text(own: PowerShares, path: Path, gpus: Sequence[GpuRun], errors: Array) -
     content = {
         "lender": "ampere",
         "generations": {
+            **data.read_yaml(data.folder("calibrate") / FILE)["generations"],
             "ampere": {
                 **{name: getattr(own, name) for name in ("idle", "compute", "memory", "link")},
                 "source": source,
                 "held_out_error": {"mean": round(float(size.mean()), 4), "most": round(float(size.max()), 4)},
-            }
+            },
         },
         "server": {
             "share": own.server,
             "source": "servers of 8 x H200 in https://github.com/mlcommons/inference_results_v4.1 (Apache-2.0)",
         },
     }
-    head = "# Shares of board power, by `python -m llmviewer.calibrate.fit_power TABLE`: docs/reference/energy.md.\n"
-    return head + yaml.safe_dump(content, sort_keys=False, width=118)
+    return HEAD + yaml.safe_dump(content, sort_keys=False, width=118)
 
 
 def report(

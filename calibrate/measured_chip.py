@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.calibrate import environment as machine
+from llmviewer.calibrate.rows.gemm import SPARSE
 from llmviewer.calibrate.sources import TableSource
 from llmviewer.core import dtypes, parsing
 from llmviewer.core.errors import UserError, printable
@@ -98,17 +99,32 @@ def may_replace(path: Path) -> bool:
 
 
 def measured_rates(sources: Sequence[TableSource]) -> dict[str, Any]:
-    """Measured bandwidth beyond the cache [GB/s] and launch times [us], for the provenance."""
+    """Measured bandwidth beyond the cache and of the host [GB/s], and launch times [us], for the provenance."""
     streams: dict[str, float] = {}
     for op, rates in _streams(sources):
         streams[op] = max(streams.get(op, 0.0), rates)
     launches: dict[str, float] = {}
     for frame in _tables(sources, "launch"):
         for op, graph, latency in zip(frame["op"], frame["graph"], frame["latency_us"], strict=True):
-            name = LAUNCH_NAMES.get((str(op), bool(graph)), str(op))
+            name = LAUNCH_NAMES.get((str(op), bool(graph)), f"{op}_in_graph" if graph else str(op))
             launches[name] = min(float(latency), launches.get(name, np.inf))
-    found = {"bandwidth_gb_per_s": {op: round(rate / 1e9, 1) for op, rate in streams.items()}, "launch_us": launches}
+    found = {
+        "bandwidth_gb_per_s": {op: round(rate / 1e9, 1) for op, rate in streams.items()},
+        "launch_us": launches,
+        "host_gb_per_s": _host_rates(sources),
+    }
     return {name: value for name, value in found.items() if value}
+
+
+def _host_rates(sources: Sequence[TableSource]) -> dict[str, float]:
+    """Highest rate of each kind of copy beside the device's memory [GB/s]: `h2d_pinned`, `memory_copy` ..."""
+    found: dict[str, float] = {}
+    for frame in _tables(sources, "host"):
+        rates = frame["moved_bytes"] / (frame["latency_us"] * 1e3)
+        for op, pinned, rate in zip(frame["op"], frame["pinned"], rates, strict=True):
+            name = f"{op}_pinned" if pinned else f"{op}_pageable" if str(op) in ("h2d", "d2h") else str(op)
+            found[name] = max(found.get(name, 0.0), round(float(rate), 2))
+    return found
 
 
 def _tables(sources: Sequence[TableSource], name: str) -> Iterator[pd.DataFrame]:
@@ -126,8 +142,9 @@ def _peaks(sources: Sequence[TableSource]) -> dict[str, float]:
     for frame in _tables(sources, "gemm"):
         rates = 2.0 * frame["m"] * frame["n"] * frame["k"] / (frame["latency_us"] * 1e-6)
         for dtype, rate in rates.groupby(frame["dtype"]).max().items():
-            if dtype not in ("w4a16", "fp8_block"):
-                name = "tf32" if dtype == "tf32" else dtypes.get_dtype(str(dtype)).compute
+            if dtype not in ("w4a16", "fp8_block") and not str(dtype).endswith(SPARSE):
+                plain = str(dtype).removesuffix("_rows")
+                name = "tf32" if plain == "tf32" else dtypes.get_dtype(plain).compute
                 found[name] = max(found.get(name, 0.0), float(rate))
     return found
 

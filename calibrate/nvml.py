@@ -53,6 +53,19 @@ def gauge(device: int) -> Callable[[], DeviceReading]:
     return read
 
 
+def energy(device: int) -> Callable[[], float | None]:
+    """Return a function that reads the energy that the board has drawn since the driver was loaded [J]."""
+    library = _library()
+    handle = _handle(library, device) if library is not None else None
+
+    def read() -> float | None:
+        value = ctypes.c_ulonglong()
+        found = 1 if handle is None else library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(value))
+        return value.value / 1e3 if found == 0 else None  # millijoules
+
+    return read
+
+
 def facts(device: int) -> dict[str, Any]:
     """Return driver, max_clock_mhz and power_limit_w, without those that NVML does not report."""
     library = _library()

@@ -27,6 +27,8 @@ SHARES = {
     "attention_encoder": 0.04,
     "moe": 0.06,
     "elementwise": 0.11,
+    "serving": 0.03,
+    "host": 0.03,
     "allreduce": 0.02,
 }
 #: config.json fields that define a block or model.
@@ -57,6 +59,10 @@ ELEMENTWISE_KERNELS: dict[tuple[str, str], tuple[int, int]] = {
     ("emb", "index_select"): (1, 2),
     ("scale_matrix", "copy"): (1, 2),  # 16 bit in, 8 bit out
 }
+#: Bytes from which the host's own memory and disk are timed.
+MIN_HOST_BYTES = 2**28
+#: Formats of a cache that new keys and values are written to.
+CACHE_DTYPES = ("bfloat16", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +79,16 @@ class KernelCase:
 
 
 def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
-    """All cases, table by table; within a table, any prefix of the list is spread over all shapes.
+    """All cases of a size, arranged."""
+    return arranged([case for case in _all(size, gpus) if case.flops <= size.max_flops])
+
+
+def arranged(found: list[KernelCase]) -> list[KernelCase]:
+    """Cases table by table; within a table, any prefix of the list is spread over all shapes.
 
     Each kind of kernel gets the shapes that a fit needs before the next kind: a run that ends early has whole kinds.
     Attention kernels of one shape follow each other: a fit takes the fastest.
     """
-    found = [case for case in _all(size, gpus) if case.flops <= size.max_flops]
     order = {table: i for i, table in enumerate(SHARES)}
     kinds = list(dict.fromkeys(map(_kind, found)))
     first: dict[Hashable, int] = {}
@@ -93,9 +103,9 @@ def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
 
 
 def _shape(case: KernelCase, at: int) -> Hashable:
-    """Key of cases that are measured one after another: attention of one shape with every kernel."""
+    """Key of cases that are measured one after another: attention of one shape with every kernel of one fit."""
     columns = (value for name, value in case.columns.items() if name != "kernel")
-    return (case.table, *columns) if case.table.startswith("attention") else at
+    return (case.table, case.kernel, *columns) if case.table.startswith("attention") else at
 
 
 def _kind(case: KernelCase) -> Hashable:
@@ -122,11 +132,16 @@ def _all(size: RunSize, gpus: int) -> Iterator[KernelCase]:
     yield from _encoders(size)
     yield from _expert_layers(size)
     yield from _elementwise(size)
+    yield from _cache_writes(size)
+    yield from samplers(size)
+    yield from _hosts(size)
     yield from _allreduces(size, gpus)
 
 
 def _launches(size: RunSize) -> Iterator[KernelCase]:
-    for op, graph in (("kernel", False), ("kernel_and_wait", False), *((("kernel", True),) if size.graphs else ())):
+    pairs = [("kernel", False), ("kernel_and_wait", False), *((("kernel", True),) if size.graphs else ())]
+    pairs += [(op, graph) for op in size.launches for graph in ((False, True) if size.graphs else (False,))]
+    for op, graph in pairs:
         yield KernelCase(table="launch", kernel="launch", columns={"op": op, "graph": graph, "dtype": "float32"})
 
 
@@ -142,6 +157,15 @@ def _linears(size: RunSize) -> Iterator[KernelCase]:
         for dtype in size.dtypes:
             for m in size.tokens:
                 yield linear(dtype, m, shape.n, shape.k)
+    for rank in size.adapter_ranks:
+        for n, k in adapters(size.models[:1], rank):
+            yield from (linear(size.dtypes[0], m, n, k) for m in size.tokens)
+
+
+def adapters(names: tuple[str, ...], rank: int) -> list[tuple[int, int]]:
+    """(n, k) of the products with both factors of low-rank adapters of these models' layers."""
+    shaped = [(shape.n, shape.k) for shape in shapes.linears(names)]
+    return sorted({pair for n, k in shaped for pair in ((rank, k), (n, rank))})
 
 
 #: dtype of gemm rows with a special kernel -> (name in calibrate.kernels, name in the table).
@@ -149,6 +173,10 @@ PRODUCTS = {
     "int8": ("int8", "torch._int_mm"),
     "fp8": ("fp8", "torch._scaled_mm"),
     "w4a16": ("int4", "torch._weight_int4pack_mm"),
+    "fp8_rows": ("fp8", "torch._scaled_mm"),
+    "fp8_block": ("fp8", "torch._scaled_mm"),
+    "bfloat16_2of4": ("sparse", "torch._cslt_sparse_mm"),
+    "fp8_2of4": ("sparse", "torch._cslt_sparse_mm"),
 }
 #: Weights per scale and zero point in w4a16.
 GROUP = 128
@@ -172,7 +200,8 @@ def _experts(size: RunSize) -> Iterator[KernelCase]:
                 yield KernelCase(table="gemm", kernel="experts", columns=columns, flops=2.0 * m * shape.n * shape.k)
 
 
-def _heads(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
+def heads_of(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
+    """Columns of attention heads without a window."""
     named = {"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
     return {"dtype": dtype, "kv_dtype": dtype, **named, "v_head_dim": shape.v_head_dim, "window": 0}
 
@@ -194,7 +223,7 @@ def decode(kernel: str, columns: Mapping[str, Any], batch: int, context: int) ->
     """Attention of one new token per sequence over `context` tokens, including itself."""
     widths = columns["head_dim"] + columns["v_head_dim"]
     flops = 2.0 * batch * columns["heads"] * context * widths
-    family = "mla" if kernel.startswith("mla") else "attention"
+    family = next((name for name in ("mla", "varlen") if kernel.startswith(name)), "attention")
     named = {**columns, "kernel": kernel, "batch": batch, "context": context}
     return KernelCase(table="attention_decode", kernel=family, columns=named, flops=flops)
 
@@ -203,18 +232,22 @@ def _attention(size: RunSize) -> Iterator[KernelCase]:
     for shape in shapes.heads(size.attention_models):
         for dtype in size.attention_dtypes:
             for backend in size.backends:
-                yield from (prefill(backend, _heads(shape, dtype), b, s) for b, s in size.prompts)
-                yield from (decode(backend, _heads(shape, dtype), b, c) for b, c in size.caches)
-                yield from (prefill(backend, _heads(shape, dtype), b, n, c) for b, n, c in size.verified)
+                yield from (prefill(backend, heads_of(shape, dtype), b, s) for b, s in size.prompts)
+                yield from (decode(backend, heads_of(shape, dtype), b, c) for b, c in size.caches)
+                yield from (prefill(backend, heads_of(shape, dtype), b, n, c) for b, n, c in size.verified)
+            for kernel in size.packed:
+                for window in (0, *size.windows):
+                    columns = heads_of(shape, dtype) | {"window": window}
+                    yield from (decode(kernel, columns, b, c) for b, c in size.caches if c > window)
 
 
 def _latent(size: RunSize) -> Iterator[KernelCase]:
     expanded, absorbed = shapes.latent_heads(size.latent_models)
     for backend in size.latent_backends:
         for shape in expanded:
-            yield from (prefill(f"mla_{backend}", _heads(shape, "bfloat16"), b, s) for b, s in size.prompts)
+            yield from (prefill(f"mla_{backend}", heads_of(shape, "bfloat16"), b, s) for b, s in size.prompts)
         for shape in absorbed:
-            yield from (decode(f"mla_{backend}", _heads(shape, "bfloat16"), b, c) for b, c in size.caches)
+            yield from (decode(f"mla_{backend}", heads_of(shape, "bfloat16"), b, c) for b, c in size.caches)
 
 
 def _encoders(size: RunSize) -> Iterator[KernelCase]:
@@ -233,12 +266,16 @@ def _expert_layers(size: RunSize) -> Iterator[KernelCase]:
         for tp, ep in size.expert_splits:
             for tokens in size.expert_tokens:
                 for routing in size.routings:
-                    yield expert_layer(shape, tokens, tp, ep, routing)
+                    for dtype in size.expert_dtypes:
+                        yield expert_layer(shape, tokens, tp, ep, routing, dtype)
 
 
-def expert_layer(shape: shapes.ExpertLayer, tokens: int, tp: int, ep: int, routing: str) -> KernelCase:
+def expert_layer(
+    shape: shapes.ExpertLayer, tokens: int, tp: int, ep: int, routing: str, dtype: str = "bfloat16"
+) -> KernelCase:
     """Routed experts of one layer on the busiest of `ep` devices, each expert divided over `tp` devices."""
-    columns = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "tokens": tokens, "hidden": shape.hidden}
+    kernel = "torch._scaled_grouped_mm" if dtype == "fp8" else "torch._grouped_mm"
+    columns = {"dtype": dtype, "kernel": kernel, "tokens": tokens, "hidden": shape.hidden}
     columns |= {"inter": shape.inter, "topk": shape.topk, "experts": shape.experts}
     columns |= {"tp": tp, "ep": ep, "routing": routing}
     rows, _ = busiest_device(tokens, shape.experts, shape.topk, ep, routing)
@@ -247,15 +284,51 @@ def expert_layer(shape: shapes.ExpertLayer, tokens: int, tp: int, ep: int, routi
 
 
 def _elementwise(size: RunSize) -> Iterator[KernelCase]:
-    for (op, kernel), (kernels, tensors) in ELEMENTWISE_KERNELS.items():
+    for op, kernel in ELEMENTWISE_KERNELS:
         if kernel == "compiled" and not size.compiled:
             continue
         dtype = "fp8" if op == "scale_matrix" else size.dtypes[0]
         for width in size.widths:
-            for tokens in size.tokens:
-                columns = {"op": op, "kernel": kernel, "dtype": dtype, "tokens": tokens, "width": width}
-                columns |= {"kernels": kernels, "moved": tensors}
-                yield KernelCase(table="elementwise", kernel="elementwise", columns=columns)
+            yield from (elementwise(op, kernel, dtype, tokens, width) for tokens in size.tokens)
+
+
+def elementwise(op: str, kernel: str, dtype: str, tokens: int, width: int) -> KernelCase:
+    """One memory-bound operation over tokens x width."""
+    kernels, tensors = ELEMENTWISE_KERNELS[op, kernel]
+    columns = {"op": op, "kernel": kernel, "dtype": dtype, "tokens": tokens, "width": width}
+    columns |= {"kernels": kernels, "moved": tensors}
+    return KernelCase(table="elementwise", kernel="elementwise", columns=columns)
+
+
+def _cache_writes(size: RunSize) -> Iterator[KernelCase]:
+    """Writes of new keys and values, both of a layer in one row, for every number of tokens."""
+    for width in sorted({2 * shape.kv_heads * shape.head_dim for shape in shapes.heads(size.attention_models)}):
+        for dtype in CACHE_DTYPES:
+            for tokens in size.tokens if size.compiled else ():
+                columns = {"op": "cache_write", "kernel": "index_copy", "dtype": dtype, "tokens": tokens}
+                columns |= {"width": width, "kernels": 1 if dtype == "bfloat16" else 2, "moved": 2}
+                yield KernelCase(table="elementwise", kernel="serving", columns=columns)
+
+
+def samplers(size: RunSize) -> Iterator[KernelCase]:
+    """Choice of the next token of `tokens` sequences from logits over `width` words."""
+    for op in size.samplers:
+        for width in size.vocabularies:
+            for tokens in size.sequences:
+                columns = {"op": op, "kernel": "eager", "dtype": "bfloat16", "tokens": tokens, "width": width}
+                yield KernelCase(table="serving", kernel="serving", columns=columns)
+
+
+def _hosts(size: RunSize) -> Iterator[KernelCase]:
+    for each in size.host_bytes:
+        for op in ("h2d", "d2h") if size.graphs else ():
+            for pinned in (True, False):
+                columns = {"op": op, "pinned": pinned, "bytes": each, "moved_bytes": each}
+                yield KernelCase(table="host", kernel="host", columns=columns)
+        for op, arrays in (("memory_copy", 2), ("memory_read", 1), ("disk_write", 1), ("disk_read", 1)):
+            if each >= MIN_HOST_BYTES:  # smaller ones stay in the caches of the processor and the disk
+                columns = {"op": op, "pinned": False, "bytes": each, "moved_bytes": arrays * each}
+                yield KernelCase(table="host", kernel="host", columns=columns)
 
 
 def _allreduces(size: RunSize, gpus: int) -> Iterator[KernelCase]:
@@ -270,15 +343,17 @@ def _blocks(size: RunSize) -> Iterator[KernelCase]:
         for name, layers in named:
             for dtype in size.block_dtypes:
                 config = llama_config(name, layers, dtype)
-                yield from _pass_cases(table, {"model": name, "dtype": dtype, "config": config}, size)
+                yield from pass_cases(table, {"model": name, "dtype": dtype, "config": config}, size)
 
 
-def _pass_cases(table: str, columns: Mapping[str, Any], size: RunSize) -> Iterator[KernelCase]:
+def pass_cases(table: str, columns: Mapping[str, Any], size: RunSize) -> Iterator[KernelCase]:
+    """Prefill and decode of the model in `columns`, with and without a CUDA graph."""
     config = columns["config"]
     q = config["num_attention_heads"] * (
         config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     )
-    weights = config["num_hidden_layers"] * config["hidden_size"] * (3 * config["intermediate_size"] + 2 * q)
+    wide = config["intermediate_size"] * config.get("num_experts_per_tok", 1)
+    weights = config["num_hidden_layers"] * config["hidden_size"] * (3 * wide + 2 * q)
     passes: Iterable[tuple[str, str, int, int]] = (
         *(("prefill", "seq", b, s) for b, s in size.block_prompts),
         *(("decode", "context", b, c) for b, c in size.block_caches),

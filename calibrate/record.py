@@ -38,6 +38,8 @@ TABLES = (
     "launch",
     "block",
     "model",
+    "serving",
+    "host",
 )
 #: Fields of the result; the others identify what was measured.
 RESULT_FIELDS = (
@@ -47,6 +49,7 @@ RESULT_FIELDS = (
     "stable",
     "clock_mhz",
     "power_w",
+    "power_s",
     "calls",
     "timed",
     "settled_s",

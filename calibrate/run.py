@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -58,24 +58,33 @@ def run(
     device: str | None = None,
     size: RunSize | str = "default",
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    *,
+    cases: Sequence[KernelCase] | None = None,
 ) -> Summary:
-    """Measure into DIR/samples.jsonl.  device: cuda, cpu, or None for CUDA if available."""
+    """Measure into DIR/samples.jsonl.  device: cuda, cpu, or None for CUDA if available.  cases: None for all of the
+    size."""
     started_at = time.monotonic()
     kind = environment.choose_device(device)
     chosen = sizes.size_named(kind, size) if isinstance(size, str) else size
     with closing(record.Recorder(record.prepare_folder(folder))) as recorder:
-        return _run(recorder, kind, chosen, started_at, on_progress)
+        return _run(recorder, kind, chosen, started_at, on_progress, cases)
 
 
 def _run(
-    recorder: record.Recorder, kind: str, chosen: RunSize, started_at: float, on_progress: Callable[[Progress], None]
+    recorder: record.Recorder,
+    kind: str,
+    chosen: RunSize,
+    started_at: float,
+    on_progress: Callable[[Progress], None],
+    cases: Sequence[KernelCase] | None,
 ) -> Summary:
     """Measure what the file lacks."""
     facts = environment.describe(kind)
     recorder.start(facts)
     summary = Summary(path=recorder.path, environment=facts, repaired=recorder.repaired)
     common_columns = {"device": facts["device"], "source": "llmviewer", "engine": f"torch {facts['torch']}"}
-    wanted = [(case, _row(case, common_columns)) for case in plan.cases(chosen, int(facts.get("gpus", 1)))]
+    planned = plan.cases(chosen, int(facts.get("gpus", 1))) if cases is None else cases
+    wanted = [(case, _row(case, common_columns)) for case in planned]
     missing = [(case, row) for case, row in wanted if record.row_key(row) not in recorder.done]
     summary.kept = len(wanted) - len(missing)
     bench = Bench(kind, facts["cache_bytes"], chosen)
@@ -160,6 +169,7 @@ class Bench:
             warmup_s=self.size.warmup_s,
             settle_s=self.size.settle_s if case.flops >= SUSTAINED_FLOPS else 0.0,
             max_s=left_s,
+            power_s=self.size.power_s,
         )
         timing = measure(kernel, self.stopwatch, limits)
         return {
@@ -169,6 +179,7 @@ class Bench:
             "stable": timing.stable,
             "clock_mhz": timing.reading.clock_mhz,
             "power_w": timing.reading.power_w,
+            "power_s": round(timing.reading.power_s, 3),
             "calls": timing.calls,
             "timed": timing.timed,
             "settled_s": round(timing.settled_s, 3),

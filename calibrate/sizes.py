@@ -19,8 +19,13 @@ class RunSize:
 
     budget_s: time of the run; shapes beyond it are left out and counted.
     samples, sample_s: minimum number of samples and target length of each.  settle_s: time that power-limited kernels
-    run before the first sample.  max_flops: most FLOP of one call.
+    run before the first sample.  power_s: time over which the power of each row is the mean; 0.0: as the driver
+    reports it after the last sample.  max_flops: most FLOP of one call.
     expert_splits: (tensor-parallel, expert-parallel devices) of a layer of experts.  images: (batch, tokens of each).
+    adapter_ranks: of low-rank adapters of the first model's layers.  packed, windows: kernels of decode attention over
+    packed sequences, and their sliding windows beside none.  samplers: ways to choose the next token of `sequences`
+    from `vocabularies`.  host_bytes: sizes of copies to and from the host, and of the largest its own memory and disk.
+    launches: operators of next to no work whose launch is timed.
     prompts, block_prompts: (batch, tokens).  verified: (batch, draft tokens plus the last accepted one, cached tokens).
     caches, block_caches: (batch, tokens in the cache).
     blocks, whole_models: (model with these widths, layers).
@@ -31,6 +36,7 @@ class RunSize:
     sample_s: float = 1e-3
     warmup_s: float = 5e-3
     settle_s: float = 0.0
+    power_s: float = 0.0
     max_flops: float = math.inf
     graphs: bool = True
     compiled: bool = True
@@ -41,6 +47,7 @@ class RunSize:
     expert_rows: tuple[int, ...] = ()
     expert_tokens: tuple[int, ...] = ()
     expert_splits: Pairs = ((1, 1),)
+    expert_dtypes: tuple[str, ...] = ("bfloat16",)
     routings: tuple[str, ...] = (BALANCED, f"{POWER_LAW}1.2")
     encoder_models: tuple[str, ...] = ()
     images: Pairs = ()
@@ -52,6 +59,14 @@ class RunSize:
     prompts: Pairs = ()
     caches: Pairs = ()
     verified: tuple[tuple[int, int, int], ...] = ()
+    packed: tuple[str, ...] = ()
+    windows: tuple[int, ...] = ()
+    adapter_ranks: tuple[int, ...] = ()
+    samplers: tuple[str, ...] = ()
+    vocabularies: tuple[int, ...] = ()
+    sequences: tuple[int, ...] = ()
+    host_bytes: tuple[int, ...] = ()
+    launches: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
     copy_bytes: tuple[int, ...] = ()
     allreduce_bytes: tuple[int, ...] = ()
@@ -72,17 +87,40 @@ def grid(batches: tuple[int, ...], lengths: tuple[int, ...], max_tokens: int) ->
     return tuple((b, n) for b in batches for n in lengths if b * n <= max_tokens)
 
 
+SAMPLERS = ("greedy", "sample", "top_k", "top_p")
+LAUNCHES = ("add", "linear", "norm", "attention", "softmax", "argmax")
 GPU = RunSize(
     budget_s=1200.0,
     settle_s=0.3,
     max_flops=2e13,
     models=("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-32b", "gemma-2-9b", "mistral-small-24b"),
-    dtypes=("bfloat16", "fp8", "w4a16", "int8", "float16", "tf32", "float32"),
+    dtypes=(
+        "bfloat16",
+        "fp8",
+        "fp8_rows",
+        "fp8_block",
+        "bfloat16_2of4",
+        "fp8_2of4",
+        "w4a16",
+        "int8",
+        "float16",
+        "tf32",
+        "float32",
+    ),
     tokens=(1, 4, 16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
     expert_models=("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite"),
     expert_rows=(8, 64, 512, 2048, 8192, 32768),
     expert_tokens=(1, 8, 64, 256, 1024, 8192, 32768),
     expert_splits=((1, 1), (4, 1), (1, 8)),
+    expert_dtypes=("bfloat16", "fp8"),
+    packed=("varlen", "varlen_paged"),
+    windows=(1024, 4096),
+    adapter_ranks=(16, 64),
+    samplers=SAMPLERS,
+    vocabularies=(32000, 128256, 151936),
+    sequences=(1, 8, 64, 256),
+    host_bytes=tuple(64 * KIB * 8**i for i in range(6)),
+    launches=LAUNCHES,
     encoder_models=("gemma-3-4b", "llama-4-scout"),
     images=grid((1, 4, 16), (256, 576, 1024, 2304, 4096, 9216, 16384), 32768),
     attention_models=("llama-2-7b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "qwen2.5-7b", "gemma-2-9b"),
@@ -117,6 +155,12 @@ CPU = RunSize(
     latent_models=("deepseek-v2-lite",),
     attention_dtypes=("float32", "bfloat16"),
     backends=("sdpa_flash", "sdpa_math"),
+    adapter_ranks=(16,),
+    samplers=SAMPLERS,
+    vocabularies=(32000,),
+    sequences=(1, 8),
+    host_bytes=(256 * MIB,),
+    launches=LAUNCHES,
     latent_backends=("sdpa_math",),
     prompts=grid((1, 4), (64, 256, 1024, 2048), 4096),
     caches=grid((1, 4, 16), (256, 1024, 4096, 16384), 65536),
@@ -135,7 +179,10 @@ SIZES: dict[tuple[str, str], RunSize] = {
         budget_s=270.0,
         max_flops=4e12,
         models=("llama-3.1-8b", "qwen2.5-7b"),
-        dtypes=("bfloat16", "fp8", "w4a16", "int8", "tf32"),
+        dtypes=("bfloat16", "fp8", "fp8_rows", "fp8_block", "w4a16", "int8", "tf32"),
+        windows=(1024,),
+        adapter_ranks=(16,),
+        vocabularies=(128256,),
         tokens=(1, 16, 64, 128, 256, 512, 2048, 8192),
         expert_models=("qwen3-30b-a3b",),
         expert_rows=(8, 512, 8192),
@@ -179,6 +226,11 @@ SIZES: dict[tuple[str, str], RunSize] = {
         models=("qwen3-0.6b",),
         dtypes=("float32", "bfloat16", "int8", "w4a16"),
         tokens=(1, 4, 16, 64, 256),
+        adapter_ranks=(),
+        samplers=("greedy", "sample"),
+        sequences=(1,),
+        host_bytes=(),
+        launches=(),
         expert_tokens=(1, 8, 64),
         expert_splits=((1, 8), (4, 8)),
         encoder_models=("gemma-3-4b",),

@@ -52,7 +52,7 @@ class CpuStopwatch:
             self._scratch = torch.ones(int(CACHE_MULTIPLE * self.cache_bytes) // 4)
         self._scratch.sum()
 
-    def reading(self, sample: Callable[[], float]) -> DeviceReading:
+    def reading(self, sample: Callable[[], float], power_s: float = 0.0) -> DeviceReading:
         """Clock from the operating system; reading the power of a CPU needs privileges."""
         sample()
         return DeviceReading(clock_mhz=cpu_clock_mhz())
@@ -70,6 +70,7 @@ class CudaStopwatch:
         self._scratch = torch.ones(int(2 * CACHE_MULTIPLE * cache_bytes) // 4, device="cuda")
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._gauge = nvml.gauge(torch.cuda.current_device())
+        self._energy = nvml.energy(torch.cuda.current_device())
         started_at = time.monotonic()
         while time.monotonic() - started_at < WAKE_UP_S:
             self._scratch.sum().item()
@@ -128,7 +129,18 @@ class CudaStopwatch:
 
         return sample
 
-    def reading(self, sample: Callable[[], float]) -> DeviceReading:
-        """Clock and power right after a sample, before the clocks fall."""
+    def reading(self, sample: Callable[[], float], power_s: float = 0.0) -> DeviceReading:
+        """Clock and power right after a sample, before the clocks fall; power_s: mean power of as long a series of
+        samples, from the board's counter of energy, at the median clock."""
         sample()
-        return self._gauge()
+        found = self._gauge()
+        before, started_at = self._energy() if power_s else None, time.monotonic()
+        if before is None:
+            return found
+        clocks = []
+        while time.monotonic() - started_at < power_s:
+            sample()
+            clocks.append(self._gauge().clock_mhz or 0.0)
+        after, seconds = self._energy(), time.monotonic() - started_at
+        clock = sorted(clocks)[len(clocks) // 2] or found.clock_mhz
+        return DeviceReading(clock_mhz=clock, power_w=((after or before) - before) / seconds, power_s=seconds)

@@ -48,7 +48,8 @@ class Limits:
     samples: minimum number of samples; max_samples: maximum, for unstable times.  sample_s: length of one sample, long
     enough for the resolution of the clock.  warmup_s: before the first sample.  settle_s: time of discarded samples,
     until power and clock are those of sustained work.  max_s: a kernel whose samples would take longer is left out.
-    max_spread: largest interquartile range / median of a stable time.
+    max_spread: largest interquartile range / median of a stable time.  power_s: time of further samples during which
+    the board's energy is counted; 0.0: none.
     """
 
     samples: int = 20
@@ -58,6 +59,7 @@ class Limits:
     settle_s: float = 0.0
     max_s: float = math.inf
     max_spread: float = MAX_SPREAD
+    power_s: float = 0.0
 
 
 class TooLongError(Exception):
@@ -66,10 +68,14 @@ class TooLongError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """Clock [MHz] and power [W] of the device under load; None if not reported."""
+    """Clock [MHz] and power [W] of the device under load; None if not reported.
+
+    power_s: time over which the power is the mean [s]; 0.0 for what the driver reports after the last sample.
+    """
 
     clock_mhz: float | None = None
     power_w: float | None = None
+    power_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +114,8 @@ class Stopwatch(Protocol):
         """Return the timing method, and a function that runs `calls` calls and returns their time [s]."""
         ...
 
-    def reading(self, sample: Callable[[], float]) -> DeviceReading:
-        """Clock and power, read during or right after a sample."""
+    def reading(self, sample: Callable[[], float], power_s: float = 0.0) -> DeviceReading:
+        """Clock and power, read during or right after a sample; power_s: over so many seconds of samples."""
         ...
 
 
@@ -140,7 +146,7 @@ def measure(kernel: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> Sam
         times = [sample() for _ in range(limits.samples)]
         while spread(times) > limits.max_spread and len(times) < limits.max_samples and sum(times) < limits.max_s:
             times.append(sample())
-        reading = stopwatch.reading(sample)
+        reading = stopwatch.reading(sample, limits.power_s)
     per_call = tuple(t / calls * 1e6 for t in times)
     return Samples(
         samples_us=per_call, calls=calls, timed=timed, reading=reading, settled_s=settled_s,

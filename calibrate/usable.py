@@ -21,6 +21,8 @@ MAY_BE_ZERO = ("window", "prefix")
 NUMBERS: dict[str, tuple[str, ...]] = {
     **{name: table.numbers for name, table in TABLES.items()},
     "copy": ("moved_bytes",),
+    "host": ("moved_bytes",),
+    "serving": ("tokens", "width"),
     "block": ("batch",),
     "model": ("batch",),
 }
@@ -30,6 +32,8 @@ OPTIONAL_NUMBERS = ("active", "experts", "group", "rotated_bytes", "v_head_dim")
 NEEDED: dict[str, tuple[str, ...]] = {
     **{name: table.needed for name, table in TABLES.items()},
     "copy": ("op",),
+    "host": ("op", "pinned"),
+    "serving": ("op",),
     "launch": ("op", "graph"),
     "block": ("engine", "model", "dtype", "graph", "stage", "config"),
     "model": ("engine", "model", "dtype", "graph", "stage", "config"),

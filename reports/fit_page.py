@@ -42,7 +42,7 @@ def page(document: dict[str, Any], chip: str) -> Page:
         Facts(lines=MEANING, emphasis=Emphasis.FAINT),
     )
     if document["whole"]:
-        predicted = tuple(Row(cells=_whole(row)) for row in document["whole"])
+        predicted = tuple(Row(cells=whole_cells(row)) for row in document["whole"])
         parts = (*parts, Table(columns=WHOLE, rows=predicted, title="Layers and models predicted with these fits"))
     for title, key in (
         ("Not fitted", "left_out"),
@@ -79,12 +79,13 @@ def _cells(fit: dict[str, Any]) -> tuple[str, ...]:
         fmt.whole(fit["rows"]),
         fmt.percent(fit["mape"]),
         fmt.percent(fit["median"]),
-        _signed(fit["bias"]),
+        signed(fit["bias"]),
         fmt.percent(fit["covered80"]) if "covered80" in fit else "-",
     )
 
 
-def _whole(row: dict[str, Any]) -> tuple[str, ...]:
+def whole_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Cells of a measured and predicted layer or model, in the order of WHOLE."""
     known = row["predicted_us"] is not None
     low, high = row["interval_80_us"] or (0.0, 0.0)
     return (
@@ -97,10 +98,11 @@ def _whole(row: dict[str, Any]) -> tuple[str, ...]:
         fmt.duration(row["measured_us"] * 1e-6),
         fmt.duration(row["predicted_us"] * 1e-6) if known else row["reason"],
         fmt.durations(low * 1e-6, high * 1e-6) if known else "",
-        _signed(row["error"]) if known else "",
+        signed(row["error"]) if known else "",
     )
 
 
-def _signed(ratio: float) -> str:
+def signed(ratio: float) -> str:
+    """A relative error with its sign."""
     rounded = round(ratio, 3)
     return fmt.signed(rounded) if rounded else "0 %"

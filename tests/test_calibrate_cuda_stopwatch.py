@@ -60,6 +60,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(stopwatch, "torch", found.fake())
     monkeypatch.setattr(stopwatch, "WAKE_UP_S", 0.0)
     monkeypatch.setattr(nvml, "gauge", lambda device: DeviceReading)
+    monkeypatch.setattr(nvml, "energy", lambda device: lambda: None)
     return found
 
 
@@ -103,3 +104,19 @@ def test_out_of_memory_during_capture_is_raised_as_the_kernels_error(device: Dev
     with pytest.raises(torch.OutOfMemoryError):
         stopwatch.CudaStopwatch(100.0).prepare(PreparedKernel(run=run), 4)
     assert device.log[-1] == "default stream"
+
+
+def test_mean_power_is_energy_over_time(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 J more on the board's counter after a second of samples at 1,500 MHz; without asking, what the gauge says."""
+    counter, clock = iter((100.0, 400.0)), iter(range(100))
+    monkeypatch.setattr(nvml, "energy", lambda device: lambda: next(counter))
+    monkeypatch.setattr(nvml, "gauge", lambda device: lambda: DeviceReading(clock_mhz=1500.0, power_w=80.0))
+    watch = stopwatch.CudaStopwatch(100.0)
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(monotonic=lambda: 0.25 * next(clock)))
+    assert watch.reading(lambda: 1e-3) == DeviceReading(clock_mhz=1500.0, power_w=80.0)
+    found = watch.reading(lambda: 1e-3, power_s=0.6)
+    assert (found.clock_mhz, found.power_w, found.power_s) == (1500.0, 300.0, 1.0)
+
+
+def test_a_board_without_a_counter_of_energy_has_the_power_of_its_gauge(device: Device) -> None:
+    assert stopwatch.CudaStopwatch(100.0).reading(lambda: 1e-3, power_s=0.5) == DeviceReading()

@@ -34,6 +34,8 @@ COLUMNS = {
     "elementwise": "op dtype tokens width",
     "block": "dtype config batch stage graph",
     "model": "dtype config batch stage graph",
+    "serving": "op kernel dtype tokens width",
+    "host": "op pinned bytes moved_bytes",
 }
 
 
@@ -58,6 +60,7 @@ def test_encoder_heads_are_those_of_the_vision_tower() -> None:
 @pytest.mark.parametrize("size", ALL)
 def test_every_gemm_of_a_plan_is_a_layer_of_a_model(size: sizes.RunSize) -> None:
     known = {(s.n, s.k) for s in (*shapes.linears(size.models), *shapes.experts(size.expert_models))}
+    known |= {pair for rank in size.adapter_ranks for pair in plan.adapters(size.models[:1], rank)}
     planned = {(c.columns["n"], c.columns["k"]) for c in plan.cases(size) if c.table == "gemm"}
     assert planned
     assert planned <= known
@@ -93,7 +96,7 @@ def test_every_kind_gets_the_rows_of_a_fit_before_the_next_one(size: sizes.RunSi
 def test_attention_kernels_of_a_shape_are_measured_one_after_another(size: sizes.RunSize) -> None:
     """Wherever a run ends, the fastest kernel is known at all shapes but the last of each table."""
     cases = [case for case in plan.cases(size) if case.table.startswith("attention")]
-    shapes_in_order = [(case.table, *sorted({**case.columns, "kernel": ""}.items())) for case in cases]
+    shapes_in_order = [(case.table, case.kernel, *sorted({**case.columns, "kernel": ""}.items())) for case in cases]
     pairs = zip(shapes_in_order, [None, *shapes_in_order], strict=False)
     starts = [shape for shape, before in pairs if shape != before]
     assert len(starts) == len(set(starts))
@@ -144,6 +147,29 @@ def test_a_rows_config_builds_the_measured_model() -> None:
     weights = sum(a * (b[0] if b else 1) for a, *b in built.layer_shapes()) * 3
     tables = 2 * built.vocabulary * built.hidden + built.hidden
     assert parse(config, "x").parameters == weights + tables
+
+
+def test_the_measured_layer_of_experts_has_the_matmul_flops_of_our_graph() -> None:
+    """Two of four experts of 24 channels for each of 3 x 8 tokens, against the graph built from the row's config."""
+    config = SMALL | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "intermediate_size": 24}
+    config |= {"num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 1}
+    columns = {"config": config, "dtype": "float32", "batch": 3, "stage": "prefill", "graph": False, "seq": 8}
+    work = KERNELS["block"](columns, Buffers("cpu", 1024))
+
+    def grouped(x: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        parts = zip([0, *offs.tolist()], offs.tolist(), weights, strict=False)
+        return torch.cat([x[start:end] @ weight for start, end, weight in parts])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "_grouped_mm", grouped, raising=False)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.inference_mode():
+            output = work.run(0)
+    graph = parse(config, "small", "fp32").graph(prefill(3.0, 8.0))
+    expected = sum(op.matmul_flops for block, op in graph if block.is_layer)
+    combined = 2 * 24 * 2 * 64  # the weighted sum of two rows is a product here, and elementwise work in the graph
+    assert isinstance(output, torch.Tensor)
+    assert output.isfinite().all()
+    assert counter.get_total_flops() == expected + combined
 
 
 def test_decoding_token_by_token_equals_prefill() -> None:

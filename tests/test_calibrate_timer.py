@@ -43,8 +43,8 @@ class FakeStopwatch:
         self.calls.append(calls)
         return "clock", lambda: next(self.seconds) * calls
 
-    def reading(self, sample: Callable[[], float]) -> DeviceReading:
-        return DeviceReading(clock_mhz=1000.0)
+    def reading(self, sample: Callable[[], float], power_s: float = 0.0) -> DeviceReading:
+        return DeviceReading(clock_mhz=1000.0, power_w=300.0 if power_s else None, power_s=power_s)
 
 
 def timed(*seconds: float, work: PreparedKernel | None = None, **limits: float) -> tuple[Samples, FakeStopwatch]:

@@ -287,7 +287,7 @@ def test_torch_measured_on_an_h100_leaves_serving_engines_as_they_were() -> None
     own = profiles.shipped("h100-sxm")
     assert own is not None
     kinds = [key.split("/")[:2] for key in own.texts if "/torch" in key]
-    assert len(kinds) == 18
+    assert len(kinds) == 24
     for engine in ("vllm", "sglang", "trtllm"):
         efficiency = efficiency_of(engine, "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
         for family, variant in kinds:

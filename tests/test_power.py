@@ -216,10 +216,18 @@ def test_a_chip_without_board_power_has_no_energy() -> None:
 
 
 def test_borrowed_shares_say_so() -> None:
-    own, borrowed = shares_of(A100), shares_of(H100)
+    own, borrowed = shares_of(A100), shares_of(specs.load("b200"))
     assert own is not None
     assert borrowed == replace(own, basis="borrowed from ampere")
     assert own.basis == "fitted"
+
+
+def test_chips_of_a_measured_generation_have_its_shares() -> None:
+    own = shares_of(H100)
+    assert own is not None
+    assert own == shares_of(specs.load("h200"))
+    assert own.basis == "fitted"
+    assert own.idle + own.memory < 1.0  # 501 W of 700 while an H100 reads its memory
 
 
 def test_constants_have_a_source_and_stay_physical() -> None:
@@ -227,11 +235,12 @@ def test_constants_have_a_source_and_stay_physical() -> None:
     for entry in (*constants["generations"].values(), constants["server"]):
         assert "https://" in entry["source"]
     assert constants["generations"][constants["lender"]]["held_out_error"]["mean"] < 0.1
-    own = shares_of(A100)
-    assert own is not None
-    assert own.idle + own.memory < 1.1  # a chip that only reads its memory stays about within its board power
-    assert 0.5e-12 < own.compute * 400.0 / float(A100.matrix_rate("fp16")) < 3e-12  # 1.3 pJ per FLOP
-    assert 50e-12 < own.memory * 400.0 / float(A100.bandwidth_bytes_per_s) < 300e-12  # 6 pJ per bit at the very least
+    for chip in (A100, H100):
+        own, watts = shares_of(chip), float(np.max(chip.tdp_w))
+        assert own is not None
+        assert own.idle + own.memory < 1.1  # a chip that only reads its memory stays about within its board power
+        assert 0.5e-12 < own.compute * watts / float(chip.matrix_rate("fp16")) < 3e-12  # 1.3 pJ per FLOP
+        assert 50e-12 < own.memory * watts / float(chip.bandwidth_bytes_per_s) < 300e-12  # 6 pJ per bit at the least
 
 
 def test_carbon_is_kilowatt_hours_times_intensity() -> None:

@@ -65,12 +65,12 @@ def test_each_answer_agrees_when_its_command_simulates_it_again(
 
 
 def test_an_idle_server_draws_idle_power() -> None:
-    """0.284 of 700 W on an H100 SXM (calibrate/power.yaml), and nearly nothing for a request every 1,000 s."""
+    """0.2505 of 700 W on an H100 SXM (calibrate/power.yaml), and nearly nothing for a request every 1,000 s."""
     best = sized("h100", request_rate=0.001, requests=50).best
     assert best is not None and best.devices == 1
-    assert best.watts == pytest.approx(0.284 * 700, rel=0.01)
+    assert best.watts == pytest.approx(0.2505 * 700, rel=0.01)
     spared = sized("h100", request_rate=0.001, requests=50, spare=2).best
-    assert spared is not None and spared.watts == pytest.approx(3 * 0.284 * 700, rel=0.01)
+    assert spared is not None and spared.watts == pytest.approx(3 * 0.2505 * 700, rel=0.01)
 
 
 def test_figures_of_cost_follow_from_the_price() -> None:

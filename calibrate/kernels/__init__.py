@@ -15,6 +15,7 @@ from llmviewer.calibrate.kernels import (
     encoder,
     experts,
     fp8,
+    host,
     int4,
     int8,
     launch,
@@ -22,6 +23,9 @@ from llmviewer.calibrate.kernels import (
     mla,
     model,
     moe,
+    serving,
+    sparse,
+    varlen,
 )
 from llmviewer.calibrate.timer import PreparedKernel
 
@@ -44,4 +48,8 @@ KERNELS: dict[str, Build] = {
     "allreduce": allreduce.build,
     "block": block.build,
     "model": model.build,
+    "sparse": sparse.build,
+    "varlen": varlen.build,
+    "serving": serving.build,
+    "host": host.build,
 }

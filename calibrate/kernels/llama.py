@@ -1,4 +1,4 @@
-"""A Llama-type decoder in plain torch with random weights, which runs the kernels of a checkpoint.
+"""A Llama- or Mixtral-type decoder in plain torch with random weights, which runs the kernels of a checkpoint.
 
 q, k, v, gate and up are separate GEMMs; attention is scaled_dot_product_attention over a cache; norms, RoPE and
 activation are eager kernels.
@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from llmviewer.calibrate.buffers import Shape
+from llmviewer.calibrate.kernels import moe
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
-    """Sizes from a config.json of model_type llama."""
+    """Sizes from a config.json of model_type llama or mixtral; `intermediate` is that of an expert if there are any."""
 
     hidden: int
     intermediate: int
@@ -29,6 +30,8 @@ class LlamaConfig:
     head_dim: int
     layers: int
     vocabulary: int
+    experts: int = 0
+    chosen: int = 0
 
     @staticmethod
     def from_json(config: Mapping[str, Any]) -> LlamaConfig:
@@ -42,19 +45,26 @@ class LlamaConfig:
             head_dim=config.get("head_dim") or hidden // heads,
             layers=config["num_hidden_layers"],
             vocabulary=config["vocab_size"],
+            experts=config.get("num_local_experts", 0),
+            chosen=config.get("num_experts_per_tok", 0),
         )
 
     def layer_shapes(self) -> tuple[Shape, ...]:
-        """Weight shapes of a layer: q, k, v, o, gate, up, down, and the two norms."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        """Weight shapes of a layer: q, k, v, o; gate, up, down, or the router, gate and up of all experts, and down;
+        the two norms."""
+        q, kv, wide = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.intermediate
+        dense: tuple[Shape, ...] = ((wide, self.hidden), (wide, self.hidden), (self.hidden, wide))
+        routed: tuple[Shape, ...] = (
+            (self.experts, self.hidden),
+            (self.experts, 2 * wide, self.hidden),
+            (self.experts, self.hidden, wide),
+        )
         return (
             (q, self.hidden),
             (kv, self.hidden),
             (kv, self.hidden),
             (self.hidden, q),
-            (self.intermediate, self.hidden),
-            (self.intermediate, self.hidden),
-            (self.hidden, self.intermediate),
+            *(routed if self.experts else dense),
             (self.hidden,),
             (self.hidden,),
         )
@@ -98,7 +108,7 @@ def rope_tables(
 
 def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, step: ForwardPass, rope: Tensors) -> torch.Tensor:
     """Run one decoder layer.  tensors: those of layer_shapes, then cached keys and values.  rope: from rope_tables."""
-    q, k, v, o, gate, up, down, attn_norm, mlp_norm, keys, values = tensors
+    q, k, v, o, *feed_forward, attn_norm, mlp_norm, keys, values = tensors
     y = F.rms_norm(x, (sizes.hidden,), attn_norm, 1e-5)
     queries = apply_rope(split(F.linear(y, q), sizes.head_dim), *rope)
     keys[:, :, step.cached :] = apply_rope(split(F.linear(y, k), sizes.head_dim), *rope)
@@ -107,7 +117,20 @@ def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, step: ForwardPa
     attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=step.cached == 0, enable_gqa=grouped)
     x = x + F.linear(attended.transpose(1, 2).flatten(2), o)
     y = F.rms_norm(x, (sizes.hidden,), mlp_norm, 1e-5)
+    if sizes.experts:
+        return x + routed(y, tuple(feed_forward), sizes)
+    gate, up, down = feed_forward
     return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
+
+
+def routed(y: torch.Tensor, tensors: Tensors, sizes: LlamaConfig) -> torch.Tensor:
+    """Sum of the chosen experts of every token, by the router's softmax.  tensors: router, gate and up, down."""
+    router, into, out = tensors
+    rows = y.reshape(-1, sizes.hidden)
+    scores, experts = torch.softmax(F.linear(rows, router), -1).topk(sizes.chosen, -1)
+    chosen = moe.Choice(experts=experts, scores=(scores / scores.sum(-1, keepdim=True))[:, None], rows=experts.numel())
+    numbers = torch.arange(max(sizes.experts, experts.numel()), device=y.device)
+    return moe.layer(rows, chosen, (into, out), numbers).view_as(y)
 
 
 def split(x: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -82,8 +82,11 @@ def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]
 
 
 def _engine(engine: str, first: Any) -> str:
-    """The engine; with `-triton` for the heads that its usual kernel does not run."""
-    return f"{engine}-triton" if first["kernel"] in TRITON_KERNELS else engine
+    """The engine; with `-triton` for the heads that its usual kernel does not run, `-varlen` or `-paged` for torch's
+    FlashAttention over packed sequences."""
+    name = str(first["kernel"])
+    packed = name.rpartition("_")[2] if name.startswith("varlen") else ""
+    return f"{engine}-triton" if name in TRITON_KERNELS else f"{engine}-{packed}" if packed else engine
 
 
 def _ungrouped_heads(rows: pd.DataFrame) -> list[tuple[Any, str]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Largest share of a repeated input that stays in the L2.
 MOST_KEPT = 0.99
 #: kernel of elementwise rows -> suffix of the engine name.
-KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused"}
+KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused", "index_copy": "-cache"}
 #: Kernels that vidur timed in vLLM of early 2024 and that read one element at a time: since V1 generated kernels run in
 #: their place, and since 2025-11 they read 16 bytes (https://github.com/vllm-project/vllm/pull/27931 norms, pull/29512
 #: activations).  RoPE and sums are as they were.
@@ -107,6 +107,15 @@ def _embedding(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Op
     return (embedding("embedding", (table,), x, tokens),)
 
 
+def _cache_write(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    """New keys and values that one kernel copies to the cache, as in techniques/kernels/cache_write.py."""
+    new = Tensor(name="new", elements=x.elements, dtype=dtypes.get_dtype("bf16"))
+    cache = Tensor(name="cache", elements=x.elements, dtype=dtype, role=Role.CACHE)
+    made = Operator(name="cache_write", kind=Kind.ELEMENTWISE, reads=(whole(new),), writes=(whole(cache),),
+                    output_shape=(tokens, width))  # fmt: skip
+    return (made,)
+
+
 def _quantize(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
     fp8 = dtypes.get_dtype("fp8")
     linear = Linear(name="gemm", in_features=width, out_features=1.0, dtype=dtype)  # type: ignore[arg-type]
@@ -124,6 +133,7 @@ ELEMENTWISE_OPERATORS: dict[str, BuildOperators] = {
     "softmax": _softmax,
     "emb": _embedding,
     "scale_matrix": _quantize,
+    "cache_write": _cache_write,
 }
 
 

@@ -12,10 +12,11 @@ from llmviewer.core import dtypes
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Block, Operator, Tensor
+from llmviewer.core.ir import Block, Graph, Operator, Tensor
 from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.techniques.compression.prune import two_of_four
 from llmviewer.timing.kernels.l2 import PARTITIONED
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ MOST_RESIDENT = 0.99
 STAMP_TICK_US = 1.024
 #: Largest distance of a time of whole ticks from them, over a tick.
 TICK_ERROR = 2e-3
+#: dtype of rows with one scale per row of the input and per column of the output: their kernel is another one.
+FP8_ROWS = "fp8_rows"
+#: End of the dtype of rows whose weights are 2:4 sparse.
+SPARSE = "_2of4"
 #: aiconfigurator's name of SmoothQuant: 8-bit integers on both sides, quantized before the timed kernel.
 SMOOTH_QUANT = "sq"
 
@@ -55,7 +60,7 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """
     m, n, k = (group[name].to_numpy(dtype=np.float64) for name in "mnk")
     narrow = _narrow_format(first)
-    wide = dtypes.get_dtype("bf16") if narrow else _plain_dtype(str(first["dtype"]))
+    wide = dtypes.get_dtype("bf16") if narrow else _plain_dtype(_plain_name(first))
     x = Tensor(name="x", elements=m * k, dtype=wide)
     experts = float(_column_or(first, "experts", 1.0))
     active = group["active"].to_numpy(dtype=np.float64) if experts > 1.0 else 1.0
@@ -63,6 +68,8 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     block = Block(name="row", operators=(linear.operator(x, m, active=active),))
     if narrow is not None:
         block = with_formats(block, lambda _: narrow)
+    if str(first["dtype"]).endswith(SPARSE):
+        block = two_of_four(chip)(Graph(blocks=(block,))).blocks[0]
     product = block.operators[-1]
     assert isinstance(product.shape, GemmShape)
     source = str(first.get("source", ""))
@@ -112,6 +119,12 @@ def _resident_share(used: Count) -> Count:
     return np.clip((EVICTED_FROM - used) / (EVICTED_FROM - RESIDENT_UP_TO), 0.0, MOST_RESIDENT)
 
 
+def _plain_name(first: Any) -> str:
+    """dtype of a row without what its kernel adds: sparsity, scales of rows."""
+    name = str(first["dtype"]).removesuffix(SPARSE)
+    return "fp8" if name == FP8_ROWS else name
+
+
 def _column_or(first: Any, name: str, default: float) -> float:
     """Value of an optional column, or `default` if it is absent or empty."""
     value = float(first.get(name, np.nan))
@@ -124,7 +137,7 @@ def _plain_dtype(dtype: str) -> Dtype:
 
 
 def _narrow_format(first: Any) -> Format | None:
-    dtype = str(first["dtype"])
+    dtype = _plain_name(first)
     if dtype == SMOOTH_QUANT:
         return Format(weights=dtypes.get_dtype("int8"), activations=dtypes.get_dtype("int8"))
     if dtype == "fp8_block":
@@ -151,7 +164,12 @@ def _inactive_experts(rows: pd.DataFrame) -> list[tuple[Any, str]]:
 
 
 def _engine(engine: str, first: Any) -> str:
-    """The engine; with `-products` for grouped products alone, which lack the sorting and the sum of a layer."""
+    """The engine; with `-products` for grouped products alone, which lack the sorting and the sum of a layer.
+
+    torch's products with scales of rows are another library's, and `-rows`.
+    """
+    if str(first["dtype"]) == FP8_ROWS:
+        return f"{engine}-rows"
     return f"{engine}-products" if _column_or(first, "experts", 1.0) > 1.0 else engine
 
 

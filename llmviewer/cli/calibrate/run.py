@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmviewer.cli import candidates, views
 from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable
 
 if TYPE_CHECKING:
+    from llmviewer.calibrate.model_plan import ModelPlan
     from llmviewer.calibrate.run import Progress, Summary
+    from llmviewer.calibrate.sizes import RunSize
 
 
+#: Time over which `--power` takes the mean power of a row [s].
+POWER_S = 0.5
 #: Load per core above which the machine counts as busy.
 BUSY = 0.5
 
@@ -25,30 +31,71 @@ def command(
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: CUDA if available.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="At most 5 minutes on a GPU, a minute on a CPU.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Every shape, without time limit.")] = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            autocompletion=candidates.models,
+            help="Only the shapes of this model, then its layers, measured beside predicted.",
+        ),
+    ] = "",
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "-tp", "--tp", min=1, help="Devices that share the model's layers.")
+    ] = 1,
+    power: Annotated[
+        bool,
+        typer.Option("--power", help="Mean power of every row by the board's counter of energy; half a second each."),
+    ] = False,
 ) -> int:
     """Time real kernels on this machine; write raw samples and environment as JSON lines."""
     if quick and full:
         raise UserError("--quick and --full exclude each other")
+    if tensor_parallel_size > 1 and not model:
+        raise UserError("-tp divides the layers of a model; name it with --model")
     from llmviewer.calibrate import environment
     from llmviewer.calibrate.record import prepare_folder
 
     environment.pin_threads()
-    environment.choose_device(device)
+    kind = environment.choose_device(device)
+    size = "quick" if quick else "full" if full else "default"
+    if power and kind != "cuda":
+        raise UserError("--power reads the energy of a graphics card's board (NVML); a processor has no such counter")
+    chosen, planned = _chosen(kind, size, model, tensor_parallel_size, power=power)
     folder = prepare_folder(output)
     from llmviewer.calibrate.run import run
 
-    size = "quick" if quick else "full" if full else "default"
     load, cores = environment.load_and_cores()
     if load > BUSY * cores:
         print_warnings([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
     try:
         with _progress() as on_progress:
-            summary = run(folder, device, size, on_progress)
+            summary = run(folder, device, chosen, on_progress, cases=planned.cases if planned else None)
     except KeyboardInterrupt:
         typer.echo(_interrupted(folder), err=True)
         return 130
     _tell(summary, size)
+    if planned:
+        _prove(folder, model, planned.missing)
     return 0
+
+
+def _chosen(kind: str, size: str, model: str, tp: int, *, power: bool) -> tuple[RunSize, ModelPlan | None]:
+    """Shapes and limits of the run, and the cases of a model if one is named."""
+    from llmviewer.calibrate import model_plan, sizes
+
+    chosen = sizes.size_named(kind, size)
+    if power:
+        chosen = replace(chosen, power_s=POWER_S)
+    return chosen, model_plan.plan_of(model, tp, chosen) if model else None
+
+
+def _prove(folder: Path, model: str, missing: tuple[str, ...]) -> None:
+    """Print kernels and layers of a model, measured beside predicted, and what was not measured."""
+    from llmviewer.calibrate import proof
+    from llmviewer.reports import proof_page
+
+    document = proof.document(folder, model, missing)
+    views.show(views.Views(page=lambda: proof_page.page(document), document=lambda: document, rows=list), "table", None)
 
 
 def _interrupted(folder: Path) -> str:

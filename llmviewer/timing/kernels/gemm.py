@@ -39,6 +39,10 @@ TIMED_RUNS = 6.0
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
+#: End of the variant of products with 2:4-sparse weights.  Where they were not measured, dense ones of as many bits are
+#: their equals, whose rate the sparsity multiplies.
+SPARSE = "-2of4"
+SPARSE_OF = {f"{name}{SPARSE}": (name, *EQUIVALENTS.get(name, ())) for name in ("bf16", "fp16", "fp8", "int8")}
 #: Bits of weight-only kernels that were measured; other widths are converted by such kernels as well, hence no faster
 #: than by their bytes: the nearest wider one first.
 MEASURED_BITS = (4, 8)
@@ -222,11 +226,15 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits."""
-    stored = operator.weight_dtype
+    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits; `bf16-2of4`:
+    weights are 2:4 sparse."""
+    stored, shape = operator.weight_dtype, operator.shape
     if stored.compute != operator.compute:
         return f"w{stored.bits:.0f}a16"
-    return f"{operator.compute}-block" if _has_block_scales(operator) else operator.compute
+    if _has_block_scales(operator):
+        return f"{operator.compute}-block"
+    sparse = f"{operator.compute}{SPARSE}"
+    return sparse if isinstance(shape, GemmShape) and shape.skipped and sparse in SPARSE_OF else operator.compute
 
 
 #: Value of by_rows for kernels without small tiles.
@@ -273,6 +281,6 @@ FAMILY = Family(
     rates=rates,
     quantities=quantities,
     variant=variant,
-    equivalents=EQUIVALENTS,
+    equivalents=EQUIVALENTS | SPARSE_OF,
     substitutes=SUBSTITUTES,
 )
