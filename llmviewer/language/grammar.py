@@ -187,6 +187,8 @@ class Grammar:
     def words(self, text: str) -> dict[str, str]:
         """Split `64,depth=10` into {"nodes": "64", "depth": "10"}; a flag has the empty text.  Raises ValueError."""
         positional = [entry.name for entry in self.entries.values() if not entry.named]
+        if text.strip() and not self.entries:
+            raise ValueError(f"it takes no parameter, not {text!r}")
         found: dict[str, str] = {}
         for at, part in enumerate(piece.strip() for piece in text.split(",") if text.strip()):
             if not part:

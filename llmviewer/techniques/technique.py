@@ -68,13 +68,14 @@ class Declared(Technique, Generic[P, R]):
 
 
 def technique(
-    name: str, *, kind: str, formula: str, source: str, example: str
+    name: str, *, kind: str, formula: str, source: str, example: str, where: str = ""
 ) -> Callable[[Callable[P, Change]], Declared[P, Change]]:
     """Declare the technique of an option by a function of its parameters.
 
-    A parameter `typed` without a form gets the text of the option as it was typed.
+    where: the option as errors name it, if it has another name.  A parameter `typed` without a form gets the text of
+    the option as it was typed.
     """
-    where = f"--{name.replace('_', '-')}"
+    where = where or f"--{name.replace('_', '-')}"
 
     def declare(function: Callable[P, Change]) -> Declared[P, Change]:
         grammar = Grammar.of(function)
@@ -124,7 +125,7 @@ def refusing(where: str) -> Iterator[None]:
         if name == "parameter":
             raise unknown(f"parameter of {where}", word, refused.known) from None
         if refused.known:
-            raise unknown(name, word, refused.known, where=where) from None
+            raise unknown(f"value of {name}", word, refused.known, where=where) from None
         raise UserError(f"{where}: {name} is {quoted(word)}; {refused.allowed}") from None
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
