@@ -187,6 +187,8 @@ class Grammar:
     def words(self, text: str) -> dict[str, str]:
         """Split `64,depth=10` into {"nodes": "64", "depth": "10"}; a flag has the empty text.  Raises ValueError."""
         positional = [entry.name for entry in self.entries.values() if not entry.named]
+        if len(self.entries) == len(positional) == 1 and type(self.entries[positional[0]].form) is Form:
+            return {positional[0]: text}  # a name or a path, which may contain anything
         if text.strip() and not self.entries:
             raise ValueError(f"it takes no parameter, not {text!r}")
         found: dict[str, str] = {}

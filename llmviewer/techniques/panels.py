@@ -24,7 +24,7 @@ class Panel(Enum):
 PANELS = {
     "quantization.quantization": Panel.COMMON,
     "kv_cache.contents:DTYPE": Panel.COMMON,
-    "parallel.sizes:TENSOR": Panel.COMMON,
+    "parallel.sizes:tensor_parallel_size": Panel.COMMON,
     "kv_cache.contents:prefix_cache": Panel.WORKLOAD,
     "sparsity.expert_skew:expert_skew_option": Panel.WORKLOAD,
     "sparsity.neurons:hot_neurons_option": Panel.MEMORY,

@@ -114,13 +114,17 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # links, networks and group sizes are known before the sharding that uses them
     "link": TechniqueOption(
-        "parallel.link", SharedBy.ENGINE, "Link between devices, if not the chip's default: pcie, pcie-host, nvlink ..."
+        "parallel.sizes:link",
+        SharedBy.ENGINE,
+        "Link between devices, if not the chip's default: pcie, pcie-host, nvlink ...",
     ),
     "network": TechniqueOption(
-        "parallel.network", SharedBy.ENGINE, "Network between groups of devices on one link: infiniband-ndr ..."
+        "parallel.sizes:network",
+        SharedBy.ENGINE,
+        "Network between groups of devices on one link: infiniband-ndr ...",
     ),
     "tensor_parallel_size": TechniqueOption(
-        "parallel.sizes:TENSOR",
+        "parallel.sizes:tensor_parallel_size",
         SharedBy.ENGINE,
         "Devices that split heads, channels, vocabulary.",
         "1",
@@ -128,13 +132,22 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("-tp", "--tp"),
     ),
     "sequence_parallel": TechniqueOption(
-        "parallel.sizes:SEQUENCE", SharedBy.ENGINE, "on: norms and residual sums split by tokens.", "off", "off"
+        "parallel.sizes:sequence_parallel",
+        SharedBy.ENGINE,
+        "on: norms and residual sums split by tokens.",
+        "off",
+        "off",
     ),
     "data_parallel_size": TechniqueOption(
-        "parallel.sizes:DATA", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp", "--dp")
+        "parallel.sizes:data_parallel_size",
+        SharedBy.ENGINE,
+        "Replicas that divide the batch.",
+        "1",
+        "1",
+        ("-dp", "--dp"),
     ),
     "expert_parallel_size": TechniqueOption(
-        "parallel.sizes:EXPERT",
+        "parallel.sizes:expert_parallel_size",
         SharedBy.ENGINE,
         "Devices that share out whole experts; 1 splits every expert.",
         "1",
@@ -142,7 +155,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("-ep", "--ep"),
     ),
     "context_parallel_size": TechniqueOption(
-        "parallel.context_parallel",
+        "parallel.sizes:context_parallel_size",
         SharedBy.ENGINE,
         "Devices that split the tokens of every sequence.",
         "1",
@@ -150,7 +163,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("-cp", "--cp"),
     ),
     "pipeline_parallel_size": TechniqueOption(
-        "parallel.sizes:PIPELINE",
+        "parallel.sizes:pipeline_parallel_size",
         SharedBy.TARGET,
         "Pipeline stages: 4, or 4,microbatches=8.",
         "1",
@@ -159,7 +172,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         separator=";",
     ),
     "spatial": TechniqueOption(
-        "parallel.spatial",
+        "parallel.sizes:spatial",
         SharedBy.TARGET,
         "on, or tokens of KV cache: as many chips as hold them and the weights on chip.",
         "off",
