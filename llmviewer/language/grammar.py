@@ -184,6 +184,11 @@ class Grammar:
                 entries[name] = Entry(argument, name, forms[-1], parameter.default, named)
         return cls(entries)
 
+    @classmethod
+    def named(cls, forms: Mapping[str, Form]) -> Grammar:
+        """The grammar of named parameters whose values are read one by one."""
+        return cls({name: Entry(name, name, form, None, named=True) for name, form in forms.items()})
+
     def words(self, text: str) -> dict[str, str]:
         """Split `64,depth=10` into {"nodes": "64", "depth": "10"}; a flag has the empty text.  Raises ValueError."""
         positional = [entry.name for entry in self.entries.values() if not entry.named]

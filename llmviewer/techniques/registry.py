@@ -33,10 +33,15 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
     "lora": TechniqueOption(
-        "compression.lora", SharedBy.WEIGHTS, "Unmerged LoRA: rank=16,adapters=8,targets=q_proj+v_proj.", separator=";"
+        "compression.lora:lora_option",
+        SharedBy.WEIGHTS,
+        "Unmerged LoRA: rank=16,adapters=8,targets=q_proj+v_proj.",
+        separator=";",
     ),
     "low_rank": TechniqueOption(
-        "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
+        "compression.low_rank:low_rank_option",
+        SharedBy.WEIGHTS,
+        "Rank of the two factors that replace every linear layer: 1024.",
     ),
     "contextual_sparsity": TechniqueOption(
         "sparsity.neurons:contextual_sparsity_option",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import as_built
+from llmviewer.language.grammar import Number
 from llmviewer.techniques.compression.narrow import narrower_feed_forward
 from llmviewer.techniques.layer_settings import by_layer, layer_settings
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.techniques.technique import Change, Technique, add_pass, refusing, unchanged
 
-_SHARE = Parameter(name="share", low=0.01, high=1.0)
+SHARE = Number("share of the feed-forward channels", 0.01, 1.0)
 
 
 def _matformer(text: str) -> Change:
@@ -19,9 +20,10 @@ def _matformer(text: str) -> Change:
     Valid for models trained this way; for other models use `--prune width`.  Source: MatFormer, arXiv 2310.07707.
     """
     settings = layer_settings("--matformer", text)
-    shares = [parse_numbers("--matformer", one.text, (_SHARE,))["share"] for one in settings]
+    with refusing("--matformer"):
+        shares = [SHARE.read("share", one.text.removeprefix("share=")) for one in settings]
     if all(share == 1.0 for share in shares):
-        return lambda system: system
+        return unchanged
     passes = [as_built if share == 1.0 else narrower_feed_forward(share) for share in shares]
     change = by_layer("--matformer", settings, passes)
     return add_pass(f"matformer({text if len(shares) > 1 else f'{shares[0]:g}'})", lambda _: change)
@@ -36,7 +38,7 @@ MATFORMER = Technique(
     kind="compression",
     summary="Runs only the first channels of every feed-forward part, which MatFormer trains as a model of their own.",
     parameters={
-        "SHARE": "share of the feed-forward channels",
+        "SHARE": SHARE.help,
         "SHARE@LAYERS": "after a +: another share for these layers, counted from 0 (Mix'n'Match): 0.5+1@0-7",
     },
     formula="feed-forward FLOPs and weights x share of the intermediate channels, in whole numbers",

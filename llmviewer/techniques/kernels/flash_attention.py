@@ -17,7 +17,7 @@ from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape,
 from llmviewer.techniques.kernels.cascade import cascade, has_common_keys
 from llmviewer.techniques.kernels.flash_decoding import RESCALED, UNIFIED, flash_decoding
 from llmviewer.techniques.kernels.flash_first import flash_first
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.techniques.technique import Change, Technique, Whole, add_pass, refusing
 from llmviewer.timing.efficiency import ideal
 
 
@@ -132,7 +132,7 @@ FIRST = "flash-1"
 #: Kernels that split keys -> how they merge partial results.
 MERGES = {"flash-decoding": RESCALED, "flash-decoding++": UNIFIED}
 #: Number of splits in `flash-decoding=8`.
-_SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
+SPLITS = Whole("splits of the keys", 1, 128)
 
 
 def _on_the_data_sheet(system: System) -> System:
@@ -151,7 +151,8 @@ def _make(text: str) -> Change:
         return lambda system: first(_on_the_data_sheet(flash_kernel(system)))
     if name not in MERGES:
         raise unknown("attention", text, ("flash", FIRST, "eager", *MERGES, *(f"{one}=SPLITS" for one in MERGES)))
-    count = parse_numbers(f"--attention {name}", splits, (_SPLITS,))["splits"] if equals else None
+    with refusing(f"--attention {name}"):
+        count = SPLITS.read("splits", splits) if equals else None
     split = add_pass(text, lambda chip: flash_decoding(chip, count, MERGES[name]))
     return lambda system: split(flash_kernel(system))
 
