@@ -503,8 +503,7 @@ def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> No
 
 def problem(model: str, batch: int, host_option: str) -> placement.Problem:
     """FlexGen's linear program for a request on a T4."""
-    from llmviewer.techniques.offload.choices import ALL, COPIES, with_shares
-    from llmviewer.techniques.offload.flexgen import placed
+    from llmviewer.techniques.offload.flexgen import ALL, COPIES, placed, with_shares
 
     configuration = api.configuration(model, "t4", offload=f"flexgen,{host_option}", efficiency="ideal")
     request = api.request(batch, 512, 32)
@@ -537,8 +536,7 @@ def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, mode
 
 def test_the_cost_of_the_linear_program_equals_the_analysis(gcp: str) -> None:
     """Layers of OPT are equal, so the sum of maxima is the maximum of sums; embedding and head are added."""
-    from llmviewer.techniques.offload.choices import ALL, COPIES, with_shares
-    from llmviewer.techniques.offload.flexgen import placed
+    from llmviewer.techniques.offload.flexgen import ALL, COPIES, placed, with_shares
 
     program = problem("opt-30b", 144, gcp)
     best = program.solve()

@@ -16,14 +16,14 @@ from llmviewer.techniques.technique import Change, SharedBy, Technique, Techniqu
 TECHNIQUES: dict[str, TechniqueOption] = {
     # the chip itself, before whatever is chosen for it
     "set": TechniqueOption(
-        "kernels.set_figures",
+        "kernels.set_figures:FIGURES",
         SharedBy.ENGINE,
         "A figure of the chip, repeatable: bandwidth=6TB/s, peak.fp8=x2, capacity=+50%.",
         separator=";",
         repeated=True,
     ),
     "power_limit": TechniqueOption(
-        "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
+        "kernels.set_figures:POWER_LIMIT", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),
     "expert_skew": TechniqueOption(
         "sparsity.expert_skew:expert_skew_option",
@@ -66,7 +66,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # sparse weights depend on their stored format; removing channels, heads and layers commutes with it
     "matformer": TechniqueOption(
-        "compression.smaller_models:MATFORMER",
+        "compression.narrow:MATFORMER",
         SharedBy.WEIGHTS,
         "Share of feed-forward channels that run: 0.5.",
         "1",
@@ -235,7 +235,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
 
 #: Techniques without an option of their own (methods of an option, or other commands) -> entry.
 WITHOUT_OPTION: dict[str, str] = {
-    "distillation": "compression.smaller_models:DISTILLATION",
+    "distillation": "compression.narrow:DISTILLATION",
     **{method: entry for methods in METHODS.values() for method, entry in methods.items()},
 }
 

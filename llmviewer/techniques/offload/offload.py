@@ -7,15 +7,30 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.hardware.chip import Host
+from llmviewer.hardware.chip import Chip, Host
 from llmviewer.hardware.figures import Figure
 from llmviewer.hardware.specs import disk, host
 from llmviewer.language.grammar import Choice, Form, Grammar, Number
 from llmviewer.techniques.offload.flash import Flash
-from llmviewer.techniques.offload.instructions import without_amx
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, HostWork, Offload, Overlap, with_host, with_offload
 from llmviewer.techniques.technique import Change, Technique, Whole, refusing, unchanged
+from llmviewer.timing.host_copies import has_amx
+
+
+def without_amx(host: Host) -> Chip:
+    """The CPU of a host without its matrix units: products take the rate of its vector units in fp32.
+
+    Raises UserError where the CPU is unknown or has no matrix units.  Source: KTransformers 0.2 computes experts
+    without AMX, 0.3 with it: https://github.com/kvcache-ai/ktransformers, doc/en/DeepseekR1_V3_tutorial.md
+    """
+    cpu = host.cpu
+    if cpu is None or not has_amx(cpu):
+        why = "its CPU rates are unknown" if cpu is None else "its rates are those of vector instructions already"
+        raise UserError(f"--offload instructions: avx512 needs a host with AMX; {host.name} has none: {why}")
+    figures = {**cpu.figures, "matrix_flops_per_s.fp32": cpu.figures["vector_flops_per_s.fp32"]}
+    return replace(cpu, matrix_flops_per_s={"fp32": cpu.vector_flops_per_s["fp32"]}, figures=figures)
+
 
 #: Default host of a chip that names none: a server whose CPU rates are published; and a fast disk.
 DEFAULT_HOST = "xeon-8480-ddr5"
