@@ -294,7 +294,7 @@ class TestPublished:
         ({"branches": "skeleton,outline=0,points=2"}, "outline is '0'; allowed: a whole number from 1"),
         ({"branches": "skeleton,outline=4,points=2.5"}, "points is '2.5'; allowed: a whole number"),
         ({"branches": "skeleton,outline=4,points=2,shared=yes"}, "unknown value of shared"),
-        ({"branches": "apar"}, "branches is missing; write branches="),
+        ({"branches": "apar"}, "branches is missing; write branches apar,branches="),
         ({"branches": "apar,3,parallel=1.5"}, "parallel is '1.5'; allowed: a number from 0 to 1"),
         (
             {"branches": "apar,3", "kv_reserve": 4096},

@@ -74,7 +74,7 @@ def test_positional_parameters_go_without_names_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "--x: nodes is missing; write nodes=..., tokens of a tree"),
+        ("", "--x: nodes is missing; write --x nodes=... (tokens of a tree)"),
         ("nodes=5000", "--x: nodes is '5000'; allowed: a whole number from 0 to 4,096"),
         ("nodes=1.5", "--x: nodes is '1.5'; allowed: a whole number"),
         ("nodes=nan", "--x: nodes is 'nan'; allowed: a whole number"),

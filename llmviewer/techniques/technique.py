@@ -121,7 +121,9 @@ def refusing(where: str) -> Iterator[None]:
     except RefusedError as refused:
         name, word = refused.subject, refused.word
         if word is None:
-            raise UserError(f"{where}: {name} is missing; write {name}=..., {refused.allowed}") from None
+            separator = "," if " " in where else " "  # `where` may end in a method's name: --speculative self
+            words = where if f" {name}=" in where else f"{where}{separator}{name}=..."
+            raise UserError(f"{where}: {name} is missing; write {words} ({refused.allowed})") from None
         if name == "parameter":
             raise unknown(f"parameter of {where}", word, refused.known) from None
         if refused.known:
