@@ -78,7 +78,7 @@ def test_a_size_that_is_not_a_positive_integer_is_rejected(run: Run, option: str
     ("option", "text", "message"),
     [
         ("speculative", "llama-3.2-1b", "a smaller model: draft=NAME,"),
-        ("speculative", "draft", "draft is missing; write draft=NAME of a model"),
+        ("speculative", "draft", "draft is missing; write --speculative draft=NAME"),
         ("speculative", "self", "attention is missing; write --speculative self,attention=..."),
         ("speculative", "draft=tinyllama-1.1b,tokens=4", "`llmviewer techniques show speculative` lists them"),
         ("speculative", "draft=tinyllama-1.1b,,tokens=4", "has nothing between two commas"),

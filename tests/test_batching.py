@@ -23,8 +23,7 @@ from llmviewer.reports.screen import Screen
 from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running
 from llmviewer.techniques.batching import chunked, disaggregated
 from llmviewer.techniques.batching.chunked import Chunked, plan_chunks
-from llmviewer.techniques.batching.disaggregated import Disaggregated
-from llmviewer.techniques.batching.pools import BOUNDS, Load
+from llmviewer.techniques.batching.disaggregated import BOUNDS, Disaggregated, Load
 from tests.answers import analyze, answer
 
 #: Time of a pass of the example replica: 10 ms plus 0.1 ms per token [s].
@@ -199,7 +198,7 @@ class TestChunked:
 
     def test_decode_maximal_batches_serve_more_than_prompts_between_decode_steps(self) -> None:
         """Sarathi (arXiv 2308.16369): decode sequences use the weights that a chunk reads anyway."""
-        from llmviewer.techniques.batching.continuous import Continuous
+        from llmviewer.techniques.batching.batching import Continuous
 
         request = request_of(16, 1024, 256)
         separate = replace(request_times(Continuous(), request, example_replica()), interference=1.0)

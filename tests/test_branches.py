@@ -19,8 +19,7 @@ from llmviewer.core.workload import Request
 from llmviewer.serving.branches import Branches
 from llmviewer.serving.generation import Generation, PassShape
 from llmviewer.serving.schedule import Schedule, schedule
-from llmviewer.techniques.branching.apar import apar
-from llmviewer.techniques.branching.skeleton import skeleton
+from llmviewer.techniques.branching.branches import apar, skeleton
 
 from .answers import analyze
 

@@ -200,7 +200,7 @@ def test_denoising_composes_with_parallelism_and_continuous_batching(more: dict[
             "llada-8b",
             "diffusion,cache=all",
             {},
-            "speculative diffusion: unknown cache 'all'; allowed: blocks, dual, none, prefix",
+            "speculative diffusion: unknown value of cache 'all'; allowed: blocks, dual, none, prefix",
         ),
         ("llada-8b", "diffusion,steps=64", {}, "64 steps; a block of 32 tokens takes 1 to 32"),
         ("llada-8b", "diffusion,per_pass=64", {}, "0.5 steps; a block of 32 tokens takes 1 to 32"),

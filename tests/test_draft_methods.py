@@ -335,7 +335,7 @@ def test_every_architecture_supports_drafting() -> None:
         ("eagle,tokens=3,topk=2,nodes=5", "acceptance is missing"),
         ("mtp,tokens=2", "acceptance is missing"),
         ("speculator", "acceptance is missing"),
-        ("speculator,embeddings=mine,acceptance=0.5", "unknown embeddings 'mine'; allowed: own, shared"),
+        ("speculator,embeddings=mine,acceptance=0.5", "unknown value of embeddings 'mine'; allowed: own, shared"),
         ("blockwise,tokens=1,acceptance=0.4", "tokens is '1'; allowed: a whole number from 2 to 64"),
         ("pass,tokens=many,acceptance=0.3", "tokens is 'many'"),
         ("self,tokens=2,acceptance=0.4", "attention is missing"),

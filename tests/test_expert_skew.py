@@ -15,8 +15,8 @@ from llmviewer.core.workload import Step, decode, mixed, prefill, verify
 from llmviewer.hardware import specs
 from llmviewer.layers import moe
 from llmviewer.techniques.kernels.flash_attention import flash_attention
-from llmviewer.techniques.parallel.experts import busiest_active_experts
 from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.parallel.sharding import busiest_active_experts
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.sparsity.expert_skew import (

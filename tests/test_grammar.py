@@ -74,14 +74,14 @@ def test_positional_parameters_go_without_names_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "--x: nodes is missing; write nodes=..., tokens of a tree"),
+        ("", "--x: nodes is missing; write --x nodes=... (tokens of a tree)"),
         ("nodes=5000", "--x: nodes is '5000'; allowed: a whole number from 0 to 4,096"),
         ("nodes=1.5", "--x: nodes is '1.5'; allowed: a whole number"),
         ("nodes=nan", "--x: nodes is 'nan'; allowed: a whole number"),
         ("1,share=1.01", "--x: share is '1.01'; allowed: a number from 0 to 1"),
         ("1,share=1k", "--x: share is '1k'; allowed: a number"),
         ("1,size=17", "--x: size is '17'; allowed: a whole number from 1 to 16, or best"),
-        ("1,place=hots", "--x: unknown place 'hots'; allowed: device, host; did you mean 'host'?"),
+        ("1,place=hots", "--x: unknown value of place 'hots'; allowed: device, host; did you mean 'host'?"),
         ("1,rates=a/b", "--x: rates is 'a/b'; could not convert"),
         ("1,shard=1", "unknown parameter of --x 'shard'; allowed: "),
         ("1,shard=1", "did you mean 'share'?"),

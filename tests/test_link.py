@@ -10,7 +10,7 @@ from llmviewer.calibrate import tables
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.specs import load
 from llmviewer.ops.collective import CollectiveShape
-from llmviewer.techniques.parallel.link import linked_by
+from llmviewer.techniques.parallel.sizes import linked_by
 
 SIZES = {"input_len": 512, "output_len": 2}
 

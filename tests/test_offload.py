@@ -503,8 +503,7 @@ def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> No
 
 def problem(model: str, batch: int, host_option: str) -> placement.Problem:
     """FlexGen's linear program for a request on a T4."""
-    from llmviewer.techniques.offload.choices import ALL, COPIES, with_shares
-    from llmviewer.techniques.offload.flexgen import placed
+    from llmviewer.techniques.offload.flexgen import ALL, COPIES, placed, with_shares
 
     configuration = api.configuration(model, "t4", offload=f"flexgen,{host_option}", efficiency="ideal")
     request = api.request(batch, 512, 32)
@@ -537,8 +536,7 @@ def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, mode
 
 def test_the_cost_of_the_linear_program_equals_the_analysis(gcp: str) -> None:
     """Layers of OPT are equal, so the sum of maxima is the maximum of sums; embedding and head are added."""
-    from llmviewer.techniques.offload.choices import ALL, COPIES, with_shares
-    from llmviewer.techniques.offload.flexgen import placed
+    from llmviewer.techniques.offload.flexgen import ALL, COPIES, placed, with_shares
 
     program = problem("opt-30b", 144, gcp)
     best = program.solve()
@@ -610,7 +608,7 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
         ("weights=2", "weights is '2'; allowed: a number from 0 to 1"),
         ("wights=0.4", "did you mean 'weights'?"),
         ("zero", "unknown word of offload 'zero'"),
-        ("weights=0.4,compute=cpu", "unknown offload compute 'cpu'; allowed: attention, device, host"),
+        ("weights=0.4,compute=cpu", "unknown value of compute 'cpu'; allowed: attention, device, host"),
         ("weights=0.4,overlap=maybe", "allowed: layer, off, on"),
         ("weights=0.4,weights=0.5", "weights is given twice"),
         ("weights=0.4,host=nowhere", "unknown host 'nowhere'"),
@@ -619,9 +617,9 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
         ("weights=0.4,overlap=on,compute=host", "overlap requires compute=device"),
         ("flash", "add contextual_sparsity"),
         ("experts,to=disk,compute=host", "to=disk requires compute=device"),
-        ("experts,instructions=avx2", "unknown offload instructions 'avx2'; allowed: amx, avx512"),
+        ("experts,instructions=avx2", "unknown value of instructions 'avx2'; allowed: amx, avx512"),
         ("experts,instructions=avx512,host=epyc-9654-ddr5", "epyc-9654-ddr5 has none"),
-        ("experts,sockets=3", "unknown offload sockets '3'; allowed: 1, 2"),
+        ("experts,sockets=3", "unknown value of sockets '3'; allowed: 1, 2"),
         ("flexgen,weights=0.4", "unknown parameter of offload 'weights'"),
         ("", "unknown word of offload ''; allowed: activations=..."),
     ],

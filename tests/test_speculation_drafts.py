@@ -209,7 +209,7 @@ def test_fewer_rollbacks_yield_more_tokens(fallback: float, one: float, other: f
 
 
 INVALID = {
-    "tree,widths=1/1": "draft is missing; write draft=...",
+    "tree,widths=1/1": "draft is missing; write --speculative tree,draft=...",
     "tree,draft=tinyllama-1.1b": "give widths=1/1/3/1 by level, or budget=16",
     "tree,draft=tinyllama-1.1b,widths=2,budget=4": "give widths=1/1/3/1 by level, or budget=16",
     "tree,draft=tinyllama-1.1b,widths=2/x": "widths is '2/x'; allowed: whole numbers from 1",

@@ -265,7 +265,7 @@ def test_options_compose_in_one_command(capsys: pytest.CaptureFixture[str]) -> N
     ("words", "message"),
     [
         ("draft=llama-3.2-1b,tokens=4", "acceptance is missing"),
-        ("draft=llama-3.2-1b,acceptance=0.8", "tokens is missing; write tokens=..."),
+        ("draft=llama-3.2-1b,acceptance=0.8", "write speculative draft=NAME,tokens=..."),
         ("draft=llama-3.2-1b,tokens=4,acceptance=1.2", "rates from 0 to 1"),
         ("draft=llama-3.2-1b,tokens=-1,acceptance=0.5", "a whole number from 0"),
         ("draft=llama-3.2-1x,tokens=4,acceptance=0.5", "llama-3.2-1b"),

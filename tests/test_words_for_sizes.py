@@ -9,10 +9,10 @@ import pytest
 
 from llmviewer.cli import main
 from llmviewer.core.arguments import parse_size
-from llmviewer.core.errors import UserError
+from llmviewer.language.grammar import Number, RefusedError
 from llmviewer.result.sweep import parse_values
 from llmviewer.techniques.options import OPTIONS
-from llmviewer.techniques.technique import Parameter
+from llmviewer.techniques.technique import Whole
 from tests.answers import refusal
 
 ANALYZE = ["analyze", "llama-3.2-1b", "--hardware", "h100", "--efficiency", "ideal"]
@@ -55,9 +55,9 @@ def test_lists_and_ranges_of_a_sweep_take_suffixes() -> None:
 
 def test_only_whole_numbers_take_suffixes() -> None:
     """`acceptance=0.5k` is no probability; `tokens=2k` is a token budget."""
-    assert Parameter(name="tokens", whole=True).parse("2k", "--batching chunked") == 2048.0
-    with pytest.raises(UserError, match=r"acceptance is '0.5k'; allowed: a number"):
-        Parameter(name="acceptance", high=1.0).parse("0.5k", "--speculative")
+    assert Whole("tokens of a step").read("tokens", "2k") == 2048.0
+    with pytest.raises(RefusedError, match=r"acceptance is '0.5k'; allowed: a number"):
+        Number("acceptance of a token", high=1.0).read("acceptance", "0.5k")
 
 
 def test_fractions_and_bandwidths_in_gb_per_s_take_no_suffix(capsys: pytest.CaptureFixture[str]) -> None:

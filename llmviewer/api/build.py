@@ -215,7 +215,7 @@ def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Draf
 def spatial_system(model: Model, one: System, options: Options) -> System:
     """The system of as many chips as hold the model.  one: a pipeline stage, as requested."""
     from llmviewer.analysis import spatial  # only --spatial needs it
-    from llmviewer.techniques.parallel.devices import check_reach
+    from llmviewer.techniques.parallel.sizes import check_reach
 
     def build(tensor: int, stages: int) -> System:
         words = {**options.techniques, "tensor_parallel_size": str(tensor)}

@@ -184,9 +184,18 @@ class Grammar:
                 entries[name] = Entry(argument, name, forms[-1], parameter.default, named)
         return cls(entries)
 
+    @classmethod
+    def named(cls, forms: Mapping[str, Form]) -> Grammar:
+        """The grammar of named parameters whose values are read one by one."""
+        return cls({name: Entry(name, name, form, None, named=True) for name, form in forms.items()})
+
     def words(self, text: str) -> dict[str, str]:
         """Split `64,depth=10` into {"nodes": "64", "depth": "10"}; a flag has the empty text.  Raises ValueError."""
         positional = [entry.name for entry in self.entries.values() if not entry.named]
+        if len(self.entries) == len(positional) == 1 and type(self.entries[positional[0]].form) is Form:
+            return {positional[0]: text}  # a name or a path, which may contain anything
+        if text.strip() and not self.entries:
+            raise ValueError(f"it takes no parameter, not {text!r}")
         found: dict[str, str] = {}
         for at, part in enumerate(piece.strip() for piece in text.split(",") if text.strip()):
             if not part:

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from types import MappingProxyType
+from typing import Annotated
 
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.prices import KINDS, RENTED, Price, least_prices
-from llmviewer.techniques.technique import Parameter, parse_numbers
+from llmviewer.language.grammar import Grammar, Number
+from llmviewer.techniques.technique import called
 
 HOURS_PER_YEAR = 8766.0
 #: Days after which a price is said to be old.
@@ -45,28 +47,25 @@ class Owned:
         return self.capex_usd / used_hours + watts / 1e3 * self.pue * self.usd_per_kwh
 
 
-#: Parameters of --owned; `watts` may be left out, which 0 stands for.
-OWNED = (
-    Parameter(name="capex", low=0.0),
-    Parameter(name="years", low=0.1, high=30.0),
-    Parameter(name="utilization", low=0.01, high=1.0),
-    Parameter(name="usd_per_kwh", low=0.0, high=100.0),
-    Parameter(name="pue", low=1.0, high=5.0),
-    Parameter(name="watts", default=0.0, low=1.0, high=1e5),
-)
+def owned(
+    capex: Annotated[float, Number("price of one chip with its share of server and network [$]")],
+    *,
+    years: Annotated[float, Number("years of use", 0.1, 30.0)],
+    utilization: Annotated[float, Number("share of all hours in which it is used", 0.01, 1.0)],
+    usd_per_kwh: Annotated[float, Number("price of electricity [$/kWh]", 0.0, 100.0)],
+    pue: Annotated[float, Number("power of the data center over that of its servers", 1.0, 5.0)],
+    watts: Annotated[float | None, Number("mean power while used [W]", 1.0, 1e5, unset="the board power")] = None,
+) -> Owned:
+    """Bought hardware by the parameters of --owned."""
+    return Owned(capex_usd=capex, years=years, utilization=utilization, usd_per_kwh=usd_per_kwh, pue=pue, watts=watts)
+
+
+OWNED = Grammar.of(owned)
 
 
 def parse_owned(text: str) -> Owned:
     """Parse `capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3[,watts=600]`.  Raises UserError."""
-    given = parse_numbers("--owned", text, OWNED)
-    return Owned(
-        capex_usd=given["capex"],
-        years=given["years"],
-        utilization=given["utilization"],
-        usd_per_kwh=given["usd_per_kwh"],
-        pue=given["pue"],
-        watts=given["watts"] or None,
-    )
+    return called(owned, "--owned", OWNED, text)
 
 
 @dataclass(frozen=True, slots=True)

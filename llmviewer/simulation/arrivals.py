@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
-from llmviewer.techniques.technique import Parameter, parse_parameters
+from llmviewer.language.grammar import Grammar, Number
+from llmviewer.techniques.technique import called
 
 #: Gaps of mean 1 from a generator: their number, random numbers -> gaps.
 Gaps = Callable[[int, np.random.Generator], Array]
-COEFFICIENT = Parameter(name="cv", low=0.01, high=100.0)
 DAY_S = 86400.0
+
+
+def gamma(*, cv: Annotated[float, Number("coefficient of variation of the gaps", 0.01, 100.0)]) -> Gaps:
+    """Gaps of a gamma distribution."""
+    shape = cv**-2.0
+    return lambda count, random: random.gamma(shape, 1.0 / shape, count)
 
 
 def gaps_of(text: str) -> Gaps:
@@ -25,9 +32,7 @@ def gaps_of(text: str) -> Gaps:
     """
     name, _, parameters = text.partition(",")
     if name == "gamma":
-        given = parse_parameters("arrivals gamma", parameters, (COEFFICIENT.name,))
-        shape = COEFFICIENT.value(given, "arrivals gamma") ** -2.0
-        return lambda count, random: random.gamma(shape, 1.0 / shape, count)
+        return called(gamma, "arrivals gamma", Grammar.of(gamma), parameters)
     if parameters:
         raise UserError(f"arrivals {name} takes no parameter, not {quoted(parameters)}")
     known: dict[str, Gaps] = {

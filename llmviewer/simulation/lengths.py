@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
 from llmviewer.core.arguments import parse_size, whole_number
 from llmviewer.core.errors import UserError, nearest, quoted
-from llmviewer.simulation.requests import Whole
-from llmviewer.techniques.technique import Parameter, parse_parameters
+from llmviewer.language.grammar import Grammar, Number
+from llmviewer.simulation.requests import Whole as Counts
+from llmviewer.techniques.technique import Whole, called
 
 #: Draws lengths: their number, random numbers -> tokens.
-Lengths: TypeAlias = Callable[[int, np.random.Generator], Whole]
+Lengths: TypeAlias = Callable[[int, np.random.Generator], Counts]
 #: Longest prompt or answer of a simulation [token].
 MOST_TOKENS = 2.0**24
 
 
-def _tokens(name: str, default: float | None = None) -> Parameter:
-    return Parameter(name=name, default=default, low=1, high=MOST_TOKENS, whole=True)
-
-
-LOW, HIGH, MEAN, LONGEST = _tokens("low"), _tokens("high"), _tokens("mean"), _tokens("max", MOST_TOKENS)
-VARIATION = Parameter(name="cv", low=0.0, high=100.0)
+Tokens = partial(Whole, low=1, high=MOST_TOKENS)
 
 
 def lengths_of(name: str, given: object) -> Lengths:
@@ -41,29 +38,33 @@ def lengths_of(name: str, given: object) -> Lengths:
         guess = f"; did you mean '{close}'?" if close else ""
         allowed = "a whole number, uniform,low=..,high=.. or lognormal,mean=..,cv=.."
         raise UserError(f"{name} is {quoted(value)}; allowed: {allowed}{guess}")
-    return DISTRIBUTIONS[kind](f"{name} {kind}", parameters)
+    distribution = DISTRIBUTIONS[kind]
+    return called(distribution, f"{name} {kind}", Grammar.of(distribution), parameters)
 
 
-def _uniform(where: str, text: str) -> Lengths:
-    given = parse_parameters(where, text, (LOW.name, HIGH.name))
-    low, high = (one.value(given, where) for one in (LOW, HIGH))
+def _uniform(
+    *, low: Annotated[float, Tokens("shortest length")], high: Annotated[float, Tokens("longest length")]
+) -> Lengths:
     if low > high:
-        raise UserError(f"{where}: low is {low:g} and high {high:g}; allowed: low at most high")
+        raise UserError(f"low is {low:g} and high {high:g}; allowed: low at most high")
     return lambda count, random: random.integers(int(low), int(high), count, endpoint=True)
 
 
-def _lognormal(where: str, text: str) -> Lengths:
-    given = parse_parameters(where, text, (MEAN.name, VARIATION.name, LONGEST.name))
-    mean, variation, longest = (one.value(given, where) for one in (MEAN, VARIATION, LONGEST))
-    variance = np.log1p(variation**2)
+def _lognormal(
+    *,
+    mean: Annotated[float, Tokens("mean before lengths are cut")],
+    cv: Annotated[float, Number("coefficient of variation", 0.0, 100.0)],
+    max: Annotated[float, Tokens("longest length")] = MOST_TOKENS,  # noqa: A002
+) -> Lengths:
+    variance = np.log1p(cv**2)
     middle = np.log(mean) - 0.5 * variance
 
-    def draw(count: int, random: np.random.Generator) -> Whole:
+    def draw(count: int, random: np.random.Generator) -> Counts:
         drawn = np.rint(random.lognormal(middle, np.sqrt(variance), count))
-        return np.clip(drawn, 1.0, longest).astype(np.int64)
+        return np.clip(drawn, 1.0, max).astype(np.int64)
 
     return draw
 
 
-#: First word of a distribution -> its reader.
-DISTRIBUTIONS: dict[str, Callable[[str, str], Lengths]] = {"uniform": _uniform, "lognormal": _lognormal}
+#: First word of a distribution -> the distribution by its parameters.
+DISTRIBUTIONS: dict[str, Callable[..., Lengths]] = {"uniform": _uniform, "lognormal": _lognormal}

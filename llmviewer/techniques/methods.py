@@ -10,14 +10,14 @@ from llmviewer.techniques.technique import Change, Technique
 #: Option name -> method -> its entry: module within `llmviewer.techniques`, or `module:NAME`.
 METHODS: dict[str, dict[str, str]] = {
     "branches": {
-        "skeleton": "branching.skeleton",
-        "apar": "branching.apar",
+        "skeleton": "branching.branches:skeleton_option",
+        "apar": "branching.branches:apar_option",
     },
     "batching": {
-        "static": "batching.static_batch",
-        "continuous": "batching.continuous",
-        "chunked": "batching.chunked",
-        "disaggregated": "batching.disaggregated",
+        "static": "batching.batching:static",
+        "continuous": "batching.batching:continuous",
+        "chunked": "batching.chunked:chunked",
+        "disaggregated": "batching.disaggregated:disaggregated",
     },
     "speculative": {
         "draft": "speculation.drafts:DRAFT",

@@ -16,14 +16,14 @@ from llmviewer.techniques.technique import Change, SharedBy, Technique, Techniqu
 TECHNIQUES: dict[str, TechniqueOption] = {
     # the chip itself, before whatever is chosen for it
     "set": TechniqueOption(
-        "kernels.set_figures",
+        "kernels.set_figures:FIGURES",
         SharedBy.ENGINE,
         "A figure of the chip, repeatable: bandwidth=6TB/s, peak.fp8=x2, capacity=+50%.",
         separator=";",
         repeated=True,
     ),
     "power_limit": TechniqueOption(
-        "kernels.power_limit", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
+        "kernels.set_figures:POWER_LIMIT", SharedBy.ENGINE, "Board power below the chip's own: 400W (nvidia-smi -pl)."
     ),
     "expert_skew": TechniqueOption(
         "sparsity.expert_skew:expert_skew_option",
@@ -33,10 +33,15 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
     "lora": TechniqueOption(
-        "compression.lora", SharedBy.WEIGHTS, "Unmerged LoRA: rank=16,adapters=8,targets=q_proj+v_proj.", separator=";"
+        "compression.lora:lora_option",
+        SharedBy.WEIGHTS,
+        "Unmerged LoRA: rank=16,adapters=8,targets=q_proj+v_proj.",
+        separator=";",
     ),
     "low_rank": TechniqueOption(
-        "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
+        "compression.low_rank:low_rank_option",
+        SharedBy.WEIGHTS,
+        "Rank of the two factors that replace every linear layer: 1024.",
     ),
     "contextual_sparsity": TechniqueOption(
         "sparsity.neurons:contextual_sparsity_option",
@@ -61,7 +66,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # sparse weights depend on their stored format; removing channels, heads and layers commutes with it
     "matformer": TechniqueOption(
-        "compression.smaller_models:MATFORMER",
+        "compression.narrow:MATFORMER",
         SharedBy.WEIGHTS,
         "Share of feed-forward channels that run: 0.5.",
         "1",
@@ -114,13 +119,17 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # links, networks and group sizes are known before the sharding that uses them
     "link": TechniqueOption(
-        "parallel.link", SharedBy.ENGINE, "Link between devices, if not the chip's default: pcie, pcie-host, nvlink ..."
+        "parallel.sizes:link",
+        SharedBy.ENGINE,
+        "Link between devices, if not the chip's default: pcie, pcie-host, nvlink ...",
     ),
     "network": TechniqueOption(
-        "parallel.network", SharedBy.ENGINE, "Network between groups of devices on one link: infiniband-ndr ..."
+        "parallel.sizes:network",
+        SharedBy.ENGINE,
+        "Network between groups of devices on one link: infiniband-ndr ...",
     ),
     "tensor_parallel_size": TechniqueOption(
-        "parallel.sizes:TENSOR",
+        "parallel.sizes:tensor_parallel_size",
         SharedBy.ENGINE,
         "Devices that split heads, channels, vocabulary.",
         "1",
@@ -128,13 +137,22 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("-tp", "--tp"),
     ),
     "sequence_parallel": TechniqueOption(
-        "parallel.sizes:SEQUENCE", SharedBy.ENGINE, "on: norms and residual sums split by tokens.", "off", "off"
+        "parallel.sizes:sequence_parallel",
+        SharedBy.ENGINE,
+        "on: norms and residual sums split by tokens.",
+        "off",
+        "off",
     ),
     "data_parallel_size": TechniqueOption(
-        "parallel.sizes:DATA", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp", "--dp")
+        "parallel.sizes:data_parallel_size",
+        SharedBy.ENGINE,
+        "Replicas that divide the batch.",
+        "1",
+        "1",
+        ("-dp", "--dp"),
     ),
     "expert_parallel_size": TechniqueOption(
-        "parallel.sizes:EXPERT",
+        "parallel.sizes:expert_parallel_size",
         SharedBy.ENGINE,
         "Devices that share out whole experts; 1 splits every expert.",
         "1",
@@ -142,7 +160,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("-ep", "--ep"),
     ),
     "context_parallel_size": TechniqueOption(
-        "parallel.context_parallel",
+        "parallel.sizes:context_parallel_size",
         SharedBy.ENGINE,
         "Devices that split the tokens of every sequence.",
         "1",
@@ -150,7 +168,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         ("-cp", "--cp"),
     ),
     "pipeline_parallel_size": TechniqueOption(
-        "parallel.sizes:PIPELINE",
+        "parallel.sizes:pipeline_parallel_size",
         SharedBy.TARGET,
         "Pipeline stages: 4, or 4,microbatches=8.",
         "1",
@@ -159,7 +177,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         separator=";",
     ),
     "spatial": TechniqueOption(
-        "parallel.spatial",
+        "parallel.sizes:spatial",
         SharedBy.TARGET,
         "on, or tokens of KV cache: as many chips as hold them and the weights on chip.",
         "off",
@@ -217,7 +235,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
 
 #: Techniques without an option of their own (methods of an option, or other commands) -> entry.
 WITHOUT_OPTION: dict[str, str] = {
-    "distillation": "compression.smaller_models:DISTILLATION",
+    "distillation": "compression.narrow:DISTILLATION",
     **{method: entry for methods in METHODS.values() for method, entry in methods.items()},
 }
 

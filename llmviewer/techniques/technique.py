@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
@@ -68,13 +68,14 @@ class Declared(Technique, Generic[P, R]):
 
 
 def technique(
-    name: str, *, kind: str, formula: str, source: str, example: str
+    name: str, *, kind: str, formula: str, source: str, example: str, where: str = ""
 ) -> Callable[[Callable[P, Change]], Declared[P, Change]]:
     """Declare the technique of an option by a function of its parameters.
 
-    A parameter `typed` without a form gets the text of the option as it was typed.
+    where: the option as errors name it, if it has another name.  A parameter `typed` without a form gets the text of
+    the option as it was typed.
     """
-    where = f"--{name.replace('_', '-')}"
+    where = where or f"--{name.replace('_', '-')}"
 
     def declare(function: Callable[P, Change]) -> Declared[P, Change]:
         grammar = Grammar.of(function)
@@ -120,11 +121,13 @@ def refusing(where: str) -> Iterator[None]:
     except RefusedError as refused:
         name, word = refused.subject, refused.word
         if word is None:
-            raise UserError(f"{where}: {name} is missing; write {name}=..., {refused.allowed}") from None
+            separator = "," if " " in where else " "  # `where` may end in a method's name: --speculative self
+            words = where if f" {name}=" in where else f"{where}{separator}{name}=..."
+            raise UserError(f"{where}: {name} is missing; write {words} ({refused.allowed})") from None
         if name == "parameter":
             raise unknown(f"parameter of {where}", word, refused.known) from None
         if refused.known:
-            raise unknown(name, word, refused.known, where=where) from None
+            raise unknown(f"value of {name}", word, refused.known, where=where) from None
         raise UserError(f"{where}: {name} is {quoted(word)}; {refused.allowed}") from None
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
@@ -199,71 +202,3 @@ def change_generation(
         return replace(system, scheme=scheme).listing(name)
 
     return change
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A numeric parameter `name=number` of a technique's option.
-
-    default: None if it must be given.  low, high: bounds, both inclusive.  whole: only whole numbers are allowed.
-    """
-
-    name: str
-    default: float | None = None
-    low: float = 0.0
-    high: float = 1e9
-    whole: bool = False
-
-    def parse(self, text: str, where: str) -> float:
-        """Parse the number and check its bounds; raises UserError."""
-        kind = "a whole number" if self.whole else "a number"
-        allowed = f"allowed: {kind} from {self.low:g} to {self.high:,.10g}"
-        try:
-            number = float(parse_size(text) if self.whole else text)
-        except (ValueError, OverflowError):
-            raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}") from None
-        if not self.low <= number <= self.high or (self.whole and number != int(number)):
-            raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}")
-        return number
-
-    def value(self, given: Mapping[str, str], where: str) -> float:
-        """The number given for this parameter, or its default; raises UserError if it has none."""
-        if self.name in given:
-            return self.parse(given[self.name], where)
-        if self.default is None:
-            separator = "," if " " in where else " "  # `where` may end in a method's name: --speculative self
-            raise UserError(f"{where}: {self.name} is missing; write {where}{separator}{self.name}=...")
-        return self.default
-
-
-def parse_parameters(where: str, text: str, known: Collection[str], first: str = "") -> dict[str, str]:
-    """Split `16,adapters=4` into {"rank": "16", "adapters": "4"}, for `first` = "rank".
-
-    where: the option, for error messages (`--lora`).  known: allowed names.  first: name of the first parameter if it
-    is given without one; empty if all need names.
-    """
-    given: dict[str, str] = {}
-    for position, part in enumerate(piece.strip() for piece in text.split(",") if text.strip()):
-        if not part:
-            raise UserError(f"{where}: {quoted(text)} has nothing between two commas")
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals and position == 0 and first:
-            name, value = first, part
-        if name not in known:
-            raise unknown(f"parameter of {where}", name, known)
-        if not equals and name != first:
-            raise UserError(f"{where}: {name} needs a value; write {name}=...")
-        if name in given:
-            raise UserError(f"{where}: {name} is given twice")
-        given[name] = value
-    return given
-
-
-def parse_numbers(where: str, text: str, parameters: tuple[Parameter, ...]) -> Mapping[str, float]:
-    """Parse `16,adapters=4` into {"rank": 16.0, "adapters": 4.0}, with defaults for missing parameters.
-
-    The first parameter may be given without its name.  where: the option, for error messages (`--lora`).
-    """
-    known = {parameter.name: parameter for parameter in parameters}
-    given = parse_parameters(where, text, known, parameters[0].name)
-    return {name: parameter.value(given, where) for name, parameter in known.items()}

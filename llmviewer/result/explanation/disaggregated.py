@@ -5,8 +5,7 @@ from __future__ import annotations
 from llmviewer.result.explanation.metrics import Question
 from llmviewer.result.explanation.node import Node, of_formula
 from llmviewer.result.explanation.rounds import per_token
-from llmviewer.techniques.batching.disaggregated import DisaggregatedTimes
-from llmviewer.techniques.batching.pools import BOUNDS
+from llmviewer.techniques.batching.disaggregated import BOUNDS, DisaggregatedTimes
 
 WAITING = "all waiting of a request: users over the throughput, less what it is served (Little's law)"
 RATE = "throughput of the slowest of prefill, links, decode and users (techniques/batching/pools.py)"

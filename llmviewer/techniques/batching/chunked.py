@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -12,15 +12,14 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.serving.batching import Batching, BatchingFacts, Replica, RequestTimes, Running, per_token
-from llmviewer.techniques.batching.sharing import check_mixable, with_batching
-from llmviewer.techniques.technique import Change, Parameter, Technique, parse_numbers
+from llmviewer.techniques.batching.batching import check_mixable, with_batching
+from llmviewer.techniques.technique import Change, Whole, technique
 
 WHERE = "--batching chunked"
 #: Default token budget per step; Sarathi-Serve uses 512 under strict limits on the time between tokens.
 DEFAULT_TOKEN_BUDGET = 512.0
 #: Keeps round-off from adding a step to a prompt that fills whole steps.
 ROUND_OFF = 1.0 + 1e-12
-BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -190,8 +189,32 @@ class Chunked(Batching):
         return Batching.times(self, passes, running, users).extended(ChunkedTimes, chunked=running)
 
 
-def _make(text: str) -> Change:
-    tokens = parse_numbers(WHERE, text, (BUDGET,))["tokens"] if text else 0.0
+@technique(
+    "chunked",
+    where=WHERE,
+    kind="batching",
+    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running "
+    "sequences a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts "
+    "share a step, k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the "
+    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n"
+    "; with --speculative a decode takes as many tokens as it verifies, n are rounds, and each mixed step drafts, too",
+    source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
+    example="llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
+)
+def chunked(
+    tokens: Annotated[
+        float | None,
+        Whole(
+            "token budget of a step",
+            16,
+            2.0**24,
+            unset=f"--max-num-batched-tokens, else the engine's budget, else {DEFAULT_TOKEN_BUDGET:g}",
+        ),
+    ] = None,
+) -> Change:
+    """Continuous batching in steps with a token budget: each decodes all running sequences and prefills a chunk of a
+    prompt (Sarathi, FastGen's split-and-fuse).
+    """
 
     def change(system: System) -> System:
         check_mixable("chunked", system)
@@ -200,25 +223,6 @@ def _make(text: str) -> Change:
                 f"{WHERE} and --branches are not modelled together: chunks are planned for a constant number of "
                 "decodes, and branches vary it; use --batching continuous"
             )
-        return with_batching(Chunked(tokens=tokens))(system)
+        return with_batching(Chunked(tokens=tokens or 0.0))(system)
 
     return change
-
-
-TECHNIQUE = Technique(
-    name="chunked",
-    kind="batching",
-    summary="Continuous batching in steps with a token budget: each decodes all running sequences and prefills a chunk "
-    "of a prompt (Sarathi, FastGen's split-and-fuse).",
-    parameters={
-        "tokens": "token budget of a step (default: --max-num-batched-tokens, else the engine's budget, else 512)",
-    },
-    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running "
-    "sequences a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts "
-    "share a step, k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the "
-    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n"
-    "; with --speculative a decode takes as many tokens as it verifies, n are rounds, and each mixed step drafts, too",
-    source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
-    example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
-    make=_make,
-)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
+from llmviewer.language.grammar import Form
 from llmviewer.serving.batching import (
     Batching,
     BatchingFacts,
@@ -20,12 +22,57 @@ from llmviewer.serving.batching import (
     per_token,
     prompts_per_pass,
 )
-from llmviewer.techniques.batching.pools import BOUNDS, Load
-from llmviewer.techniques.batching.sharing import check_mixable, with_batching
-from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
+from llmviewer.techniques.batching.batching import check_mixable, with_batching
+from llmviewer.techniques.technique import Change, Whole, technique
 
 WHERE = "--batching disaggregated"
-POOLS = tuple(Parameter(name=name, default=1.0, low=1, high=65536, whole=True) for name in ("prefill", "decode"))
+#: Resources that may bound the throughput; ties go to the first.
+BOUNDS = ("prefill", "link", "decode", "users")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """Load of both pools and of the links between them, per point.
+
+    users: concurrent requests of the whole system.  prefill, decode: instances.
+    transfer_s: KV-cache transfer of one prompt over one of as many links as the smaller pool has instances [s].
+    places: sequences that fit on a decode instance.  prompts_per_pass: prompts of a prefill pass.
+    """
+
+    users: Count
+    prefill: float
+    decode: float
+    transfer_s: Count
+    places: Count
+    prompts_per_pass: Count = 1.0
+
+    @property
+    def links(self) -> float:
+        """Concurrent transfers: each instance sends or receives one at a time."""
+        return min(self.prefill, self.decode)
+
+    @property
+    def batch(self) -> Count:
+        """Sequences of a full decode instance: its part of the users, as many as its KV cache stores.
+
+        It depends on no rate of the chip.  Were it the mean batch X t_d / D instead, a faster prefill would let more
+        sequences decode at once and slow down the tokens of each, although nothing became slower.
+        """
+        return np.maximum(np.minimum(self.users / self.decode, self.places), 1.0)
+
+    def rates(self, prefill_s: Count, decode_s: Count) -> tuple[Array, ...]:
+        """Requests per second that each of BOUNDS allows.
+
+        prefill_s: a prefill pass [s].  decode_s: all decode steps of a request in a batch of `batch` sequences [s].
+        """
+        with np.errstate(divide="ignore"):
+            allowed = (
+                self.prefill * self.prompts_per_pass / prefill_s,
+                self.links / np.asarray(self.transfer_s),
+                self.decode * self.places / np.asarray(decode_s),
+                self.users / (prefill_s + self.transfer_s + decode_s),
+            )
+        return tuple(np.asarray(rate, dtype=np.float64) for rate in np.broadcast_arrays(*allowed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,10 +224,46 @@ def _first_token(request: Request) -> Request:
     return replace(request, output_len=0.0 * request.output_len + 1.0)
 
 
-def _make(text: str) -> Change:
-    given = parse_parameters(WHERE, text, (*(pool.name for pool in POOLS), "link")) if text else {}
-    prefill, decoding = (pool.value(given, WHERE) for pool in POOLS)
-    link = _link(given["link"]) if "link" in given else None
+def read_link(text: str) -> Count:
+    """Bandwidth of a network by name, or of a number of GB/s [byte/s per direction]."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return network(text)[0].bandwidth_bytes_per_s
+    if not 0.0 < rate <= 1e6:
+        raise ValueError("allowed: GB/s above 0 to 1,000,000, or a network's name")
+    return rate * 1e9
+
+
+@technique(
+    "disaggregated",
+    where=WHERE,
+    kind="batching",
+    formula="t_x = KV-cache bytes of the prompt on a device (2 L k_v d S bytes in total) / link; X = "
+    "min(P / t_p, "
+    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d at the batch of a full decode instance, "
+    "min(users / D, places); X in requests/s; TTFT = queue + t_p, "
+    "TPOT = (wait for a link or place + t_x + t_d) / n, E2E = users / X",
+    source="DistServe arXiv 2401.09670, Splitwise arXiv 2311.18677",
+    example="llama-2-13b --hardware a100-sxm --batch-size 64 "
+    "--batching disaggregated,prefill=2,decode=1,link=infiniband-hdr",
+)
+def disaggregated(
+    *,
+    prefill: Annotated[float, Whole("prefill instances", 1, 65536)] = 1.0,
+    decode: Annotated[float, Whole("decode instances", 1, 65536)] = 1.0,
+    link: Annotated[
+        Count | None,
+        Form(
+            help="GB/s per device, or a network's name",
+            parse=read_link,
+            unset="--network, else the chip's own link",
+        ),
+    ] = None,
+) -> Change:
+    """Prefill and decode run on separate instances, each the whole requested system; the KV cache of a prompt moves
+    over a link.
+    """
 
     def change(system: System) -> System:
         check_mixable("disaggregated", system)
@@ -188,41 +271,8 @@ def _make(text: str) -> Change:
         rate = rate if rate is not None else system.chip.link_rate
         if rate is None:
             raise UserError(f"{WHERE}: {system.chip.name} publishes no link; give link=GB/s or a network's name")
-        batching = Disaggregated(prefill=prefill, decode=decoding, link_bytes_per_s=rate)
-        parallelism = replace(system.parallelism, instances=int(prefill + decoding))
+        batching = Disaggregated(prefill=prefill, decode=decode, link_bytes_per_s=rate)
+        parallelism = replace(system.parallelism, instances=int(prefill + decode))
         return with_batching(batching)(replace(system, parallelism=parallelism))
 
     return change
-
-
-def _link(text: str) -> Count:
-    """Bandwidth of a network by name, or of a number of GB/s [byte/s per direction]."""
-    try:
-        rate = float(text)
-    except ValueError:
-        return network(text)[0].bandwidth_bytes_per_s
-    if not 0.0 < rate <= 1e6:
-        raise UserError(f"{WHERE}: link is {quoted(text)}; allowed: GB/s above 0 to 1,000,000, or a network's name")
-    return rate * 1e9
-
-
-TECHNIQUE = Technique(
-    name="disaggregated",
-    kind="batching",
-    summary="Prefill and decode run on separate instances, each the whole requested system; the KV cache of a prompt "
-    "moves over a link.",
-    parameters={
-        "prefill": "prefill instances (default: 1)",
-        "decode": "decode instances (default: 1)",
-        "link": "GB/s per device, or a network's name (default: --network, else the chip's own link)",
-    },
-    formula="t_x = KV-cache bytes of the prompt on a device (2 L k_v d S bytes in total) / link; X = "
-    "min(P / t_p, "
-    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d at the batch of a full decode instance, "
-    "min(users / D, places); X in requests/s; TTFT = queue + t_p, "
-    "TPOT = (wait for a link or place + t_x + t_d) / n, E2E = users / X",
-    source="DistServe arXiv 2401.09670, Splitwise arXiv 2311.18677",
-    example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 64 "
-    "--batching disaggregated,prefill=2,decode=1,link=infiniband-hdr",
-    make=_make,
-)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor
 from llmviewer.formats.linear import is_linear, is_quantize
+from llmviewer.language.grammar import Form
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape, Linear
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.techniques.technique import Change, Whole, add_pass, technique
 
 #: Name prefixes of linear layers without adapters: experts, and the projection that latent attention absorbs.
 UNADAPTED = ("expert_", "kv_b_proj")
@@ -105,29 +107,27 @@ def _adapter_products(
     return a, replace(b, reads=(*b.reads, *written), vector_flops=total(access.elements for access in written))
 
 
-_RANK = Parameter(name="rank", low=1, high=1e5, whole=True)
-_ADAPTERS = Parameter(name="adapters", default=1, low=1, high=1e6, whole=True)
+def read_targets(text: str) -> tuple[str, ...]:
+    """Parse `q_proj+v_proj`; none for `all`."""
+    return () if text == "all" else tuple(name.strip() for name in text.split("+"))
 
 
-def _make(text: str) -> Change:
-    pieces = [piece.strip() for piece in text.split(",")]
-    named = [piece.removeprefix("targets=") for piece in pieces if piece.startswith("targets=")]
-    if len(named) > 1:
-        raise UserError("--lora: targets is given twice; join names by +: targets=q_proj+v_proj")
-    targets = tuple(name.strip() for name in named[0].split("+")) if named and named[0] != "all" else ()
-    rest = ",".join(piece for piece in pieces if not piece.startswith("targets="))
-    given = parse_numbers("--lora", rest, (_RANK, _ADAPTERS))
-    adapters = Adapters(rank=given["rank"], count=given["adapters"], targets=targets)
-    return add_pass(f"lora({text})", lambda _: lora(adapters))
-
-
-TECHNIQUE = Technique(
-    name="lora",
+@technique(
+    "lora",
     kind="compression",
-    summary="Runs unmerged low-rank adapters in parallel to linear layers; a batch may use several of them.",
     formula="per target W[n,k]: FLOPs 2 tokens r (n + k) + tokens n; 16-bit weights r (n + k), N of them stored, "
     "N (1 - (1 - 1/N)^B) read",
     source="LoRA arXiv 2106.09685, Punica arXiv 2310.18547, S-LoRA arXiv 2311.03285",
-    example="llmviewer analyze llama-2-7b --hardware a6000 --batch-size 16 --lora rank=16,adapters=8",
-    make=_make,
+    example="llama-2-7b --hardware a6000 --batch-size 16 --lora rank=16,adapters=8",
 )
+def lora_option(
+    rank: Annotated[float, Whole("rank of every adapter", 1, 1e5)],
+    *,
+    adapters: Annotated[float, Whole("adapters that are stored; every sequence uses one", 1, 1e6)] = 1.0,
+    targets: Annotated[
+        tuple[str, ...], Form(help="linear layers with adapters, joined by +", parse=read_targets, unset="all")
+    ] = (),
+    typed: str,
+) -> Change:
+    """Runs unmerged low-rank adapters in parallel to linear layers; a batch may use several of them."""
+    return add_pass(f"lora({typed})", lambda _: lora(Adapters(rank=rank, count=adapters, targets=targets)))

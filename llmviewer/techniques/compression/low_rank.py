@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype, operand_class
@@ -10,7 +11,7 @@ from llmviewer.core.ir import Access, Block, Operator, Pass, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import conversion, is_linear, is_weight_matrix, weight_access
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.techniques.technique import Change, Whole, add_pass, technique
 
 
 def low_rank(rank: float) -> Pass:
@@ -79,20 +80,13 @@ def _matrix(operator: Operator, ending: str, share: float) -> Access:
     return Access(replace(read.tensor, name=name, elements=read.tensor.elements * share), read.elements * share)
 
 
-_RANK = Parameter(name="rank", low=1, high=1e6, whole=True)
-
-
-def _make(text: str) -> Change:
-    rank = parse_numbers("--low-rank", text, (_RANK,))["rank"]
-    return add_pass(f"low_rank({rank:g})", lambda _: low_rank(rank))
-
-
-TECHNIQUE = Technique(
-    name="low_rank",
+@technique(
+    "low_rank",
     kind="compression",
-    summary="Stores and multiplies linear layers as two thin factors if that is less work.",
     formula="W[n,k] -> B[n,r] A[r,k]: FLOPs 2 tokens r (n + k), weights r (n + k), where r (n + k) < n k",
     source="LoRD arXiv 2309.14021, ASVD arXiv 2312.05821",
-    example="llmviewer analyze llama-2-7b --hardware a6000 --low-rank 1024",
-    make=_make,
+    example="llama-2-7b --hardware a6000 --low-rank 1024",
 )
+def low_rank_option(rank: Annotated[float, Whole("rank of the two factors", 1, 1e6)]) -> Change:
+    """Stores and multiplies linear layers as two thin factors if that is less work."""
+    return add_pass(f"low_rank({rank:g})", lambda _: low_rank(rank))

@@ -2,7 +2,7 @@
 
 The first linear layers (`starts`) have fewer outputs, the last ones (`ends`) fewer inputs, and every operator between
 them that reads a narrow tensor does less work.  A cut therefore names only linear layers; their factors (`_low_a`,
-`_lora_b` ...) are cut with them.
+`_lora_b` ...) are cut with them.  Models trained to be smaller: the nested slices of MatFormer, distilled students.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from math import floor
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Operator, Pass, Role
+from llmviewer.core.ir import Access, Block, Operator, Pass, Role, as_built
 from llmviewer.core.kinds import Kind
+from llmviewer.language.grammar import Number
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.layer_settings import by_layer, layer_settings
+from llmviewer.techniques.technique import Change, Technique, add_pass, refusing, unchanged
 
 #: Name suffixes of a linear layer or of the factor of it that writes its outputs, or reads its inputs.
 OUTPUT_FACTORS = ("", "_low_b", "_lora_b")
@@ -192,3 +195,51 @@ def _keep_heads(block: Block, share: float) -> Block:
         kept=("latent_cache",),
     )
     return narrow_block(block, cut)
+
+
+SHARE = Number("share of the feed-forward channels", 0.01, 1.0)
+
+
+def _matformer(text: str) -> Change:
+    """Store and run only the first `share` of the feed-forward channels, rounded to a whole number.
+
+    Mix'n'Match gives ranges of layers shares of their own.
+
+    Valid for models trained this way; for other models use `--prune width`.  Source: MatFormer, arXiv 2310.07707.
+    """
+    settings = layer_settings("--matformer", text)
+    with refusing("--matformer"):
+        shares = [SHARE.read("share", one.text.removeprefix("share=")) for one in settings]
+    if all(share == 1.0 for share in shares):
+        return unchanged
+    passes = [as_built if share == 1.0 else narrower_feed_forward(share) for share in shares]
+    change = by_layer("--matformer", settings, passes)
+    return add_pass(f"matformer({text if len(shares) > 1 else f'{shares[0]:g}'})", lambda _: change)
+
+
+def _distillation(_: str) -> Change:
+    raise UserError("distillation has no option: compare teacher and student, `llmviewer compare TEACHER,STUDENT`")
+
+
+MATFORMER = Technique(
+    name="matformer",
+    kind="compression",
+    summary="Runs only the first channels of every feed-forward part, which MatFormer trains as a model of their own.",
+    parameters={
+        "SHARE": SHARE.help,
+        "SHARE@LAYERS": "after a +: another share for these layers, counted from 0 (Mix'n'Match): 0.5+1@0-7",
+    },
+    formula="feed-forward FLOPs and weights x share of the intermediate channels, in whole numbers",
+    source="MatFormer arXiv 2310.07707",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --matformer 0.5",
+    make=_matformer,
+)
+DISTILLATION = Technique(
+    name="distillation",
+    kind="compression",
+    summary="Trains a smaller model on the answers of a larger one; the saving is the difference between the two.",
+    formula="the student's graph in the place of the teacher's: every count is that of its own config.json",
+    source="arXiv 1503.02531; of language models MiniLLM arXiv 2306.08543",
+    example="llmviewer compare llama-2-70b,llama-2-7b --hardware h100 --no-fit-check",
+    make=_distillation,
+)

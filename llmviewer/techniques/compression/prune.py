@@ -15,9 +15,10 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor
 from llmviewer.formats.linear import conversion, is_linear, is_weight_matrix, weight_access
 from llmviewer.hardware.chip import Chip
+from llmviewer.language.grammar import Number
 from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
 from llmviewer.techniques.scaling import map_operators, scale_access
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass
+from llmviewer.techniques.technique import Change, Technique, add_pass, refusing, unchanged
 
 #: Two bits per kept element for its position among four.
 INDEX_2_OF_4 = Dtype(name="2:4-index", bits=2, compute="index")
@@ -125,14 +126,12 @@ def fewer_layers(share: float) -> Pass:
     return change
 
 
-_SHARE = Parameter(name="share", low=0.01, high=1.0)
-_SPARSITY = Parameter(name="sparsity", low=0.0, high=0.99)
-#: Kinds of pruning with a number -> (parameter, function from number to graph pass, number that changes nothing).
-_BY_NUMBER: dict[str, tuple[Parameter, Callable[[float], Pass], float]] = {
-    "unstructured": (_SPARSITY, unstructured, 0.0),
-    "width": (_SHARE, narrower_feed_forward, 1.0),
-    "depth": (_SHARE, fewer_layers, 1.0),
-    "heads": (_SHARE, fewer_heads, 1.0),
+#: Kinds of pruning with a number -> (its form, function from number to graph pass, number that changes nothing).
+_BY_NUMBER: dict[str, tuple[Number, Callable[[float], Pass], float]] = {
+    "unstructured": (Number("share of the weights that is removed", 0.0, 0.99), unstructured, 0.0),
+    "width": (Number("share of the feed-forward channels that stays", 0.01, 1.0), narrower_feed_forward, 1.0),
+    "depth": (Number("share of the layers that stays", 0.01, 1.0), fewer_layers, 1.0),
+    "heads": (Number("share of the heads that stays", 0.01, 1.0), fewer_heads, 1.0),
 }
 
 
@@ -153,9 +152,10 @@ def _one(text: str) -> Change:
     name, equals, value = text.partition("=")
     if name not in _BY_NUMBER or not equals:
         raise unknown("--prune", text, ("2:4", *(f"{known}=0.5" for known in _BY_NUMBER)))
-    parameter, make, neutral = _BY_NUMBER[name]
-    number = replace(parameter, name=name).parse(value, "--prune")
-    return (lambda system: system) if number == neutral else add_pass(f"prune({text})", lambda _: make(number))
+    form, make, neutral = _BY_NUMBER[name]
+    with refusing("--prune"):
+        number = form.read(name, value)
+    return unchanged if number == neutral else add_pass(f"prune({text})", lambda _: make(number))
 
 
 TECHNIQUE = Technique(
@@ -167,5 +167,9 @@ TECHNIQUE = Technique(
     "heads, depth: that share, in whole numbers",
     source="2:4 arXiv 2104.08378; unstructured Flash-LLM arXiv 2309.10285; width, depth, heads arXiv 2407.14679",
     example="llmviewer analyze llama-2-7b --hardware a100 --prune 2:4",
+    parameters={
+        "2:4": "two of every four weights are stored",
+        **{name: form.help for name, (form, _, _) in _BY_NUMBER.items()},
+    },
     make=_make,
 )

@@ -1,4 +1,4 @@
-"""`--attention`: one kernel that keeps the scores on the chip instead of the three eager kernels."""
+"""`--attention`: one kernel that keeps the scores on the chip instead of the three eager ones, and its first form."""
 
 from __future__ import annotations
 
@@ -7,18 +7,67 @@ from dataclasses import replace
 import numpy as np
 
 from llmviewer.analysis.system import System
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Count, total
+from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.core.ir import Access, Block, Operator, Pass, Place
+from llmviewer.core.ir import Access, Block, Operator, Pass, Place, Role, Tensor
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, block_rows, flash
 from llmviewer.techniques.kernels.cascade import cascade, has_common_keys
 from llmviewer.techniques.kernels.flash_decoding import RESCALED, UNIFIED, flash_decoding
-from llmviewer.techniques.kernels.flash_first import flash_first
-from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+from llmviewer.techniques.technique import Change, Technique, Whole, add_pass, refusing
 from llmviewer.timing.efficiency import ideal
+
+#: Matrices of a block that the on-chip memory holds: of Q, K, V and O.
+MATRICES = 4.0
+#: Numbers per row that move beside the output: its maximum and its sum of exponentials.
+STATISTICS = 2.0
+
+
+def flash_first(chip: Chip) -> Pass:
+    """Order the loops of the flash kernel as FlashAttention-1 does (arXiv 2205.14135, algorithm 1).
+
+    A block has M / 4d keys, of M numbers on the chip and d per head.  For every block of keys, Q is read, and O and two
+    statistics per row are read and written: blocks x (3 N d + 4 N) numbers per head, beside K and V, which are read
+    once.  This is Theta(N^2 d^2 / M).
+    """
+    if chip.on_chip_bytes_per_unit is None:
+        raise UserError(f"--attention flash-1: the on-chip memory per unit of {chip.name} is unknown; use flash")
+
+    def change(block: Block) -> Block:
+        return replace(block, operators=tuple(_reordered(one, chip) for one in block.operators))
+
+    return lambda graph: graph.map_blocks(change)
+
+
+def _reordered(operator: Operator, chip: Chip) -> Operator:
+    if operator.role is not OperatorRole.ATTENTION:
+        return operator
+    shape = operator.shape
+    assert isinstance(shape, AttentionShape)
+    q, *others = operator.reads
+    (out,) = operator.writes
+    times = _blocks(shape, q.tensor.dtype.bytes, chip)
+    statistics = Tensor(
+        name="attention_statistics", elements=shape.queries() * (shape.heads * STATISTICS), dtype=DTYPES["fp32"]
+    )
+    moved = Access(statistics, statistics.elements * times)
+    once = {access.tensor.name: access for access in reversed(others) if access.tensor.role is Role.CACHE}
+    extra = (access for access in others if access.tensor.role is not Role.CACHE)
+    outputs = Access(out.tensor, out.elements * times)
+    reads = (Access(q.tensor, q.elements * times), *once.values(), *extra, outputs, moved)
+    return replace(operator, reads=reads, writes=(outputs, moved))
+
+
+def _blocks(shape: AttentionShape, width: float, chip: Chip) -> Count:
+    """Blocks of keys, as a mean over queries.  width: bytes of a number."""
+    assert chip.on_chip_bytes_per_unit is not None
+    numbers = chip.on_chip_bytes_per_unit / width
+    keys = np.maximum(np.floor(numbers / (MATRICES * np.maximum(shape.qk_dim, shape.v_dim))), 1.0)
+    counted = total(group.tokens * np.ceil(shape.keys_of(group) / keys) for group in shape.groups)
+    return counted / np.maximum(shape.queries(), 1.0)
 
 
 def flash_attention(chip: Chip) -> Pass:
@@ -132,7 +181,7 @@ FIRST = "flash-1"
 #: Kernels that split keys -> how they merge partial results.
 MERGES = {"flash-decoding": RESCALED, "flash-decoding++": UNIFIED}
 #: Number of splits in `flash-decoding=8`.
-_SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
+SPLITS = Whole("splits of the keys", 1, 128)
 
 
 def _on_the_data_sheet(system: System) -> System:
@@ -151,7 +200,8 @@ def _make(text: str) -> Change:
         return lambda system: first(_on_the_data_sheet(flash_kernel(system)))
     if name not in MERGES:
         raise unknown("attention", text, ("flash", FIRST, "eager", *MERGES, *(f"{one}=SPLITS" for one in MERGES)))
-    count = parse_numbers(f"--attention {name}", splits, (_SPLITS,))["splits"] if equals else None
+    with refusing(f"--attention {name}"):
+        count = SPLITS.read("splits", splits) if equals else None
     split = add_pass(text, lambda chip: flash_decoding(chip, count, MERGES[name]))
     return lambda system: split(flash_kernel(system))
 

@@ -16,8 +16,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
 from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.kernels.fusion_across import NEXT_NORM, fits_exchange, next_norm_outcomes, with_next_norm
 from llmviewer.techniques.kernels.fusion_flow import Flow, joined_name
-from llmviewer.techniques.kernels.fusion_rule import Candidate, FusionRule
-from llmviewer.techniques.kernels.fusion_rules import RULES
+from llmviewer.techniques.kernels.fusion_rules import RULES, Candidate, FusionRule
 from llmviewer.techniques.technique import Change, Technique
 
 Mask = npt.NDArray[np.bool_]

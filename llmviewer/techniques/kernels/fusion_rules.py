@@ -6,7 +6,9 @@ the reason why they cannot be fused for any sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,7 +20,39 @@ from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.fusion_flow import Flow
-from llmviewer.techniques.kernels.fusion_rule import Candidate, FusionRule, Match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """Operators that can be one kernel, by their places in the block.
+
+    tile_bytes: intermediate bytes that one unit stores on the chip.  refused: reason why they cannot be fused.
+    exchange: the collective among them, whose kernels fuse only small messages.
+    """
+
+    operators: tuple[int, ...]
+    tile_bytes: Count = 0.0
+    refused: str = ""
+    exchange: CollectiveShape | None = None
+
+
+Match: TypeAlias = Callable[[Flow], Iterator[Candidate]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionRule:
+    """A pattern of operators that one kernel replaces.  missing: the reason reported if a graph has no candidate.
+
+    named: applied only if named, not by `all`: kernels that span layers or devices, which few engines have.
+    """
+
+    name: str
+    summary: str
+    source: str
+    missing: str
+    match: Match
+    named: bool = False
+
 
 #: Columns of an output tile (CUTLASS's default threadblock is 128 x 128).
 TILE_COLUMNS = 128.0

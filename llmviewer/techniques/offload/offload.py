@@ -7,27 +7,86 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.hardware.chip import Host
+from llmviewer.hardware.chip import Chip, Host
 from llmviewer.hardware.figures import Figure
 from llmviewer.hardware.specs import disk, host
+from llmviewer.language.grammar import Choice, Form, Grammar, Number
 from llmviewer.techniques.offload.flash import Flash
-from llmviewer.techniques.offload.instructions import without_amx
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, HostWork, Offload, Overlap, with_host, with_offload
-from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
+from llmviewer.techniques.technique import Change, Technique, Whole, refusing, unchanged
+from llmviewer.timing.host_copies import has_amx
+
+
+def without_amx(host: Host) -> Chip:
+    """The CPU of a host without its matrix units: products take the rate of its vector units in fp32.
+
+    Raises UserError where the CPU is unknown or has no matrix units.  Source: KTransformers 0.2 computes experts
+    without AMX, 0.3 with it: https://github.com/kvcache-ai/ktransformers, doc/en/DeepseekR1_V3_tutorial.md
+    """
+    cpu = host.cpu
+    if cpu is None or not has_amx(cpu):
+        why = "its CPU rates are unknown" if cpu is None else "its rates are those of vector instructions already"
+        raise UserError(f"--offload instructions: avx512 needs a host with AMX; {host.name} has none: {why}")
+    figures = {**cpu.figures, "matrix_flops_per_s.fp32": cpu.figures["vector_flops_per_s.fp32"]}
+    return replace(cpu, matrix_flops_per_s={"fp32": cpu.vector_flops_per_s["fp32"]}, figures=figures)
+
 
 #: Default host of a chip that names none: a server whose CPU rates are published; and a fast disk.
 DEFAULT_HOST = "xeon-8480-ddr5"
 DEFAULT_DISK = "samsung-pm1743"
-#: Parameters with a choice of words -> allowed words, the default first.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "compute": ("device", "host", "attention"),
-    "overlap": tuple(way.value for way in Overlap),
-    "to": ("host", "disk"),
-    "pinned": ("on", "off"),
-    "instructions": ("amx", "avx512"),
-    "sockets": ("1", "2"),
+#: Parameters with their forms, without their defaults, which depend on the preset.
+FORMS: dict[str, Form] = {
+    "weights": Number(
+        "share of every layer's weights that is offloaded; 0.5+0.2: half to the host, a fifth to its disk", 0.0, 1.0
+    ),
+    "kv": Number("share of the KV cache that is offloaded, likewise", 0.0, 1.0),
+    "activations": Number("share of the hidden states that is offloaded, likewise", 0.0, 1.0),
+    "compute": Choice(
+        "device: offloaded tensors are copied to the device; host: the host computes with them; "
+        "attention: the host attends over its part of the cache, also from its disk, the rest is copied",
+        ("device", "host", "attention"),
+    ),
+    "overlap": Choice(
+        "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
+        "are; off: a layer waits for its copies",
+        tuple(way.value for way in Overlap),
+    ),
+    "gpu_batches": Whole(
+        "parts of the batch that go through each layer in turn; weights are copied once for all, and "
+        "activations are those of one part",
+        1,
+        65536,
+    ),
+    "copies": Number(
+        "times that the host copies keys and values in fp32, for every query head, before it attends: 1 for "
+        "Llama in Transformers (repeat_kv), 2 for FlexGen",
+        0,
+        16,
+        unset="0",
+    ),
+    "to": Choice("host or disk", ("host", "disk")),
+    "pinned": Choice("on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate", ("on", "off")),
+    "instructions": Choice(
+        "amx: a CPU with matrix units (Intel AMX) computes with them, at the 29 % of their rate that "
+        "kernels for experts reach; avx512: with its vector units, in fp32, as KTransformers before 0.3",
+        ("amx", "avx512"),
+    ),
+    "sockets": Choice(
+        "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates, the capacity of one",
+        ("1", "2"),
+    ),
+    "host": Form(
+        help="name of a host", unset=f"that of the chip's file (gaming cards: a desktop), else {DEFAULT_HOST}"
+    ),
+    "disk": Form(help="name of a disk", unset=DEFAULT_DISK),
 }
+#: Neurons of `flash`: kept in memory, and read per token.
+NEURONS: dict[str, Form] = {
+    "kept": Number("share of the neurons in memory", 0.0, 1.0),
+    "fresh": Number("share of the neurons read per token", 0.0, 1.0),
+}
+USUAL_NEURONS = {"kept": "0.24", "fresh": "0.024"}
 #: Parameters of the host, which every preset takes.
 OF_HOST = ("host", "disk", "instructions", "sockets")
 #: Presets, named by the first word -> their parameters, which the rest of the text overrides.
@@ -36,14 +95,6 @@ PRESETS: dict[str, dict[str, str]] = {
     "experts": {"weights": "1", "compute": "host"},
     "flash": {"to": "disk", "overlap": "off"},
     "flexgen": {"to": "disk", "compute": "attention"},
-}
-#: GPU batches that a batch is divided into.
-BATCHES = Parameter(name="gpu_batches", default=1, low=1, high=65536, whole=True)
-#: Copies of keys and values that the host makes before it attends.
-COPIES = Parameter(name="copies", default=0, low=0, high=16)
-SHARES = tuple(Parameter(name=name, default=0.0, low=0.0, high=1.0) for name in TENSORS)
-NEURONS = {
-    name: Parameter(name=name, default=share, low=0.0, high=1.0) for name, share in (("kept", 0.24), ("fresh", 0.024))
 }
 
 
@@ -56,7 +107,7 @@ def _make(text: str) -> Change:
     pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
-        return lambda system: system
+        return unchanged
 
     def change(system: System) -> System:
         if plan.flash and not system.applies("contextual_sparsity"):
@@ -71,7 +122,7 @@ def _make(text: str) -> Change:
 def _flexgen(given: Mapping[str, str]) -> Change:
     from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
 
-    batches = int(BATCHES.value(given, WHERE)) if BATCHES.name in given else None
+    batches = int(_number("gpu_batches", given)) if "gpu_batches" in given else None
     return lambda system: flexgen(*_host_of(system, given), HostWork(given["compute"]), batches)(system)
 
 
@@ -81,16 +132,14 @@ def _parse(text: str) -> dict[str, str]:
     preset = first.strip() if "=" not in first else ""
     if "=" not in first and preset not in PRESETS:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
-    known = (
-        (*OF_HOST, "compute", BATCHES.name)
-        if preset == "flexgen"
-        else (*TENSORS, *CHOICES, BATCHES.name, COPIES.name, *OF_HOST[:2])
-    )
+    known = (*OF_HOST, "compute", "gpu_batches") if preset == "flexgen" else tuple(FORMS)
     known = (*OF_HOST[:2], *NEURONS) if preset == "flash" else known
-    own = parse_parameters(WHERE, rest if preset else text, known)
-    for name, allowed in CHOICES.items():
-        if name in own and own[name] not in allowed:
-            raise unknown(f"{WHERE} {name}", own[name], allowed)
+    forms = {name: form for name, form in {**FORMS, **NEURONS}.items() if name in known}
+    with refusing(WHERE):
+        own = Grammar.named(forms).words(rest if preset else text)
+        for name, word in own.items():
+            if isinstance(forms[name], Choice):
+                forms[name].read(name, word)
     usual = PRESETS.get(preset, {})
     if own.get("to") == "disk" and preset == "experts":
         usual = {**usual, "compute": "device"}  # the host does not compute with experts on its disk
@@ -100,16 +149,16 @@ def _parse(text: str) -> dict[str, str]:
 def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     if preset == "flash":
         return Offload(
-            flash=Flash(**{name: parameter.value(given, WHERE) for name, parameter in NEURONS.items()}),
+            flash=Flash(**{name: _number(name, {**USUAL_NEURONS, **given}) for name in NEURONS}),
             overlap=Overlap.NOTHING,
         )
     on_host = given.get("compute") == "host"
-    weights, kv, activations = (_shares(parameter, given) for parameter in SHARES)
+    weights, kv, activations = (_shares(name, given) for name in TENSORS)
     if on_host and (given.get("to") == "disk" or weights.disk or kv.disk):
         raise UserError(f"{WHERE}: the host computes only with tensors in its memory; to=disk requires compute=device")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
-    copies = COPIES.value(given, WHERE)
+    copies = _number("copies", given)
     if copies and not (kv.share and given.get("compute") in ("attention", "host")):
         raise UserError(f"{WHERE}: the host copies keys and values that it attends to; copies requires kv and compute")
     return Offload(
@@ -120,19 +169,26 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
         on_host=on_host,
         delegates=given.get("compute") == "attention",
         overlap=Overlap(given.get("overlap", Overlap.SHARE.value)),
-        gpu_batches=int(BATCHES.value(given, WHERE)),
+        gpu_batches=int(_number("gpu_batches", given, "1")),
         copies=copies,
     )
 
 
-def _shares(parameter: Parameter, given: Mapping[str, str]) -> OffloadShares:
+def _number(name: str, given: Mapping[str, str], default: str = "0") -> float:
+    """The number that is given for a parameter, or its default."""
+    with refusing(WHERE):
+        number: float = {**FORMS, **NEURONS}[name].read(name, given.get(name, default))
+    return number
+
+
+def _shares(name: str, given: Mapping[str, str]) -> OffloadShares:
     """The shares of one kind of tensor: at the place of `to`, or as HOST+DISK."""
-    host, plus, disk = given.get(parameter.name, "0").partition("+")
+    host, plus, disk = given.get(name, "0").partition("+")
     if not plus:
-        return OffloadShares(**{given.get("to", "host"): parameter.parse(host, WHERE)})
-    found = OffloadShares(host=parameter.parse(host, WHERE), disk=parameter.parse(disk, WHERE))
+        return OffloadShares(**{given.get("to", "host"): _number(name, {name: host})})
+    found = OffloadShares(host=_number(name, {name: host}), disk=_number(name, {name: disk}))
     if found.share > 1.0 + 1e-9:
-        raise UserError(f"{WHERE}: {parameter.name}={host}+{disk} is more than the whole; allowed: a sum of at most 1")
+        raise UserError(f"{WHERE}: {name}={host}+{disk} is more than the whole; allowed: a sum of at most 1")
     return found
 
 
@@ -160,25 +216,7 @@ TECHNIQUE = Technique(
     summary="Stores weights, KV cache or hidden states on the host or its disk; they are copied to the device while "
     "the previous layer computes, or the host computes with them.",
     parameters={
-        "weights": "share of every layer's weights that is offloaded; 0.5+0.2: half to the host, a fifth to its disk",
-        "kv": "share of the KV cache that is offloaded, likewise",
-        "activations": "share of the hidden states that is offloaded, likewise",
-        "compute": "device: offloaded tensors are copied to the device; host: the host computes with them; "
-        "attention: the host attends over its part of the cache, also from its disk, the rest is copied",
-        "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
-        "are; off: a layer waits for its copies",
-        "gpu_batches": "parts of the batch that go through each layer in turn; weights are copied once for all, and "
-        "activations are those of one part",
-        "copies": "times that the host copies keys and values in fp32, for every query head, before it attends: 1 for "
-        "Llama in Transformers (repeat_kv), 2 for FlexGen; default 0",
-        "to": "host or disk",
-        "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
-        "instructions": "amx: a CPU with matrix units (Intel AMX) computes with them, at the 29 % of their rate that "
-        "kernels for experts reach; avx512: with its vector units, in fp32, as KTransformers before 0.3",
-        "sockets": "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates, "
-        "the capacity of one",
-        "host": f"name of a host; default that of the chip's file (gaming cards: a desktop), else {DEFAULT_HOST}",
-        "disk": f"name of a disk; default {DEFAULT_DISK}",
+        **Grammar.named(FORMS).help(),
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
         "experts": "the host stores the routed experts and computes with them (KTransformers); with to=disk the "
         "experts that tokens select are read from its disk (EdgeMoE)",

@@ -6,20 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
-from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.flash_decoding import PREFIX_KERNEL
-from llmviewer.techniques.parallel.devices import parse_devices, with_parallelism
 from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
-from llmviewer.techniques.technique import Change, Technique
 
 #: Operators of the head, whose rows belong to the last tokens, which one device has.
 HEAD_OPERATORS = ("lm_head", "logits_all_gather")
@@ -178,31 +174,3 @@ def _expands_latent(operator: Operator) -> Count:
     """1.0 if latent attention expands the cached latent, else 0.0."""
     latent = next((a.elements for a in operator.reads if a.tensor.role is Role.CACHE), 0.0)
     return np.where(np.asarray(latent) > 0.0, 1.0, 0.0)
-
-
-def _make(text: str) -> Change:
-    devices = parse_devices("--context-parallel-size", text)
-
-    def change(system: System) -> System:
-        def make(chip: Chip) -> Pass:
-            near = max(1.0, float(np.floor(chip.near / system.parallelism.tensor)))
-            return context_parallel(devices, near, through_host=chip.through_host)
-
-        applied = AppliedTechnique(name=f"context_parallel({devices})", make=make, divides=True)
-        split = with_parallelism(system, replace(system.parallelism, context=devices))
-        return replace(split, passes=(*split.passes, applied))
-
-    return change
-
-
-TECHNIQUE = Technique(
-    name="context_parallel_size",
-    kind="parallelism",
-    summary="Splits the tokens, keys and values of every sequence over c devices; weights are replicated.",
-    formula="prefill: ceil(n/c) tokens, 1/c of the pairs, keys and values gathered from the others, (c-1)/c of them "
-    "over the link; decode and verification: 1/c of the keys, partial outputs with maximum and sum combined by an "
-    "all-reduce; cache 1/c",
-    source="Ring Attention arXiv 2310.01889; Context Parallelism for Scalable Million-Token Inference arXiv 2411.01783",
-    example="llmviewer analyze llama-3.1-8b --hardware h100 --input-len 100000 --context-parallel-size 4",
-    make=_make,
-)

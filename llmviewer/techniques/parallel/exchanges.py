@@ -11,8 +11,14 @@ from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape, is_routed
-from llmviewer.techniques.parallel.experts import dispatch_share
-from llmviewer.techniques.parallel.sharding import BRANCH_OUTPUTS, SCATTERED, Layout, Sharding, passes_partial_sums
+from llmviewer.techniques.parallel.sharding import (
+    BRANCH_OUTPUTS,
+    SCATTERED,
+    Layout,
+    Sharding,
+    dispatch_share,
+    passes_partial_sums,
+)
 from llmviewer.techniques.scaling import scale_access
 
 #: Base name of the all-gather of the head.

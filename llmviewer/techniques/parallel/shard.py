@@ -17,7 +17,6 @@ from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.exchanges import Exchanges, is_expert
-from llmviewer.techniques.parallel.experts import split_experts
 from llmviewer.techniques.parallel.sharding import (
     EMBEDDING_TABLES,
     KV_HEADS,
@@ -29,6 +28,7 @@ from llmviewer.techniques.parallel.sharding import (
     kv_head_share,
     linear_split,
     shared_residual_sums,
+    split_experts,
 )
 from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 

@@ -19,16 +19,17 @@ from llmviewer.core import arguments, data, files
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear, weight_access
+from llmviewer.language.grammar import Number
 from llmviewer.models.model import Model
 from llmviewer.techniques.layer_settings import AND, AT, BUDGET, OF, OR, ranges_of
 from llmviewer.techniques.quantization.allocation import least_error
 from llmviewer.techniques.quantization.grammar import parse_scheme
-from llmviewer.techniques.technique import Parameter
+from llmviewer.techniques.technique import refusing
 
 WHERE = "--quantization"
 #: Between the parts of a budget.
 THEN = ":"
-_BITS = Parameter(name="budget", low=0.5, high=32.0)
+BITS = Number("mean bits of a weight", 0.5, 32.0)
 #: Layer and operator; a whole layer has the operator "".
 Matrix: TypeAlias = tuple[int, str]
 WHOLE = ""
@@ -91,7 +92,8 @@ def _parsed(text: str) -> _Budget:
                 f"{WHERE}: {quoted(name)} cannot be allocated; allowed: formats of linear layers alone, w#a#"
             )
         formats[scheme.name] = scheme.weights.bits
-    return _Budget(bits=_BITS.parse(bits.strip(), WHERE), formats=formats, file=file)
+    with refusing(WHERE):
+        return _Budget(bits=BITS.read("budget", bits.strip()), formats=formats, file=file)
 
 
 def _weights(model: Model) -> dict[Matrix, int]:

@@ -267,15 +267,34 @@ def read_one_exit(text: str) -> Exits:
     return read_exits(text)
 
 
+Deciding = Annotated[
+    Confidence,
+    Choice(
+        "what decides: classifier, softmax, similarity, policy (a network of two layers), position (no check; all "
+        "sequences of a batch exit after the same layer)",
+        Confidence,
+    ),
+]
+Filling = Annotated[
+    Fill,
+    Choice(
+        "method that fills the cache of skipped layers: propagate, recompute, none; pipeline: later pipeline "
+        "stages run all layers while the next token is on its way",
+        Fill,
+    ),
+]
+MeanShare = Annotated[
+    Exits | None,
+    Form(
+        help="mean share of the layers that a token runs; 0.9..0.4 falls from the start of the answer to its end",
+        parse=read_mean,
+    ),
+]
+
+
 def early_exit_plan(
     *,
-    mean: Annotated[
-        Exits | None,
-        Form(
-            help="mean share of the layers that a token runs; 0.9..0.4 falls from the start of the answer to its end",
-            parse=read_mean,
-        ),
-    ] = None,
+    mean: MeanShare = None,
     tau: Annotated[
         float | None,
         Number("how fast that share falls, as exp(-tau t / N); 0: a straight line", 0.0, 100.0, unset=f"{DECAY:g}"),
@@ -290,22 +309,8 @@ def early_exit_plan(
     two_exit: Annotated[
         Exits | None, Form(help="layers:probability of a single exit", parse=read_one_exit, name="two-exit")
     ] = None,
-    confidence: Annotated[
-        Confidence,
-        Choice(
-            "what decides: classifier, softmax, similarity, policy (a network of two layers), position (no check; all "
-            "sequences of a batch exit after the same layer)",
-            Confidence,
-        ),
-    ] = Confidence.CLASSIFIER,
-    kv: Annotated[
-        Fill,
-        Choice(
-            "method that fills the cache of skipped layers: propagate, recompute, none; pipeline: later pipeline "
-            "stages run all layers while the next token is on its way",
-            Fill,
-        ),
-    ] = Fill.PROPAGATE,
+    confidence: Deciding = Confidence.CLASSIFIER,
+    kv: Filling = Fill.PROPAGATE,
     deficient: Annotated[
         float | None,
         Whole("most steps in a row whose caches wait to be recomputed; then one runs all layers", 1, 1000),

@@ -343,6 +343,25 @@ def read_widths(text: str) -> list[int]:
     return widths
 
 
+DraftModels = Annotated[
+    list[Model],
+    Form(
+        help="name of the draft model; several, joined by +, draft one after another, and their trees are merged "
+        "at the root; x+x: two checkpoints of one architecture, tuned apart",
+        parse=lambda text: [models.load(name) for name in text.split("+")],
+    ),
+]
+RanksOfModels = Annotated[
+    list[Ranks] | None,
+    Form(
+        help="rates at which the first, second ... choice is right, or a published preset; per draft model, joined "
+        "by +",
+        parse=lambda text: [read_ranks(one) for one in text.split("+")],
+        unset=DEFAULT_RANKS,
+    ),
+]
+
+
 @speculation(
     "tree",
     formula="one draft pass over the nodes of each level, verification of all nodes and the root, where a node at "
@@ -353,28 +372,13 @@ def read_widths(text: str) -> list[int]:
 )
 def tree_rounds(
     *,
-    draft: Annotated[
-        list[Model],
-        Form(
-            help="name of the draft model; several, joined by +, draft one after another, and their trees are merged "
-            "at the root; x+x: two checkpoints of one architecture, tuned apart",
-            parse=lambda text: [models.load(name) for name in text.split("+")],
-        ),
-    ],
+    draft: DraftModels,
     widths: Annotated[
         list[int] | None, Form(help="children per node by level, e.g. 1/1/3/1", parse=read_widths)
     ] = None,
     budget: Annotated[float | None, Whole("alternative to widths: nodes of the best tree", 0, MAX_NODES)] = None,
     depth: Annotated[float | None, Whole("most levels of the best tree", 1, MAX_DEPTH, unset=f"{USUAL_DEPTH}")] = None,
-    ranks: Annotated[
-        list[Ranks] | None,
-        Form(
-            help="rates at which the first, second ... choice is right, or a published preset; per draft model, joined "
-            "by +",
-            parse=lambda text: [read_ranks(one) for one in text.split("+")],
-            unset=DEFAULT_RANKS,
-        ),
-    ] = None,
+    ranks: RanksOfModels = None,
     acceptance: Annotated[
         list[Acceptance] | None,
         Form(

@@ -78,7 +78,8 @@ TOKENS = partial(
 )
 RATES = partial(
     Form,
-    help="acceptance rate of a draft token: 0.8, by position 0.8/0.7/0.6 (the last one repeats), or a published preset",
+    help="acceptance rate of a draft token: 0.8, by position 0.8/0.7/0.6 (the last one repeats), or a published "
+    f"preset: {PRESETS_HINT}",
     parse=read_acceptance,
 )
 Tokens: TypeAlias = Annotated[float | str, TOKENS()]
