@@ -154,7 +154,7 @@ def options() -> str:
         default = f"`{one.default}`" if one.default not in ("", ()) else ""
         separator = f"`{one.separator}`" if one.separator else "sequence" if one.array else ""
         meaning = one.help.replace("|", "\\|")
-        rows.append(f"| {spelled} | {one.panel.value} | {one.kind.value} | {default} | {separator} | {meaning} |")
+        rows.append(f"| {spelled} | {one.panel.value} | {one.kind.metavar} | {default} | {separator} | {meaning} |")
     return "\n".join(rows) + "\n"
 
 

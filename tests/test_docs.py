@@ -141,4 +141,4 @@ def test_every_field_of_rounds_batching_and_the_host_is_documented(batch_size: i
 @pytest.mark.parametrize("room", sorted({room_of(module) for module in FILES} - {"llmviewer", "__main__", "api"}))
 def test_the_architecture_names_every_room(room: str) -> None:
     page = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
-    assert f"`llmviewer/{room}/`" in page or f"`{room}/`" in page
+    assert f"`llmviewer/{room}/`" in page or f"`{room}/`" in page or f"`llmviewer/{room}.py`" in page

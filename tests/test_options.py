@@ -50,7 +50,7 @@ def test_the_options_page_lists_every_option(name: str) -> None:
     declaration = OPTIONS[name]
     spelled = ", ".join(f"`{spelling}`" for spelling in declaration.spellings(name))
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| {spelled} |"))
-    assert f"| {declaration.panel.value} | {declaration.kind.value} |" in row
+    assert f"| {declaration.panel.value} | {declaration.kind.metavar} |" in row
     assert declaration.help.replace("|", "\\|") in row
 
 

@@ -35,7 +35,9 @@ class Kind(Enum):
     @property
     def metavar(self) -> str:
         """The word for a value in `--help`."""
-        return {"WHOLE": "INTEGER", "FRACTION": "FLOAT", "NUMBER": "FLOAT", "SWITCH": "BOOLEAN"}.get(self.name, "TEXT")
+        return {"WHOLE": "INTEGER", "FRACTION": "FLOAT", "NUMBER": "FLOAT", "SWITCH": "BOOLEAN", "WORDS": "WORDS"}.get(
+            self.name, "TEXT"
+        )
 
 
 class Panel(Enum):
