@@ -358,7 +358,7 @@ def test_an_unexpected_exception_is_one_line_and_status_70(
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 WRONG_SIZES = (
-    "x", "4", b"4", [], [1, 0], [1, "x"], [None], [[1, 2], [3, 4]], [[1], [1, 2]], True, np.True_, [True, False],
+    "x", "4.5", b"4", [], [1, 0], [1, "x"], [None], [[1, 2], [3, 4]], [[1], [1, 2]], True, np.True_, [True, False],
     np.ones((2, 2)), np.array([]), np.array([np.nan]), np.array(["a"]), np.float32(3.5), -1, 0, 1.5, 10**30, 10**5000,
     float("nan"), float("inf"), None, {}, {1: 2}, {1}, iter([1]), 1j, object(), int, Path("x"), [10**30], "\ud800",
 )  # fmt: skip

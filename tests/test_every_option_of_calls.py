@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from functools import cache
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any
 
 import pandas as pd
@@ -39,16 +39,17 @@ from tests.test_every_option import (
 
 #: Calls that are walked here, in the usual suite and beyond it.
 QUICK, OTHERS = ("analyze", "train"), ("sweep", "compare", "crossover", "explain")
-#: Call -> module of its command, which makes this very call, so that the walk of the command is one of the call.
+#: Call -> what its command calls, which is this very call, so that the walk of the command is one of the call.
 OF_COMMANDS = {
-    **{name: f"llmviewer.cli.{name}" for name in ("advise", "elasticity", "require", "simulate", "size")},
-    "diagnose": "llmviewer.calibrate.diagnosis.call",
+    **{name: f"llmviewer.cli.{name}.{name}" for name in ("simulate", "size")},
+    **dict.fromkeys(("advise", "elasticity", "require"), "llmviewer.questions.Question.function"),
+    "diagnose": "llmviewer.calibrate.diagnosis.call.diagnose",
 }
 #: Calls without options of a run, and those whose runs are texts: test_every_option.py has them.
 WITHOUT_OPTIONS = ("list_engines", "list_hardware", "list_models", "list_techniques", "check", "why", "plot")
 RUN = {"model": "llama-3.2-1b", "hardware": "a100-80gb-sxm"}
 #: Arguments that are the subject of a call.
-SUBJECT = ("model", "hardware", "number", "measured", "a", "b", "advance")
+SUBJECT = ("model", "hardware", "number", "measured", "a", "b", "contract", "advance")
 #: Call whose answer assistants read in short -> that answer.
 SHORT = {"analyze": compact.analysis, "compare": compact.comparison}
 
@@ -160,6 +161,16 @@ def recorded(*given: Any, **words: Any) -> None:
     raise HandedOverError(given, words)
 
 
+def signed(function: Callable[..., None], signature: Signature) -> Callable[..., None]:
+    """A function in place of a call, with the call's arguments."""
+
+    def made(*given: Any, **words: Any) -> None:
+        function(*given, **words)
+
+    made.__signature__ = signature  # type: ignore[attr-defined]
+    return made
+
+
 class HandedOverError(Exception):
     """The arguments that a call of Python would have had."""
 
@@ -201,13 +212,16 @@ def test_other_doors_hand_every_argument_to_the_call_of_python(
 @pytest.mark.parametrize("call", OF_COMMANDS)
 def test_a_command_hands_every_option_to_the_call_of_python(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a caller of Python writes it, so that what an option does on the command line it does in the call."""
-    monkeypatch.setattr(f"{OF_COMMANDS[call]}.{call}", recorded)
-    for name in options_of(call):
+    names = options_of(call)
+    made = signed(recorded, signature(getattr(lv, call)))
+    whole = OF_COMMANDS[call].endswith(".function")
+    monkeypatch.setattr(OF_COMMANDS[call], (lambda asked: made) if whole else recorded)
+    for name in names:
         run, beside, words = line_of(call, name, typed(call, name))
         with pytest.raises(HandedOverError) as handed:
             main([call, *shlex.split(LINES[call][0]), *run, *beside, *words])
         subject, got = handed.value.args
-        assert subject[-2:] == (run[0], run[2])
+        assert subject[-2:] == (run[0], run[2]) or (got["model"], got["hardware"]) == (run[0], run[2])
         for one, value in values_of(call, words).items():
             listed = [value] if one == "price" else value  # both are for callers of Python
             assert as_text(got[one]) == as_text(listed), name

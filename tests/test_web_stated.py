@@ -24,8 +24,8 @@ from llmviewer.reports.web.app import _answer
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.equivalents import equivalents
 from llmviewer.reports.web.state import LOCAL, State, default_text, parsed
-from llmviewer.reports.web.tabs import TABS
-from llmviewer.reports.web.tabs.asked import ASKED, content
+from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs.asked import ASKED
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import words_of
 from llmviewer.reports.web.view import View

@@ -26,7 +26,7 @@ from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
-from llmviewer.timing.engine_serving import ENGINE
+from llmviewer.timing import engine_serving
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from llmviewer.api.calls import ChipName, ModelName
     from llmviewer.api.keywords import SimulationOptions
 
-#: Batching of a server, which differs from that of an analysis unless the user sets it, as ENGINE does.
-BATCHING = "continuous"
+#: Options of a server that differ from those of an analysis unless the user sets them.
+ENGINE, BATCHING = engine_serving.ENGINE, "continuous"
 #: Metric of a simulation -> metric of an analysis whose interval it has.
 CALIBRATED = {name: one.interval for name, one in SERVED.items()}
 

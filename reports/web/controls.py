@@ -13,9 +13,8 @@ from llmviewer.reports.web import possible
 from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
 from llmviewer.reports.web.view import NAMES
-from llmviewer.simulation.call import BATCHING
+from llmviewer.simulation.call import BATCHING, ENGINE
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
-from llmviewer.timing.engine_serving import ENGINE
 
 #: Sliders run over powers of two: size -> largest power.
 SLIDERS = {"batch_size": 10, "input_len": 17, "output_len": 13}
