@@ -20,7 +20,7 @@ LOAD: dict[str, Any] = {
     "request_rate": 60,
     "input_len": 1000,
     "output_len": 200,
-    "requests": 300,
+    "requests": 600,
     "ttft": "p99:300ms",
     "tpot": "p99:15ms",
 }
