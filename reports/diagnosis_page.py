@@ -53,7 +53,11 @@ MEANING = (
 
 def page(found: Any) -> Page:
     """Returns the page of a diagnosis."""
-    answer = found.to_dict()
+    return of_document(found.to_dict())
+
+
+def of_document(answer: dict[str, Any]) -> Page:
+    """Returns the page of the document of a diagnosis."""
     parts: list[Any] = [Facts(lines=(("Verdict", verdict(answer)), *_recording(answer)))]
     if answer["suspects"]:
         parts.append(_suspects(answer))

@@ -19,7 +19,7 @@ import llmviewer as lv
         ({"input_len": float("nan")}, "input_len is nan; allowed"),
         ({"output_len": 10**10}, "output_len is 10000000000; allowed"),
         ({"output_len": 10**30}, "output_len is 10{30}; allowed: whole numbers from 1"),
-        ({"batch_size": "4"}, "batch_size is '4'; allowed: whole numbers"),
+        ({"batch_size": "four"}, "batch_size is 'four'; allowed: whole numbers"),
         ({"batch_size": []}, "batch_size is a list; allowed: a whole number, or a flat"),
         ({"batch_size": [1, 2], "input_len": [1, 2, 3]}, "one length are needed: batch_size has 2, input_len has 3"),
         ({"max_num_batched_tokens": -5}, "max_num_batched_tokens is -5; allowed: whole numbers"),

@@ -67,7 +67,7 @@ def test_neither_prediction_nor_gaps_depend_on_the_length_of_a_recording(passes:
 
 def test_a_pass_alone_says_that_the_next_one_is_missing() -> None:
     answer = _diagnosed(_recording(replace(DENSE, passes=1)))
-    assert "no pass follows" in str(diagnosis_page.page(answer))
+    assert "no pass follows" in str(diagnosis_page.of_document(answer))
     assert "gaps between passes" not in _parts(answer)
 
 
@@ -202,7 +202,7 @@ def test_less_work_than_stated_is_a_suspect_with_its_sign() -> None:
     suspect = answer["suspects"][0]
     assert suspect["text"].startswith("the recorded passes have less work than stated: the marks state 32 requests")
     assert suspect["amount_s"] == _parts(answer)["different work"] < 0.0
-    assert "−" in str(diagnosis_page.page(answer)[1])
+    assert "−" in str(diagnosis_page.of_document(answer)[1])
 
 
 def test_shapes_that_state_other_work_are_named_as_shapes() -> None:

@@ -135,4 +135,4 @@ def test_evidence_of_a_metric_has_its_own_unit_and_that_of_a_request(tmp_path: P
     assert evidence.startswith("tpot_ms 30 measured, ")
     assert "; of a request 3.81 s, " in evidence
     assert "queue" not in _parts(found)
-    assert "e+" not in str(diagnosis_page.page(found.to_dict()))
+    assert "e+" not in str(diagnosis_page.page(found))

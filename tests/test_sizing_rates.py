@@ -235,7 +235,7 @@ def test_formats_of_4_bits_are_searched_where_the_chip_has_kernels_and_marked() 
     assert any("awq" in note and "not judged" in note for note in answer["notes"])
     assert answer["against"]["wider"]["configuration"] is None  # only awq was allowed
     tables = [
-        part for part in sizing_page.page(answer) if getattr(part, "title", "") in ("Best of each chip", "Pareto front")
+        part for part in sizing_page.page(listed) if getattr(part, "title", "") in ("Best of each chip", "Pareto front")
     ]
     assert tables and all("*: 4-bit weights" in str(getattr(table, "note", "")) for table in tables)
     assert sized("replicas").to_dict()["best"]["quality_not_judged"] is False

@@ -88,7 +88,7 @@ def test_pairs_of_lengths_are_drawn_from_a_file(tmp_path: Path) -> None:
     [
         ({}, "nothing says when requests arrive"),
         ({"request_rate": 0}, "request_rate is 0; allowed: a number above 0"),
-        ({"request_rate": "nan"}, "request_rate is 'nan'"),
+        ({"request_rate": "nan"}, "request_rate is nan"),
         ({"request_rate": -3.0}, "request_rate is -3.0"),
         ({"request_rate": 1.0, "concurrency": 3}, "both say when requests arrive"),
         ({"request_rate": 1.0, "arrivals": "poison"}, "did you mean 'poisson'?"),
