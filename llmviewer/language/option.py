@@ -1,6 +1,7 @@
 """An option of a question: of a run, a load, a sizing or of one question alone, each declared once.
 
-The command line, the Python signatures, the HTTP API, the tools of assistants, the viewer and docs/reference/options.md read it.
+The command line, the Python signatures, the HTTP API, the tools of assistants, the viewer and
+docs/reference/options.md read it.
 """
 
 from __future__ import annotations
