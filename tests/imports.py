@@ -12,6 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("llmviewer", "reports", "calibrate")
 
 
+#: It names modules of all rooms as texts, and imports the one that is asked for.
+QUESTIONS = "llmviewer.questions"
+
+
 def module_of(path: Path) -> str:
     """Module name of a file: `llmviewer.reports.page` for reports/page.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -69,13 +73,16 @@ def circles() -> list[list[str]]:
     """Groups of files that import each other, by Tarjan's algorithm."""
     import networkx
 
-    graph = networkx.DiGraph((module, other) for module in FILES for other in imports(module))
-    return [sorted(group) for group in networkx.strongly_connected_components(graph) if len(group) > 1]
+    found = networkx.strongly_connected_components(networkx.DiGraph(_edges()))
+    return [sorted(group) for group in found if len(group) > 1]
+
+
+def _edges() -> Iterator[tuple[str, str]]:
+    return ((module, other) for module in FILES if module != QUESTIONS for other in imports(module))
 
 
 def longest_chain() -> list[str]:
     """The longest chain of files in which each imports the next."""
     import networkx
 
-    graph = networkx.DiGraph((module, other) for module in FILES for other in imports(module))
-    return list(networkx.dag_longest_path(graph))
+    return list(networkx.dag_longest_path(networkx.DiGraph(_edges())))

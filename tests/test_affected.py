@@ -9,7 +9,7 @@ from tests.imports import FILES, ROOT
 def test_a_module_has_the_tests_that_import_it() -> None:
     found = of_files([FILES["llmviewer.planning.why"]])
     assert {*ALWAYS, "tests/test_why.py"} <= {*found}
-    assert len(found) < len(ALWAYS) + 6
+    assert len(found) < len(ALWAYS) + 20
 
 
 def test_a_module_that_no_test_imports_has_the_tests_of_what_imports_it() -> None:

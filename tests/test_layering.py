@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.imports import FILES, ROOT, circles, imports, room_of, tree_of
+from tests.imports import FILES, QUESTIONS, ROOT, circles, imports, room_of, tree_of
 
 PAGE = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
 #: room -> floor, from the table of docs/reference/architecture.md.
@@ -32,8 +32,6 @@ RECORDER = "llmviewer.tracing.recorder"
 #: The worker of the server is a class of gunicorn's; `serve` imports it when it starts.
 WORKER = "llmviewer.server.worker"
 MAX_ROOMS = 18
-#: It names modules of all rooms as texts, and imports the one that is asked for.
-QUESTIONS = "llmviewer.questions"
 #: Packages whose import takes a noticeable part of a second.
 HEAVY = (
     "torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow", "distributed", "flask", "mcp",

@@ -39,7 +39,7 @@ def test_a_question_has_every_door_or_its_declaration_says_why_not(name: str) ->
 
 
 def test_few_doors_are_closed() -> None:
-    """Of 14 questions at three doors each, beside Python and the command line."""
+    """Three doors each, beside Python and the command line."""
     closed = {(name, door) for name, one in QUESTIONS.items() for door in one.closed}
     assert closed == {("crossover", WEB), ("check", WEB), ("diagnose", WEB), ("diagnose", HTTP)}
 

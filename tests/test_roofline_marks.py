@@ -70,7 +70,7 @@ def test_ideal_and_calibrated_configurations_stand_side_by_side() -> None:
 def test_the_title_names_model_chip_stages_techniques_and_efficiency() -> None:
     words = roofline.picture({"a": one(quantization="w8a16")}, HALF).get_suptitle().replace("\n", " ")
     assert words == (
-        "llama-3.2-1b on a6000: prefill and decode step, w8a16, batch 1, input 512, output 128, calibrated"
+        "llama-3.2-1b on a6000: prefill and decode step, w8a16, batch 1, input 512, output 128, calibrated kernels"
     )
     both = roofline.title({"a": one(), "b": one("h100-sxm")})
     assert both.startswith("llama-3.2-1b on a6000, h100-sxm: prefill and decode step, ")

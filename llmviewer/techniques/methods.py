@@ -1,7 +1,8 @@
-"""The registry of methods: options whose first word selects one, such as `--batching chunked,...`."""
+"""The registry of methods, and the options whose first word selects one, such as `--batching chunked,...`."""
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
 from llmviewer.core.errors import unknown
@@ -54,3 +55,49 @@ def make(option: str, text: str) -> Change:
     module, _, attribute = methods[name].partition(":")
     technique: Technique = getattr(import_module(f"llmviewer.techniques.{module}"), attribute or "TECHNIQUE")
     return technique.make(text if equals else rest)
+
+
+SPECULATIVE = Technique(
+    name="speculative",
+    kind="speculation",
+    summary="Speculative and parallel decoding: one of the methods below drafts tokens that one pass of the target "
+    "verifies, or decides several tokens at once.",
+    parameters={
+        "METHOD": "one of the methods listed here, followed by its own parameters",
+        "draft": "short for the method draft: name of a smaller model",
+    },
+    formula="time per token = (verification + drafting) / expected tokens per round; verification computes all draft "
+    "tokens and the one before them, and is never free",
+    source="survey arXiv 2402.16363, section 4.2; Leviathan et al. arXiv 2211.17192",
+    example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
+    "--speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
+    make=partial(make, "speculative"),
+)
+BRANCHES = Technique(
+    name="branches",
+    kind="branches",
+    summary="Generates independent parts of an answer in parallel, each as its own sequence, by one of the methods "
+    "below.",
+    parameters={
+        "METHOD": "skeleton or apar, followed by its own parameters",
+    },
+    formula="passes = o - 1 + ceil((output - o) / branches) for an outline of o tokens; batch x branches sequences in "
+    "each pass after the outline; same number of tokens as plain decoding",
+    source="survey arXiv 2402.16363, section 4.2; Skeleton-of-Thought arXiv 2307.15337; APAR arXiv 2401.06761",
+    example="llmviewer analyze llama-2-7b --hardware a100-sxm --input-len 16 --output-len 256 "
+    "--branches skeleton,outline=36,points=6,prompt=45",
+    make=partial(make, "branches"),
+)
+BATCHING = Technique(
+    name="batching",
+    kind="batching",
+    summary="Selects how sequences share a replica: static, continuous, chunked or disaggregated batching.",
+    parameters={
+        "METHOD": "static, continuous, chunked or disaggregated, followed by its own parameters",
+    },
+    formula="Little: users = throughput x E2E; throughput is that of the slowest resource",
+    source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu; survey arXiv 2402.16363, "
+    "section 5.2",
+    example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
+    make=partial(make, "batching"),
+)

@@ -22,12 +22,10 @@ PANELS = {
     "kernels.set_figures:POWER_LIMIT": Panel.HARDWARE,
     "kernels": Panel.KERNELS,
     "parallel": Panel.HARDWARE,
-    "speculation": Panel.GENERATION,
-    "branching": Panel.GENERATION,
-    "batching": Panel.GENERATION,
+    "methods": Panel.GENERATION,
 }
 
 
 def panel_of(entry: str) -> Panel:
-    """The panel of a technique by its registry entry; KeyError if neither it nor its folder has one."""
-    return PANELS.get(entry) or PANELS[entry.partition(".")[0]]
+    """The panel of a technique by its registry entry; KeyError if neither it nor its folder or file has one."""
+    return PANELS.get(entry) or PANELS[entry.replace(":", ".").partition(".")[0]]

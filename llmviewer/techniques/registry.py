@@ -211,20 +211,20 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # these choose the forward passes and change none of their operators
     "speculative": TechniqueOption(
-        "speculation.method:SPECULATIVE",
+        "methods:SPECULATIVE",
         SharedBy.TARGET,
         "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
         separator=";",
     ),
     "branches": TechniqueOption(
-        "branching.branches",
+        "methods:BRANCHES",
         SharedBy.TARGET,
         "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
         separator=";",
     ),
     # last: it counts replicas and depends on how passes generate tokens
     "batching": TechniqueOption(
-        "batching.batching",
+        "methods:BATCHING",
         SharedBy.ENGINE,
         "static, continuous, chunked,tokens=512 or disaggregated,prefill=2,decode=1.",
         "static",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,8 +11,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request
 from llmviewer.serving.batching import STATIC, Batching, BatchingFacts, Replica, Running, prompts_per_pass
-from llmviewer.techniques import methods
-from llmviewer.techniques.technique import Change, Technique, Whole, technique
+from llmviewer.techniques.technique import Change, Whole, technique
 
 
 def with_batching(batching: Batching) -> Change:
@@ -125,18 +123,3 @@ def continuous() -> Change:
     each send their next request when the last is answered.
     """
     return with_batching(Continuous())
-
-
-TECHNIQUE = Technique(
-    name="batching",
-    kind="batching",
-    summary="Selects how sequences share a replica: static, continuous, chunked or disaggregated batching.",
-    parameters={
-        "METHOD": "static, continuous, chunked or disaggregated, followed by its own parameters",
-    },
-    formula="Little: users = throughput x E2E; throughput is that of the slowest resource",
-    source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu; survey arXiv 2402.16363, "
-    "section 5.2",
-    example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
-    make=partial(methods.make, "batching"),
-)

@@ -16,8 +16,7 @@ from llmviewer.core.workload import whole_tokens
 from llmviewer.language.grammar import Choice, Number
 from llmviewer.serving.branches import Branches
 from llmviewer.serving.generation import AUTOREGRESSIVE, Generation
-from llmviewer.techniques import methods
-from llmviewer.techniques.technique import Change, Technique, Whole, change_generation, technique
+from llmviewer.techniques.technique import Change, Whole, change_generation, technique
 
 
 def with_branches(title: str, branches: Branches, facts: Mapping[str, float | str]) -> Change:
@@ -137,20 +136,3 @@ def apar_option(
     also with speculation (APAR with Medusa).
     """
     return with_branches(f"branches(apar,{typed})", apar(branches, parallel), {"parallel": parallel})
-
-
-TECHNIQUE = Technique(
-    name="branches",
-    kind="branches",
-    summary="Generates independent parts of an answer in parallel, each as its own sequence, by one of the methods "
-    "below.",
-    parameters={
-        "METHOD": "skeleton or apar, followed by its own parameters",
-    },
-    formula="passes = o - 1 + ceil((output - o) / branches) for an outline of o tokens; batch x branches sequences in "
-    "each pass after the outline; same number of tokens as plain decoding",
-    source="survey arXiv 2402.16363, section 4.2; Skeleton-of-Thought arXiv 2307.15337; APAR arXiv 2401.06761",
-    example="llmviewer analyze llama-2-7b --hardware a100-sxm --input-len 16 --output-len 256 "
-    "--branches skeleton,outline=36,points=6,prompt=45",
-    make=partial(methods.make, "branches"),
-)

@@ -11,13 +11,11 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.language.grammar import Form, Grammar
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import AUTOREGRESSIVE, Generation, GenerationScheme, PassShape
-from llmviewer.techniques import methods
 from llmviewer.techniques.speculation.acceptance import Acceptance, Ranks, check_ranks
 from llmviewer.techniques.technique import (
     Change,
     Declared,
     P,
-    Technique,
     Whole,
     called,
     change_generation,
@@ -177,21 +175,3 @@ def _vocabulary(model: Model) -> float:
     """The number of tokens that a model predicts; 0 without a head."""
     head = getattr(model.head, "lm_head", None)
     return float(head.out_features) if head else 0.0
-
-
-SPECULATIVE = Technique(
-    name="speculative",
-    kind="speculation",
-    summary="Speculative and parallel decoding: one of the methods below drafts tokens that one pass of the target "
-    "verifies, or decides several tokens at once.",
-    parameters={
-        "METHOD": "one of the methods listed here, followed by its own parameters",
-        "draft": "short for the method draft: name of a smaller model",
-    },
-    formula="time per token = (verification + drafting) / expected tokens per round; verification computes all draft "
-    "tokens and the one before them, and is never free",
-    source="survey arXiv 2402.16363, section 4.2; Leviathan et al. arXiv 2211.17192",
-    example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
-    "--speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
-    make=partial(methods.make, "speculative"),
-)
