@@ -64,6 +64,20 @@ def test_a_command_made_from_a_declaration_takes_what_the_call_takes(name: str) 
     assert taken - accepted - {*OPTIONS} == {"format", "output"}
 
 
+def test_fields_of_a_form_without_a_start_are_empty() -> None:
+    pytest.importorskip("dash")
+    from llmviewer.reports.web.questions import text_of
+    from llmviewer.reports.web.tabs.asked import ASKED, fields_of
+    from llmviewer.reports.web.view import view_of
+
+    for name, question in ASKED.items():
+        view = view_of(f"tab={name}", "light")
+        texts = {one.name: text_of(view, one) for one in fields_of(question)}
+        assert {*texts} == {*question.options()}
+        assert view.state.hardware not in texts.values()
+    assert texts["optimizer"] == "adamw"
+
+
 NEW = """
 import json, shlex, sys
 from llmviewer import questions

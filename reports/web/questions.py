@@ -50,7 +50,8 @@ def answer(view: View, asked: Callable[[View], object], answered: Callable[[View
 
 def text_of(view: View, field: Field) -> str:
     """The text of a field: of the address, or where it starts; chips start with the one asked."""
-    return view.state.asked.get(field.name) or field.start or view.state.hardware
+    first = view.state.hardware if field.name == "chips" else ""
+    return view.state.asked.get(field.name) or field.start or first
 
 
 def run_words(view: View) -> dict[str, Any]:
