@@ -104,7 +104,7 @@ def _summary_row(name: str, listed: Sequence[ScoredFigure]) -> tuple[object, ...
 
 
 def main() -> None:
-    """Write docs/evidence/ledger.md."""
+    """Score the ledger and write its page, docs/evidence/ledger.md."""
     scored = ledger_score.score(sources.load())
     document = ledger_score.document(scored)
     rows: dict[str, list[dict[str, Any]]] = {}

@@ -23,9 +23,8 @@ pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 from llmviewer.reports.web.app import _answer
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.equivalents import equivalents
-from llmviewer.reports.web.state import LOCAL, State, default_text, parsed
+from llmviewer.reports.web.state import LOCAL, OF_FORMS, State, default_text, parsed
 from llmviewer.reports.web.tabs import TABS, content
-from llmviewer.reports.web.tabs.asked import ASKED
 from llmviewer.reports.web.tabs.load import load_of
 from llmviewer.reports.web.tabs.size import words_of
 from llmviewer.reports.web.view import View
@@ -67,7 +66,7 @@ def test_a_default_that_is_stated_is_passed_on(name: str) -> None:
         command, call = equivalents(View(state=view.state.showing(tab=tab)))
         if name == "batch_size" and tab in ("size", "load"):  # arrivals make the batches
             continue
-        if tab in ASKED and name not in signature(ASKED[tab].function()).parameters:  # its form says so
+        if tab in OF_FORMS and name not in signature(OF_FORMS[tab].function()).parameters:  # its form says so
             continue
         assert f"{name}=" in call, tab
         if OPTIONS[name].kind is not Kind.SWITCH:  # whose flag cannot be false

@@ -14,6 +14,7 @@ from llmviewer.calibrate.diagnosis.annotation import STAGES, Stated
 from llmviewer.calibrate.diagnosis.comparison import compared
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis, details_of
 from llmviewer.calibrate.diagnosis.doubts import Doubt, doubts_of
+from llmviewer.calibrate.diagnosis.options import WORK
 from llmviewer.calibrate.diagnosis.parts import parts_of
 from llmviewer.calibrate.diagnosis.readers import read
 from llmviewer.calibrate.diagnosis.recording import Recording, Summary
@@ -31,7 +32,7 @@ from llmviewer.calibrate.diagnosis.variants import as_recorded
 from llmviewer.calibrate.readers.torch_profiler import is_table
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
-from llmviewer.language.option import Kind, Option, taking
+from llmviewer.language.option import taking
 from llmviewer.techniques.options import RUN_OPTIONS
 
 if TYPE_CHECKING:
@@ -43,30 +44,6 @@ if TYPE_CHECKING:
 #: Beginning of the marks of an engine -> its preset, and the preset without any mark that is known.
 ENGINES = {"step[": "sglang", "execute_": "vllm", "[Executor] _forward_step": "trtllm"}
 ENGINE, PLAIN_TORCH, KERNELS = "vllm", "torch-eager", "kernels"
-#: Options that state the work of a pass, with their defaults.
-WORK = {
-    "batch_size": Option(kind=Kind.WHOLE, help="Requests of a pass, if not marked."),
-    "input_len": Option(kind=Kind.WHOLE, help="Prompt length, or keys of a decode step."),
-    "output_len": Option(kind=Kind.WHOLE, help="Output length of a request."),
-    "stage": Option(
-        kind=Kind.WORD, default="", choices=("", *STAGES), closed=True, help="prefill or decode, if not marked."
-    ),
-    "passes": Option(kind=Kind.WHOLE, help="Forward passes that a table of kernels has."),
-}
-OWN = {
-    "measured": Option(
-        kind=Kind.TEXT,
-        argument=True,
-        required=True,
-        help=f"A profile ({arguments.RECORDERS}), a result ({arguments.BENCHMARKS}), or samples.",
-        json={
-            "type": "string",
-            "description": f"Path of a recorded run: a profile ({arguments.RECORDERS}), or the result of a benchmark"
-            f" ({arguments.BENCHMARKS}).",
-        },
-    ),
-    **WORK,
-}
 
 
 @taking(WORK, RUN_OPTIONS, defaults={"engine": ""})

@@ -11,12 +11,12 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import check_not_an_input, check_writable, print_warnings, write
 from llmviewer.core.errors import UserError, printable
-from llmviewer.planning.contract import check
+from llmviewer.planning.contract import OWN, check
 from llmviewer.questions import QUESTIONS
 
 
 def command(
-    contract: Annotated[str, typer.Argument(metavar="CONTRACT", help="YAML file: a list of CONFIGURATION: CONDITION.")],
+    contract: Annotated[str, typer.Argument(metavar="CONTRACT", help=OWN["contract"].help)],
     junit: Annotated[
         str | None, typer.Option("--junit", metavar="FILE", help="Also write the lines as JUnit XML, for CI.")
     ] = None,

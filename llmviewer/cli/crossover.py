@@ -13,7 +13,7 @@ from llmviewer.cli import views
 from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
-from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names, crossover, over_figure
+from llmviewer.result.crossover import CROSSOVER_METRICS, OWN, configuration_names, crossover, over_figure
 from llmviewer.result.sweep import parse_values
 
 #: Each configuration has a letter on the map.
@@ -26,14 +26,11 @@ def command(
     model: opt.Models,
     hardware: opt.Chips,
     batch_size: Annotated[str, opt.listed("batch_size", "Batch sizes: a list or ranges.")] = "1:256:*2",
-    context: Annotated[str, typer.Option(help="Tokens in the KV cache: a list or ranges.")] = CONTEXTS,
+    context: Annotated[str, typer.Option(help=OWN["context"].help)] = CONTEXTS,
     over: Annotated[
         str, typer.Option(help="A figure of the chips instead of contexts: bandwidth=1TB/s:16TB/s:*2.")
     ] = "",
-    metric: Annotated[
-        str,
-        typer.Option(help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices)."),
-    ] = "decode_time_s",
+    metric: opt.annotation("metric", OWN["metric"]) = "decode_time_s",  # type: ignore[valid-type]
     output_len: Annotated[
         int, opt.integer_option("output_len", "Output tokens per request, for tpot_s and e2e_s.")
     ] = 128,

@@ -6,48 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
+from llmviewer.cli import views
 from llmviewer.cli.output import print_warnings
-from llmviewer.core import arguments
 from llmviewer.questions import QUESTIONS
 
-
-def _size(text: object) -> object:
-    return arguments.parse_size(text) if isinstance(text, str) else text
+OWN = QUESTIONS["diagnose"].options()
 
 
 @opt.with_run_options
+@opt.with_declared(OWN)
 def command(
-    measured: Annotated[
-        str,
-        typer.Argument(
-            metavar="MEASURED",
-            help=f"A profile ({arguments.RECORDERS}), a result ({arguments.BENCHMARKS}), or samples.",
-        ),
-    ],
+    measured: Annotated[str, typer.Argument(metavar="MEASURED", help=OWN["measured"].help)],
     model: opt.Model,
     hardware: opt.Hardware,
     engine: opt.annotation("engine") = "",  # type: ignore[valid-type]
-    batch_size: Annotated[
-        Any, typer.Option("--batch-size", parser=_size, metavar="WHOLE", help="Requests of a pass, if not marked.")
-    ] = None,
-    input_len: Annotated[
-        Any,
-        typer.Option("--input-len", parser=_size, metavar="WHOLE", help="Prompt length, or keys of a decode step."),
-    ] = None,
-    output_len: Annotated[
-        Any, typer.Option("--output-len", parser=_size, metavar="WHOLE", help="Output length of a request.")
-    ] = None,
-    stage: Annotated[
-        str,
-        typer.Option(
-            "--stage", autocompletion=candidates.one_of("prefill", "decode"), help="prefill or decode, if not marked."
-        ),
-    ] = "",
-    passes: Annotated[
-        Any, typer.Option("--passes", parser=_size, metavar="WHOLE", help="Forward passes that a table of kernels has.")
-    ] = None,
     waterfall: Annotated[
         str | None, typer.Option("--waterfall", metavar="FILE", help="Also draw the parts: .png, .svg or .pdf.")
     ] = None,
@@ -64,8 +37,7 @@ def command(
     kind = views.check_output(format, output, (measured, model, hardware))
     if waterfall is not None:
         _check_picture(waterfall, (measured, model, hardware))
-    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "passes": passes}
-    made = diagnose(measured, model, hardware, engine=engine, stage=stage, **sizes, **options)
+    made = diagnose(measured, model, hardware, engine=engine, **options)
     answer = made.to_dict()
     if waterfall is not None:
         _draw(answer, waterfall)

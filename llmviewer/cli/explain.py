@@ -11,7 +11,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import UserError
-from llmviewer.result.explanation.explain import explained
+from llmviewer.result.explanation.explain import OWN, explained
 
 
 @opt.with_run_options
@@ -20,7 +20,7 @@ def command(
         str,
         typer.Argument(
             metavar="NUMBER",
-            help="tpot_s, operators.q_proj.time_s, of one kind of layer operators.BLOCK.q_proj.time_s, ... (list).",
+            help=OWN["number"].help,
         ),
     ],
     model: opt.Model = "",

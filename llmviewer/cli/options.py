@@ -20,12 +20,14 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 REPEATED = tuple(name for name, declaration in OPTIONS.items() if declaration.repeated)
 #: Defaults that `--help` leaves out because they change nothing.
 SWITCHED_OFF = ("none", "off", "", ())
+#: Groups of options whose values are checked where Python callers' are.
+CHECKED_LATER = ("load", "sizing")
 
 
 def _parsed(option: Option, name: str, text: object) -> object:
-    """Value of a number; of an option of a run checked as that of the Python API, which checks all others itself."""
+    """Value of a number, checked unless its call does."""
     value = option.parsed(text) if isinstance(text, str) else text
-    return option.checked(name, value) if option.group not in ("load", "sizing") else value
+    return value if option.group in CHECKED_LATER else option.checked(name, value)
 
 
 def annotation(name: str, option: Option | None = None) -> Any:
@@ -43,14 +45,11 @@ def annotation(name: str, option: Option | None = None) -> Any:
     if declared.kind is Kind.SWITCH:
         return Annotated[bool, made()]
     if declared.kind in (Kind.WORD, Kind.TEXT, Kind.TIME):
-        offered = {"autocompletion": candidates.for_option(name, declared.choices)} if name in OPTIONS else {}
-        if declared.choices:
-            offered = {"autocompletion": candidates.one_of(*declared.choices)}
-        return Annotated[str if name in OPTIONS else str | None, made(**offered)]
+        offered = candidates.for_option(name, declared.choices) if name in OPTIONS or declared.choices else None
+        return Annotated[str if name in OPTIONS else str | None, made(autocompletion=offered)]
     kind: Any = int if declared.kind is Kind.WHOLE else float
-    of_run = declared.group not in ("load", "sizing")
     number = made(parser=partial(_parsed, declared, name), metavar=declared.kind.metavar)
-    return Annotated[kind if of_run else object | None, number]
+    return Annotated[object | None if declared.group in CHECKED_LATER else kind, number]
 
 
 def listed(name: str, summary: str) -> Any:
@@ -112,6 +111,27 @@ Output = Annotated[
         help="Write to this file instead of the terminal (-).",
     ),
 ]
+
+
+def with_declared(
+    options: Mapping[str, Option],
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Decorator that adds declared options to a command, which receives them among its **options."""
+
+    def added_to(command: Callable[..., int]) -> Callable[..., int]:
+        declared = signature(command, eval_str=True)
+        own = [one for one in declared.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        rest = [one for one in declared.parameters.values() if one.kind is Parameter.VAR_KEYWORD]
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation(name, one))
+            for name, one in options.items()
+            if name not in declared.parameters
+        ]
+        command.__signature__ = declared.replace(parameters=[*own, *added, *rest])  # type: ignore[attr-defined]
+        setattr(command, UNSET, {one.name for one in added})
+        return command
+
+    return added_to
 
 
 def with_run_options(command: Callable[..., int]) -> Callable[..., int]:

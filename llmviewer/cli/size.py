@@ -8,7 +8,6 @@ import typer
 
 from llmviewer.cli import campaign, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.load_options import with_declared
 from llmviewer.cli.output import write
 from llmviewer.cli.progress import progress
 from llmviewer.core.errors import UserError
@@ -28,14 +27,10 @@ def searched(name: str, summary: str) -> Any:
 
 
 @opt.with_run_options
-@with_declared(OWN)
+@opt.with_declared(OWN)
 def command(
     model: opt.Model,
     hardware: opt.Chips,
-    price: Annotated[
-        list[str] | None,
-        typer.Option("--price", rich_help_panel=Panel.SIZING.value, help="A price of your own: h100=2.10; repeatable."),
-    ] = None,
     engine: searched("engine", "Serving engines: a list") = "",  # type: ignore[valid-type]
     quantization: searched("quantization", "Formats of weights and inputs: a list") = "",  # type: ignore[valid-type]
     kv_cache_dtype: searched("kv_cache_dtype", "Formats of the KV cache: a list") = "",  # type: ignore[valid-type]
@@ -81,13 +76,13 @@ def command(
         "batching": batching,
     }
     if campaign.is_asked(scheduler, output, format):
-        return _campaign(model, hardware, {"price": price, **own, **options}, output or "", scheduler)
+        return _campaign(model, hardware, {**own, **options}, output or "", scheduler)
     names = [name.strip() for name in hardware.split(",")]
     kind = views.check_output(format, output, (model, *names))
     if emit:
         _check_emit(emit, format, options)
     with progress(2 * len(chips_of(hardware))) as advance:
-        made = size(model, hardware, advance=advance, price=price, **own, **options)
+        made = size(model, hardware, advance=advance, **own, **options)
     if emit and made.best is not None:
         write(manifest(emit, made.best.to_dict()), output)
         return 0

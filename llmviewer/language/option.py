@@ -6,7 +6,7 @@ docs/reference/options.md read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from inspect import Parameter, signature
@@ -64,8 +64,8 @@ class Option:
     0 lets a fraction be 0 too.  array: Python callers may pass a sequence, one value per point.  choices: known values;
     `closed` refuses others.  aliases: further spellings on the command line, after vLLM's names.  separator: between
     several values in sweeps and comparisons; "" where only one is allowed.  panel: where `--help` shows it.  repeated:
-    the command line takes it several times.  argument: its value alone stands on the command line.  required: it has
-    to be given.  metavar: what help calls its value.  json: of its JSON Schema, where that is not of the kind.
+    the command line takes it several times.  argument: its value alone stands on the command line.  json: of its
+    JSON Schema, where that is not of the kind.
     """
 
     kind: Kind
@@ -81,8 +81,6 @@ class Option:
     panel: Panel = Panel.COMMON
     repeated: bool = False
     argument: bool = False
-    required: bool = False
-    metavar: str = ""
     json: Mapping[str, Any] = field(default_factory=dict)
 
     def spellings(self, name: str) -> tuple[str, ...]:
@@ -135,21 +133,22 @@ class Option:
         return {**found, "description": self.help, **self.json}
 
 
-def taking(
-    *groups: Mapping[str, Option], leave: Collection[str] = (), defaults: Mapping[str, Any] | None = None
-) -> Callable[[Function], Function]:
+def taking(*groups: Mapping[str, Option], defaults: Mapping[str, Any] | None = None) -> Callable[[Function], Function]:
     """Decorator of a function with **options: its signature names the options of these groups, each once.
 
-    leave: those that it does not take.  defaults: in place of the declared ones.
+    defaults: in place of the declared ones.
     """
 
     def signed(function: Function) -> Function:
-        own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        left = {*leave, *(one.name for one in own)}
+        parameters = signature(function).parameters
+        own = {name: one for name, one in parameters.items() if one.kind is not Parameter.VAR_KEYWORD}
         stated = {name: one.default for group in groups for name, one in group.items()} | dict(defaults or {})
-        names = dict.fromkeys(name for group in groups for name in group if name not in left)
-        added = [Parameter(name, Parameter.KEYWORD_ONLY, default=stated[name]) for name in names]
-        function.__signature__ = signature(function).replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+            for name, default in stated.items()
+            if name not in own
+        ]
+        function.__signature__ = signature(function).replace(parameters=[*own.values(), *added])  # type: ignore[attr-defined]
         return function
 
     return signed

@@ -26,7 +26,6 @@ OWN = {
     "contract": Option(
         kind=Kind.TEXT,
         argument=True,
-        required=True,
         help="YAML file: a list of CONFIGURATION: CONDITION.",
         json={
             "type": "array",

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.option import Kind
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
@@ -74,5 +73,4 @@ def _value(name: str, text: str) -> Any:
         raise UserError(f"{name} has no value; write it after a blank: {name} VALUE")
     if kind is Kind.WORDS:
         return tuple(text.split())
-    parsed = {Kind.WHOLE: arguments.parse_size, Kind.FRACTION: arguments.parse_number}
-    return parsed[kind](text) if kind in parsed else text
+    return OPTIONS[name].parsed(text)

@@ -42,16 +42,14 @@ VARIED = ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE", "
 MOST = 3
 #: Targets, one of which has to be met.
 TARGETS = {
-    "tpot": Option(kind=Kind.TIME, metavar="LIMIT", help="Time per output token to meet: 10ms."),
-    "ttft": Option(kind=Kind.TIME, metavar="LIMIT", help="Time to first token to meet: 500ms."),
-    "e2e": Option(kind=Kind.TIME, metavar="LIMIT", help="Time of the whole request to meet: 5s."),
-    "tokens_per_s": Option(kind=Kind.TEXT, metavar="LIMIT", help="Tokens per second of one user to meet: 100."),
+    "tpot": Option(kind=Kind.TIME, help="Time per output token to meet: 10ms."),
+    "ttft": Option(kind=Kind.TIME, help="Time to first token to meet: 500ms."),
+    "e2e": Option(kind=Kind.TIME, help="Time of the whole request to meet: 5s."),
+    "tokens_per_s": Option(kind=Kind.TEXT, help="Tokens per second of one user to meet: 100."),
 }
 OWN = {
     "vary": Option(
         kind=Kind.TEXT,
-        required=True,
-        metavar="FIGURES",
         help="Up to three: bandwidth, peak.bf16, capacity, links.nvlink ...",
         json={"type": ["string", "array"], "items": {"type": "string"}},
     ),
@@ -191,10 +189,8 @@ def require(
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     question = Search(configuration=chosen.settled(), workload=request(*sizes.values()), metric=metric, target=target)
     question.check(names)
-    fixed = {}
-    if CAPACITY in names:
-        fixed[CAPACITY] = least_capacity(question.configuration, question.workload)
-        question = question.having(fixed)
+    fixed = {CAPACITY: least_capacity(question.configuration, question.workload)} if CAPACITY in names else {}
+    question = question.having(fixed) if fixed else question
     rates = tuple(name for name in names if name != CAPACITY)
     idle = question.idle(rates)
     rates = tuple(name for name in rates if name not in idle)

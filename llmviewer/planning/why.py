@@ -29,7 +29,6 @@ ROUNDING = 1e-12
 _SIDE = Option(
     kind=Kind.TEXT,
     argument=True,
-    required=True,
     help="A run as typed after `llmviewer analyze`, in quotes: 'MODEL --hardware CHIP ...'.",
     json={
         "type": ["string", "object"],

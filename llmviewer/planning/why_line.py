@@ -9,12 +9,11 @@ from typing import Any
 
 from llmviewer.api import build, calls
 from llmviewer.api.trials import run_line
-from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import TIMES, Setting, settings, with_figures
-from llmviewer.language.option import Kind, Option
+from llmviewer.language.option import Kind
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Option as typed -> its name.
@@ -156,11 +155,6 @@ def _next(rest: list[str]) -> tuple[str, Any]:
     if not equals and not rest:
         raise UserError(f"{spelled} has no value; write it behind the option")
     value = text if equals else rest.pop(0)
-    return name, value if name == "hardware" else _parsed(OPTIONS[name], value)
-
-
-def _parsed(declared: Option, text: str) -> Any:
-    parse = {Kind.WHOLE: arguments.parse_size, Kind.FRACTION: arguments.parse_number}
-    if declared.kind is Kind.WORDS:
-        return (text,)
-    return parse[declared.kind](text) if declared.kind in parse else text
+    if name == "hardware":
+        return name, value
+    return name, (value,) if OPTIONS[name].kind is Kind.WORDS else OPTIONS[name].parsed(value)

@@ -235,9 +235,9 @@ def _choice(one: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in kept.items() if name != "intervals"}, "interval80": bounds or None}
 
 
-def explanation(found: Explanation, words: Words) -> dict[str, Any]:
+def explanation(found: Explanation, words: Words = NO_WORDS) -> dict[str, Any]:
     """A number with its interval, its formula and largest parts, and the sources of all its leaves."""
-    run = analyze(**{name: value for name, value in words.items() if name != "number"})
+    run = found.result
     answer = found.to_dict()
     leaves = list(dict.fromkeys(_leaf_sources(answer)))
     made = _node(answer, LEVELS)

@@ -12,8 +12,8 @@ from flask import Blueprint, Response, abort, request
 from llmviewer.reports import markdown, simulation_page, sizing_page
 from llmviewer.reports.cells import csv_text, safe_frame
 from llmviewer.reports.web.equivalents import run_of
-from llmviewer.reports.web.state import parsed
-from llmviewer.reports.web.tabs.asked import ASKED, answered_of
+from llmviewer.reports.web.state import OF_FORMS, parsed
+from llmviewer.reports.web.tabs.asked import answered_of
 from llmviewer.reports.web.tabs.compare import why_of
 from llmviewer.reports.web.tabs.explain import explanation_of
 from llmviewer.reports.web.tabs.load import simulation_of
@@ -79,7 +79,11 @@ def _roofline(view: View) -> bytes:
 
 
 def _answered_page(view: View) -> str:
-    return markdown.text(ASKED[view.state.tab].page_of(answered_of(view)))
+    return markdown.text(OF_FORMS[view.state.tab].page_of(answered_of(view)))
+
+
+def _answered_rows(view: View) -> str:
+    return csv_text(answered_of(view).rows())
 
 
 #: Name -> media type, and the function that makes the file.
@@ -97,7 +101,7 @@ FILES: dict[str, tuple[str, Callable[[View], str | bytes]]] = {
     "simulation.md": ("text/markdown", lambda view: markdown.text(simulation_page.page(simulation_of(view)))),
     "simulation.json": ("application/json", _json(simulation_of)),
     "simulation.csv": ("text/csv", lambda view: csv_text(simulation_of(view).request_rows())),
-    **dict.fromkeys((f"{name}.md" for name in ASKED), ("text/markdown", _answered_page)),
-    **dict.fromkeys((f"{name}.json" for name in ASKED), ("application/json", _json(answered_of))),
-    **dict.fromkeys((f"{name}.csv" for name in ASKED), ("text/csv", lambda view: csv_text(answered_of(view).rows()))),
+    **dict.fromkeys((f"{name}.md" for name in OF_FORMS), ("text/markdown", _answered_page)),
+    **dict.fromkeys((f"{name}.json" for name in OF_FORMS), ("application/json", _json(answered_of))),
+    **dict.fromkeys((f"{name}.csv" for name in OF_FORMS), ("text/csv", _answered_rows)),
 }

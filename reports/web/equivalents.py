@@ -11,6 +11,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.planning.call import size
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.questions import is_asked
+from llmviewer.reports.web.state import OF_FORMS
 from llmviewer.reports.web.tabs import asked
 from llmviewer.reports.web.tabs.explain import number_of
 from llmviewer.reports.web.tabs.load import load_of
@@ -35,8 +36,8 @@ def equivalents(view: View) -> tuple[str, str]:
         ),
         "explain": lambda: run_of(view, "explain", number_of(view), view.options),
     }
-    if tab in asked.ASKED:
-        return _loaded(view, asked.ASKED[tab].function(), view.state.hardware, asked.words_of(view))
+    if tab in OF_FORMS:
+        return _loaded(view, OF_FORMS[tab].function(), view.state.hardware, asked.words_of(view))
     if tab == "compare" and view.state.others:
         return _compared(view_of(view.state.others[0], view.theme), view)
     return of_tabs.get(tab, lambda: run_of(view, "analyze", "", view.options))()
@@ -100,14 +101,14 @@ OF_TABS: Mapping[str, Mapping[str, str]] = {
     "size": {"size.md": "Report (Markdown)", "size.json": "JSON", "size.csv": "Configurations (CSV)"},
     "load": {"simulation.md": "Report (Markdown)", "simulation.json": "JSON", "simulation.csv": "Requests (CSV)"},
     "explain": {"explanation.json": "JSON"},
-    **{name: {f"{name}.md": "Report (Markdown)", f"{name}.json": "JSON", f"{name}.csv": "CSV"} for name in asked.ASKED},
+    **{name: {f"{name}.md": "Report (Markdown)", f"{name}.json": "JSON", f"{name}.csv": "CSV"} for name in OF_FORMS},
 }
 
 
 def files_of(view: View) -> Mapping[str, str]:
     """Files of the answer of the open tab; none of a load before it is answered."""
     tab = view.state.tab
-    if tab in ("size", "load", *asked.ASKED) and not is_asked(view):
+    if tab in ("size", "load", *OF_FORMS) and not is_asked(view):
         return {}
     if tab == "compare" and view.state.others:
         return {"why.json": "JSON"}

@@ -15,22 +15,22 @@ from urllib.parse import parse_qsl, urlencode
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.option import Kind
-from llmviewer.questions import QUESTIONS, WEB
+from llmviewer.questions import QUESTIONS, WEB, Question
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Model and chip of a visitor who has chosen none.
 MODEL, HARDWARE = "llama-3.1-8b", "h100-sxm"
 #: Options that read files of the machine, or run code of a model; the viewer does not have them.
 LOCAL = ("profile", "trace_model", "ignore_fields")
-#: Questions that have a form made from their declaration.
-OF_FORMS = tuple(one for one in QUESTIONS.values() if one.has(WEB) and not one.tab)
+#: Questions that have a form made from their declaration, by the name of their tab.
+OF_FORMS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(WEB) and not one.tab}
 #: What is shown of the answer, with its default.
 SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "number": "", "run": ""}
 #: Load and limits of the tabs that size and simulate, and options of questions, on top of those of a run.
 ASKED = (
     "request_rate",
     "chips",
-    *dict.fromkeys(("ttft", "tpot", "max_gpus", *(name for one in OF_FORMS for name in one.options()))),
+    *dict.fromkeys(("ttft", "tpot", "max_gpus", *(name for one in OF_FORMS.values() for name in one.options()))),
 )
 #: Longest URL [characters], and largest config.json, whose packed form is a part of it [byte].
 MAX_QUERY, MAX_CONFIG = 8_000, 65_536

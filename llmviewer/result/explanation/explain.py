@@ -26,7 +26,6 @@ OWN = {
     "number": Option(
         kind=Kind.WORD,
         argument=True,
-        required=True,
         help="tpot_s, operators.q_proj.time_s, of one kind of layer operators.BLOCK.q_proj.time_s, ... (list).",
         json={
             "description": "The number to explain: ttft_s, tpot_s, e2e_s, memory.total_bytes, memory.kv_cache_bytes,"
@@ -46,11 +45,12 @@ OPERATORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The tree of one number.  metric: its name as asked.  subject: the model and the chip."""
+    """The tree of one number.  metric: its name as asked.  subject: the model and the chip.  result: that has it."""
 
     metric: str
     subject: str
     root: Node
+    result: Result
     warnings: tuple[str, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ def explained(result: Result, name: str, point: int = 0) -> Explanation:
     one = Question(analysis=result.analysis, point=point)
     subject = f"{result.analysis.model.name} on {result.analysis.system.chip.name}"
     root, warnings = _root(result, one, name), (*result.warnings, *_ambiguous(one, name))
-    return Explanation(metric=name, subject=subject, root=root, warnings=warnings)
+    return Explanation(metric=name, subject=subject, root=root, result=result, warnings=warnings)
 
 
 def _operator_of(name: str) -> tuple[str, str, str] | None:

@@ -58,7 +58,7 @@ class Stopping:
 
 
 def read_stopping(text: str) -> Stopping:
-    """Parse `0.95/0.3`."""
+    """The two probabilities of a text such as 0.95/0.3.  Raises ValueError."""
     right, _, wrong = text.partition("/")
     try:
         stopping = Stopping(right=float(right), wrong=float(wrong))

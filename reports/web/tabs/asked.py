@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from llmviewer.questions import QUESTIONS, WEB, Question
+from llmviewer.questions import Question
 from llmviewer.reports.web.controls import label
 from llmviewer.reports.web.markup import Piece, block, page, piece
-from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form
+from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, text_of
+from llmviewer.reports.web.state import OF_FORMS
 from llmviewer.reports.web.view import View, view_of
-
-#: Questions by the name of their tab.
-ASKED: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(WEB) and not one.tab}
 
 
 def content(view: View) -> list[Piece]:
     """The form, which a button answers since most of these take seconds."""
-    question = ASKED[view.state.tab]
+    question = OF_FORMS[view.state.tab]
     ignored = [label(name) for name in view.options if name not in signature(question.function()).parameters]
     note = f"{question.use.partition(' Use it for:')[0]} It takes what is set on the left."
     note += f" Not used: {', '.join(ignored)}." if ignored else ""
@@ -38,9 +35,9 @@ def fields_of(question: Question) -> list[Field]:
 
 def words_of(view: View) -> dict[str, Any]:
     """Arguments of the question beside model and chip.  Raises UserError."""
-    question = ASKED[view.state.tab]
+    question = OF_FORMS[view.state.tab]
     accepted, own = signature(question.function()).parameters, question.options()
-    texts = {one.name: view.state.asked.get(one.name, one.start) for one in fields_of(question)}
+    texts = {one.name: text_of(view, one) for one in fields_of(question)}
     asked = {name: own[name].parsed(text) for name, text in texts.items() if text}
     return {**asked, **{name: value for name, value in view.options.items() if name in accepted}}
 
@@ -53,10 +50,10 @@ def answered_of(view: View) -> Any:
 @lru_cache(maxsize=MOST_ANSWERS)
 def _asked(query: str) -> Any:
     view = view_of(query, "light")
-    return ASKED[view.state.tab].function()(view.state.subject(), view.state.hardware, **words_of(view))
+    return OF_FORMS[view.state.tab].function()(view.state.subject(), view.state.hardware, **words_of(view))
 
 
 def _answered(view: View) -> list[Piece]:
-    question, found = ASKED[view.state.tab], answered_of(view)
+    question, found = OF_FORMS[view.state.tab], answered_of(view)
     notes = [block(piece("note", text)) for text in found.warnings] if question.warns else []
     return [*notes, block(page(question.page_of(found)))]
