@@ -258,3 +258,18 @@ def test_plots_name_the_engine_in_their_title() -> None:
     for name in ("kernels", "vllm"):
         frame = lv.sweep("llama-3.2-1b", "h100", batch_size=[1, 2], engine=name).to_frame()
         assert common_title(frame).endswith(f"calibrated {name}")
+
+
+def test_the_viewer_and_a_notebook_say_what_the_table_says() -> None:
+    """Their objects are computed part by part; a part that is asked for by `get` is no exception."""
+    pytest.importorskip("dash")
+    from llmviewer.reports.web.tabs import content
+    from llmviewer.reports.web.view import view_of
+
+    view = view_of("model=llama-3.2-1b&hardware=h100-sxm&batch_size=2", "light")
+    whole = view.result.to_dict()
+    assert view.answer.get("served") == whole["served"] is not None
+    assert view.answer.get("nothing", "else") == "else"
+    (speed,) = (text for label, text in verdict.at_once(whole).lines if label == "Speed")
+    assert "as vLLM" in speed
+    assert "as vLLM" in str(content(view)) and "as vLLM" in view.result._repr_html_()

@@ -37,7 +37,7 @@ METRICS = tuple(LATENCIES)
 #: Relative change of a resource on either side.
 CHANGE = 1e-4
 HOST = "host"
-OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="tpot_s, ttft_s or e2e_s.")}
+OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="Time that is looked at: tpot_s, ttft_s or e2e_s.")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

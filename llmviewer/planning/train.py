@@ -34,7 +34,7 @@ OWN = {
     "optimizer": Option(
         kind=Kind.WORD,
         choices=tuple(OPTIMIZERS),
-        help="adamw, adamw-8bit, lion, lion-8bit, sgd; paged-... keeps its state on the host.",
+        help="Optimizer: adamw, adamw-8bit, lion, lion-8bit, sgd; paged-... keeps its state on the host.",
     ),
     "recompute": Option(kind=Kind.TEXT, help="Share of the layers that run again before backward."),
 }

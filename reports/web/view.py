@@ -41,6 +41,10 @@ class Answer(dict[str, Any]):
         self[key] = self.parts[key]()
         return self[key]
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, computed as by an index; the default where the object has none."""
+        return self[key] if key in self.parts else default
+
 
 @dataclass(slots=True)
 class _Known:
