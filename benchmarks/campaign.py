@@ -18,8 +18,7 @@ from typing import Any
 
 from llmviewer.planning import campaign as campaigns
 from llmviewer.planning import cluster
-from llmviewer.planning.campaign import Campaign
-from llmviewer.planning.campaign_kinds import sweep_campaign
+from llmviewer.planning.campaign import Campaign, sweep_campaign
 from llmviewer.planning.data_set import data_set
 
 #: Name -> lists of a sweep: its points have 2 forward passes, or 129.

@@ -18,7 +18,7 @@ from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
-from llmviewer.models import suffixes
+from llmviewer.models import aliases
 from llmviewer.models.model import Model
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_memory import PINNED, split_version
@@ -198,7 +198,7 @@ def checkpoint(name: str) -> tuple[str, str]:
     last = name.rpartition("/")[2]
     known = last if not _is_known(name) and _is_known(last) else name
     loaded = load(known)
-    found = suffixes.resolve(known) if loaded.named_format else None
+    found = aliases.resolve(known) if loaded.named_format else None
     stored = next((word for suffix, word in CHECKPOINT_SUFFIXES.items() if known.lower().endswith(suffix)), None)
     if stored == "fp8-block" and name.lower().startswith(ONE_SCALE_OWNERS):
         stored = "fp8"

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from llmviewer import api
 from llmviewer.analysis import analysis, capacity, limits
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.evaluation import Evaluation, evaluate
-from llmviewer.analysis.passes import system_per_pass
+from llmviewer.analysis.evaluation import Evaluation, evaluate, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.calibrate.e2e_rows import RequestCase, load
 from llmviewer.core.counts import Array, Count

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
-from llmviewer.analysis.engine_limits import engine_limits
+from llmviewer.analysis.limits import engine_limits
 from llmviewer.analysis.memory import Memory
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.cells import number

@@ -21,12 +21,11 @@ from llmviewer.core.errors import missing_extra
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import roofline
-from llmviewer.timing.efficiency import Rates
+from llmviewer.timing.calibrated import REGIMES, regime_of
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Constants, Family
 from llmviewer.timing.profile import Fit
-from llmviewer.timing.regimes import REGIMES, regime_of
-from llmviewer.timing.roofline import Timing
+from llmviewer.timing.roofline import Rates, Timing
 
 #: Number of cross-validation folds over shapes.
 FOLDS = 5

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from llmviewer.analysis.engine_limits import graph_of_engine
 from llmviewer.analysis.engine_parts import EngineParts, engine_parts
+from llmviewer.analysis.limits import graph_of_engine
 from llmviewer.calibrate.cells import number
 from llmviewer.calibrate.engine_logs import Started, started
 from llmviewer.calibrate.fit_tables import read_table

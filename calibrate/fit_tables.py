@@ -16,9 +16,9 @@ from llmviewer.core.errors import UserError, printable
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.profile import Fit
+from llmviewer.timing.roofline import Rates, ideal
 
 if TYPE_CHECKING:
     import pandas as pd

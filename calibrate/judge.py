@@ -12,7 +12,7 @@ from llmviewer.calibrate.e2e_runs import RATE_METRICS
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.log_scores import log_scores
 from llmviewer.calibrate.readers import files, torch_profiler
-from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.calibrate.readers.run import Stated
 from llmviewer.calibrate.sources import WHOLE_TABLES, is_samples, read
 from llmviewer.calibrate.tables import TABLES
 from llmviewer.core.errors import UserError

@@ -19,8 +19,7 @@ from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import decode
 from llmviewer.layers.attention import Attention
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.models.model import Model
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape

@@ -29,7 +29,7 @@ from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.load import parse
-from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.roofline import ideal
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.calibrated import Calibrated, calibrated
-from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.profile import Profile
+from llmviewer.timing.roofline import ideal
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmviewer.core.errors import UserError, printable
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.kernels.profile_checks import check_families, check_fit
+from llmviewer.timing.calibrated import check_families, check_fit
 from llmviewer.timing.profile import SCHEMA, Fit, Profile
 
 

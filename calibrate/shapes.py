@@ -9,8 +9,8 @@ from typing import Any
 from llmviewer import models
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.layers.mla import Mla
-from llmviewer.layers.moe import Moe
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 

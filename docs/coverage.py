@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from llmviewer.cli.survey import everything
-from llmviewer.reports.survey.claims import Judged
-from llmviewer.reports.survey.claims_text import value_text
+from llmviewer.reports.survey.claims import Judged, value_text
 from llmviewer.reports.survey.rules import Finding
 
 HERE = Path(__file__).resolve().parent

@@ -8,10 +8,9 @@ from textwrap import fill
 from llmviewer import models
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import decode, prefill
-from llmviewer.models.architectures import ARCHITECTURES
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL
 from llmviewer.models.dit import PatchEmbedding
 from llmviewer.models.model import Model
-from llmviewer.models.multimodal import MULTIMODAL
 from llmviewer.reports.catalog_page import MODEL_FIELDS, family
 from llmviewer.result.describe import model_object
 

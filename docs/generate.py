@@ -12,7 +12,7 @@ from llmviewer.cli.survey import everything
 from llmviewer.core.dtypes import Dtype
 from llmviewer.language.option import Panel
 from llmviewer.reports.survey.document import as_markdown
-from llmviewer.result.technique_cards import technique_card as card
+from llmviewer.result.describe import technique_card as card
 from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
@@ -76,7 +76,7 @@ exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies th
 
 ## Configs as they are found
 
-A `config.json` is accepted if every field is read, or excused by a reason (`llmviewer/models/harmless_fields.py`):
+A `config.json` is accepted if every field is read, or excused by a reason (`llmviewer/models/class_defaults.py`):
 nulls, token ids, training settings, run-time settings of MLC, Neuron and other tools, parts that a switch turns off.
 A size that a config leaves out is that of its class in transformers, and a note says so.
 

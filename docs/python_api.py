@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import llmviewer
-from llmviewer.calibrate.diagnosis.options import WORK
+from llmviewer.calibrate.diagnosis.call import WORK
 from llmviewer.language.option import Kind, Option
 from llmviewer.planning.options import OWN as SIZING
 from llmviewer.planning.require import TARGETS

@@ -71,8 +71,7 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
     from llmviewer.core.errors import UserError
-    from llmviewer.planning.advice import Advice
-    from llmviewer.planning.advise import advise
+    from llmviewer.planning.advise import Advice, advise
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
     from llmviewer.planning.elasticity import Elasticities, elasticity

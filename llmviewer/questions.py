@@ -189,7 +189,7 @@ QUESTIONS: Mapping[str, Question] = {
             " none gains 2 %.\n\n"
             "Exits 1 if nothing that was tried fits in memory and keeps the limits.",
             call="llmviewer.planning.advise.advise",
-            answer="llmviewer.planning.advice.Advice",
+            answer="llmviewer.planning.advise.Advice",
             schema="llmviewer.advice/1",
             example=_RUN,
             own="llmviewer.planning.advise.OWN",
@@ -327,7 +327,7 @@ QUESTIONS: Mapping[str, Question] = {
             answer="llmviewer.calibrate.diagnosis.diagnosis.Diagnosis",
             schema="llmviewer.diagnosis/1",
             example={"measured": "trace.json.gz", **_RUN},
-            own="llmviewer.calibrate.diagnosis.options.OWN",
+            own="llmviewer.calibrate.diagnosis.call.OWN",
             page="llmviewer.reports.diagnosis_page.page",
             brief="llmviewer.server.compact.diagnosis",
             command="llmviewer.cli.diagnose",

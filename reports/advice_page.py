@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmviewer.language.quantity import LATENCIES
-from llmviewer.planning.advice import Advice
+from llmviewer.planning.advise import Advice
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.why_page import label, value

@@ -7,7 +7,7 @@ from typing import Any
 from llmviewer.language.quantity import METRICS
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
-from llmviewer.reports.fusions import fusions
+from llmviewer.reports.bottleneck import fusions
 from llmviewer.reports.generation import exits, generation
 from llmviewer.reports.memory_bar import beside_budget, memory_parts, shortage
 from llmviewer.reports.page import Emphasis, Facts, Page
@@ -24,8 +24,7 @@ from llmviewer.reports.serving import (
 )
 from llmviewer.reports.stage_table import stage_table
 from llmviewer.reports.verdict import at_once, verdict
-from llmviewer.result.result import Result
-from llmviewer.result.verdict import Verdict
+from llmviewer.result.result import Result, Verdict
 
 
 def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:

@@ -1,11 +1,13 @@
-"""The bottleneck of a request in one sentence, and the roofline survey's advice for it."""
+"""The bottleneck of a request in one sentence, formulas of operators in words, and fusions applied or not."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+from llmviewer.core.kinds import Kind
 from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Facts
 from llmviewer.reports.stage_table import kernel_limits, sum_over_layers
 
 #: Source of the method and the advice: section 2.2 of this survey.
@@ -165,3 +167,49 @@ def _compute_advice(answer: dict[str, Any]) -> str:
         for rate, dtype in faster[:2]
     )
     return f"Here: run linear layers in {listed} instead of {roof['compute_dtype']} at {fmt.tera(used)} TFLOP/s."
+
+
+#: Kind -> how its FLOP are counted.
+FLOPS = {kind.value: kind.facts.flops for kind in Kind}
+BYTES = "weights once per pass, activations read once and written once, keys and values of KV heads"
+
+
+def seconds(operator: dict[str, Any], efficiency: str) -> str:
+    """Returns the time of one layer's operator as a sum: `max(memory 21.9 µs, compute 3.1 µs) = 21.9 µs`."""
+    parts = dict(operator["time_by_resource_s"])
+    fixed = parts.pop("overhead", None)
+    listed = ", ".join(f"{name} {fmt.duration(spent)}" for name, spent in sorted(parts.items(), key=lambda p: -p[1]))
+    largest = "max" if efficiency == "ideal" else "smooth max"
+    overhead = f" + overhead {fmt.duration(fixed)}" if fixed else ""
+    return f"{f'{largest}({listed})' if len(parts) > 1 else listed}{overhead} = {fmt.duration(operator['time_s'])}"
+
+
+#: (prefill, decode) -> stages in which a fusion applies.
+WHERE = {
+    ("always", "always"): "prefill, decode",
+    ("always", "never"): "prefill",
+    ("never", "always"): "decode",
+    ("never", "never"): "never",
+    ("in some passes", "always"): "some prefill passes, decode",
+    ("in some passes", "never"): "some prefill passes",
+}
+
+
+def fusions(rows: list[dict[str, Any]]) -> tuple[Facts, ...]:
+    """Returns a line per rule and candidate, merged over layer kinds; empty if no rule was requested."""
+    if not rows:
+        return ()
+    blocks: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in rows:
+        kernel = row["kernel"] or ", ".join(row["operators"])
+        line = (row["rule"], WHERE[row["prefill"], row["decode"]], kernel, row["reason"])
+        blocks.setdefault(line, []).append(row["block"])
+    order = list(dict.fromkeys(row["rule"] for row in rows))
+    lines = sorted(blocks.items(), key=lambda item: order.index(item[0][0]))
+    return (Facts(title="Fusions", lines=tuple((*line[:2], _sentence(*line[2:], names)) for line, names in lines)),)
+
+
+def _sentence(kernel: str, reason: str, blocks: list[str]) -> str:
+    """Returns `attn_norm + qkv_proj (layer): reason`; blanks around + let long names wrap."""
+    where = f"{kernel.replace('+', ' + ')} ({', '.join(blocks)})" if kernel else ""
+    return ": ".join(part for part in (where, reason) if part)

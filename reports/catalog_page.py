@@ -1,4 +1,4 @@
-"""Known models and chips as pages: lists, and one entry with all its figures and their sources."""
+"""Known models, chips and techniques as pages: lists, and one entry with all its figures and their sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.analysis_page import formats
 from llmviewer.reports.format import Number
 from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
-from llmviewer.result.catalog import FIGURE_LABELS
+from llmviewer.result.describe import FIGURE_LABELS
 
 Object: TypeAlias = dict[str, Any]
 Field: TypeAlias = tuple[Column, Callable[[Object], str]]
@@ -204,3 +204,35 @@ def _links(card: Object) -> str:
         default = " (default)" if name == card["default_link"] else ""
         texts.append(f"{name}{devices}{bridge}{default}")
     return "; ".join(texts)
+
+
+def listed(cards: Sequence[Mapping[str, Any]]) -> Page:
+    """Returns all techniques by kind, each with its summary, and the presets of those that have some."""
+    kinds = dict.fromkeys(str(card["kind"]) for card in cards)
+    groups = tuple(Facts(lines=_lines(cards, kind), title=kind.capitalize().replace("Kv", "KV")) for kind in kinds)
+    presets = tuple((_label(card), _cell(card["presets"])) for card in cards if card["presets"] and card["default"])
+    hint = (("", "llmviewer techniques show NAME: parameters, formula, source and an example command"),)
+    return (*groups, Facts(title="Presets", lines=presets), Facts(lines=hint))
+
+
+def _lines(cards: Sequence[Mapping[str, Any]], kind: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((_label(card), str(card["summary"])) for card in cards if card["kind"] == kind)
+
+
+def _label(card: Mapping[str, Any]) -> str:
+    """Returns the technique's option, or its name if it shares an option or has none."""
+    name = str(card["name"])
+    option, *_ = str(card["option"] or name).split()
+    return option if option == "--" + name.replace("_", "-") else name
+
+
+def shown(card: Mapping[str, Any]) -> Page:
+    """Returns all fields of one technique, with its parameters and its methods as separate lists."""
+    lists = {name: value for name, value in card.items() if isinstance(value, Mapping)}
+    lines = tuple((name.capitalize(), _cell(value)) for name, value in card.items() if value and name not in lists)
+    facts = (Facts(title=name.capitalize(), lines=tuple(value.items())) for name, value in lists.items() if value)
+    return (Facts(lines=lines), *facts)
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)

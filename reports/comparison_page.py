@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from llmviewer.language.quantity import MEMORY as DECLARED
 from llmviewer.language.quantity import METRICS, QUANTITIES, Quantity
 from llmviewer.reports import format as fmt
-from llmviewer.reports.letters import legend, letters
+from llmviewer.reports.crossover_page import legend, letters
 from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES

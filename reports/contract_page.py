@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from llmviewer.planning.contract import Check, Checked
-from llmviewer.planning.contract_condition import ROOM
+from llmviewer.planning.contract_line import ROOM
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 

@@ -1,7 +1,8 @@
-"""A map of the best configuration, as letters: context lengths are rows, batch sizes are columns."""
+"""A map of the best configuration, as letters with their legend: contexts are rows, batch sizes are columns."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 
 import numpy as np
@@ -9,6 +10,27 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Column, Facts, Page, Row, Table, right
 from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, Crossover
+
+#: Longer texts would make a column wider than its figures.
+MAX_TEXT_LENGTH = 24
+
+
+def letters(texts: Sequence[str]) -> Mapping[str, str]:
+    """Returns text -> letter, in the order of the texts; empty if all are short or there are more than 26."""
+    distinct = tuple(dict.fromkeys(texts))
+    if max(map(len, distinct), default=0) <= MAX_TEXT_LENGTH or len(distinct) > len(ascii_uppercase):
+        return {}
+    return dict(zip(distinct, ascii_uppercase, strict=False))
+
+
+def legend(titled: Mapping[str, Mapping[str, str]]) -> tuple[Facts, ...]:
+    """Returns the legend of the letters of each title."""
+    return tuple(
+        Facts(title=title, lines=tuple((letter, text) for text, letter in found.items()))
+        for title, found in titled.items()
+        if found
+    )
+
 
 #: Context lengths and batch sizes that a terminal shows, evenly spaced; files contain all.
 MAX_ROWS, MAX_COLUMNS = 24, 16

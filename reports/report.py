@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from llmviewer.reports.plots import KINDS, PlotData
+from llmviewer.reports.plots.plot import drawn, style_of
 from llmviewer.result.comparison import Comparison
-from llmviewer.result.result import Result
-from llmviewer.result.verdict import Verdict
+from llmviewer.result.result import Result, Verdict
+from llmviewer.simulation.result import Simulation
+
+#: Kind that runs other rates, which only a load that arrives has.
+OF_RATES = "latency-rate"
+
+
+def pictures(made: Simulation) -> dict[str, bytes]:
+    """Returns a PNG file for each kind of plot of loads, by its summary; none of a server that answers nothing."""
+    if made.saturated or not made.to_dict()["completed"]:
+        return {}
+    found = {}
+    for name, kind in KINDS.items():
+        if kind.data is PlotData.LOAD and (name != OF_RATES or made.traffic.is_open):
+            stream = io.BytesIO()
+            drawn(kind, made, style_of("light", "page"), {}).savefig(stream, format="png")
+            found[kind.summary] = stream.getvalue()
+    return found
+
 
 SCHEMA = "llmviewer.report/1"
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from llmviewer.language.quantity import MEMORY, METRICS, SIZES
 from llmviewer.reports import format as fmt
-from llmviewer.reports.letters import legend, letters
+from llmviewer.reports.crossover_page import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.result.columns import SET, figure_text
 from llmviewer.result.comparison import OPTION_COLUMNS, shown_when_shared

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmviewer.reports import figures_page
 from llmviewer.reports import format as fmt
+from llmviewer.reports import ledger_page
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
 VALIDATION_COLUMNS = (
@@ -52,7 +52,7 @@ def page(document: dict[str, Any], title: str) -> Page:
     )
     parts: Page = (table, Facts(lines=MEANING, emphasis=Emphasis.FAINT)) if rows else ()
     if document["figures"]:  # scores of so few rows would repeat them
-        parts = figures_page.parts(document["figures"]) + (parts if total["rows"] > len(document["figures"]) else ())
+        parts = ledger_page.parts(document["figures"]) + (parts if total["rows"] > len(document["figures"]) else ())
     parts = (*_memory(document.get("memory", ()), title), *parts, *_layouts(document.get("layouts", ()), title))
     left_out = tuple((f"{fmt.whole(count)} rows", reason) for reason, count in document["not_predicted"].items())
     if left_out:

@@ -11,7 +11,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.memory_bar import doubt, shortage
 from llmviewer.reports.page import Emphasis, Facts
 from llmviewer.reports.serving import WHOLE_BATCH, is_whole_batch, kernels_alone
-from llmviewer.result.verdict import Change, Verdict
+from llmviewer.result.result import Change, Verdict
 
 
 def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:

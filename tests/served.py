@@ -15,14 +15,11 @@ from typing import Any
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.diagnosis.annotation import Stated, step_of, work_of
-from llmviewer.calibrate.diagnosis.assignment import assigned
+from llmviewer.calibrate.diagnosis.assignment import as_recorded, assigned
 from llmviewer.calibrate.diagnosis.call import ENGINES
 from llmviewer.calibrate.diagnosis.comparison import OWN_KINDS
-from llmviewer.calibrate.diagnosis.patterns import kind_of
-from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
-from llmviewer.calibrate.diagnosis.slots import Slot, slots_of
-from llmviewer.calibrate.diagnosis.steps import passes_of
-from llmviewer.calibrate.diagnosis.variants import as_recorded
+from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording, passes_of
+from llmviewer.calibrate.diagnosis.slots import Slot, kind_of, slots_of
 from llmviewer.core import data
 from llmviewer.core.ir import Graph
 

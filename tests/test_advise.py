@@ -11,12 +11,11 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import api
-from llmviewer.api.trials import changed, tried
-from llmviewer.api.verdict import NUMBER_FORMATS, verdict
+from llmviewer.api.trials import NUMBER_FORMATS, changed, tried, verdict
 from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.planning import accuracy
-from llmviewer.planning.advise_trials import PRESETS, _is_target
+from llmviewer.planning.advise_search import PRESETS, _is_target
 from llmviewer.planning.run_metrics import run_metric
 from llmviewer.planning.why_line import side
 from llmviewer.techniques.options import WORKLOAD

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmviewer import analyze
 from llmviewer.reports import analysis_page, terminal
-from llmviewer.reports.screen import Screen
+from llmviewer.reports.terminal import Screen
 
 
 def page_text(model: str, chip: str, **options: Any) -> str:

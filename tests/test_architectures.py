@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llmviewer.core import data
-from llmviewer.models.architectures import ARCHITECTURES, known_model_types
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known_model_types
 from llmviewer.models.load import parse
-from llmviewer.models.model_types import parser
-from llmviewer.models.multimodal import MULTIMODAL
+from llmviewer.models.wrappers import parser
 
 
 @pytest.mark.parametrize("model_type", known_model_types())

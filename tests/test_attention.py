@@ -17,7 +17,7 @@ from llmviewer.hardware import specs
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.techniques.kernels.flash_attention import block_rows, flash_attention
 from llmviewer.timing import roofline
-from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.roofline import ideal
 
 FP16 = DTYPES["fp16"]
 #: One layer of Llama-2-7b and of Llama-2-70b.

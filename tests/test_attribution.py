@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer.result.attribution import ATTRIBUTED_METRICS
+from llmviewer.result.request_time import ATTRIBUTED_METRICS
 
 from .answers import analyze
 

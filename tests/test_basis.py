@@ -6,7 +6,7 @@ import pytest
 
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
-from llmviewer.result.basis import WORDS
+from llmviewer.result.provenance import WORDS
 from llmviewer.timing.lending import ASSUMED, MEASURED, OTHER_ENGINE
 
 from .answers import analyze

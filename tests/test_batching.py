@@ -19,7 +19,7 @@ from llmviewer.core.ir import Graph, Role
 from llmviewer.core.workload import Request, chunk, decode, mixed
 from llmviewer.hardware import specs
 from llmviewer.reports import analysis_page, serving, terminal
-from llmviewer.reports.screen import Screen
+from llmviewer.reports.terminal import Screen
 from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running
 from llmviewer.techniques.batching import chunked, disaggregated
 from llmviewer.techniques.batching.chunked import Chunked, plan_chunks

@@ -13,7 +13,7 @@ import pytest
 
 from llmviewer import api
 from llmviewer.calibrate.readers import files
-from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.calibrate.readers.run import Stated
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 
@@ -380,13 +380,13 @@ def test_no_extra_is_needed(tmp_path: Path) -> None:
 
 def test_parity_draws_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rows drawn are those of validate; options of the plot state what the file does not."""
-    from llmviewer.cli.plot import tables
+    from llmviewer.cli.plot import given
 
     path, picture = write(tmp_path, VLLM), tmp_path / "parity.png"
     assert main(["plot", "parity", str(path), "--hardware", "h200", "-tp", "2", "-o", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     options = {"hardware": "h200", "tensor_parallel_size": "2", "engine": "kernels", "batch_size": ""}
-    drawn = tables.parity_rows(str(path), options)
+    drawn = given.parity_rows(str(path), options)
     judged = answer(capsys, path, "--hardware", "h200", "-tp", "2")["figures"]
     assert list(drawn["predicted"]) == [figure["predicted"] for figure in judged]
     assert set(drawn["preset"]) == {"vllm"}

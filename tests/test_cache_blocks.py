@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import llmviewer as lv
-from llmviewer.analysis.cache_blocks import CacheBlocks
-from llmviewer.analysis.engine_limits import blocks_of_engine
+from llmviewer.analysis.capacity import CacheBlocks
+from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.api.configuration import configuration
 from tests.certificate.our_counts import published_config
 

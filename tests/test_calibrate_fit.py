@@ -26,8 +26,8 @@ from llmviewer.core.ir import Operator, Role
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import profile as profiles
-from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.families import FAMILIES, families_of
+from llmviewer.timing.roofline import Rates, ideal
 
 #: Known constants from which the rows below are generated.
 TRUE: dict[str, Mapping[str, float]] = {

@@ -19,7 +19,7 @@ def test_the_page_has_the_tables_of_the_shipped_profiles() -> None:
 
 @pytest.mark.parametrize("profile", list(KERNELS["shipped"]()), ids=lambda profile: str(profile.chip))
 def test_every_shipped_fit_is_valid_and_states_rows_and_error(profile: object) -> None:
-    from llmviewer.timing.kernels.profile_checks import check_families, check_fit
+    from llmviewer.timing.calibrated import check_families, check_fit
     from llmviewer.timing.profile import Profile
 
     assert isinstance(profile, Profile)

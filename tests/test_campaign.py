@@ -22,9 +22,7 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError, missing_extra
 from llmviewer.planning import campaign as campaigns
 from llmviewer.planning import cluster
-from llmviewer.planning.campaign import Campaign, compute
-from llmviewer.planning.campaign_inputs import file_hash
-from llmviewer.planning.campaign_kinds import simulation_campaign, sweep_campaign
+from llmviewer.planning.campaign import Campaign, compute, file_hash, simulation_campaign, sweep_campaign
 from llmviewer.planning.data_set import DataSet, data_set
 from tests.answers import refusal
 

@@ -11,7 +11,7 @@ import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.reports import analysis_page, comparison_page, terminal
-from llmviewer.reports.screen import Screen
+from llmviewer.reports.terminal import Screen
 from llmviewer.result.comparison import Comparison
 from llmviewer.result.result import Result
 

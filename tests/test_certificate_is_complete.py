@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from llmviewer.models.architectures import ARCHITECTURES
-from llmviewer.models.multimodal import MULTIMODAL
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL
 from tests.imports import ROOT
 
 pytest.importorskip("transformers")

@@ -17,7 +17,7 @@ import pytest
 from llmviewer import models
 from llmviewer.cli import COMMANDS, main
 from llmviewer.core.errors import UserError
-from llmviewer.result import catalog
+from llmviewer.result import describe
 
 LLAMA = ["llama-2-7b", "--hardware", "a6000"]
 ANSI = "\x1b["
@@ -254,7 +254,7 @@ def test_an_unreadable_model_does_not_break_the_list(run, monkeypatch):
             raise UserError("gpt2: missing field 'n_head'")
         return load(name, **options)
 
-    monkeypatch.setattr(catalog.models, "load", failing)
+    monkeypatch.setattr(describe.models, "load", failing)
     for form in ("table", "json", "csv", "markdown"):
         status, out, _ = run("models", "list", "--format", form)
         assert status == 0

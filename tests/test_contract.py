@@ -18,10 +18,8 @@ import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.language.quantity import unit_of
-from llmviewer.planning import contract_units
-from llmviewer.planning.contract_condition import condition
-from llmviewer.planning.contract_subject import subject
-from llmviewer.planning.contract_values import OF_SERVERS
+from llmviewer.planning import contract_line
+from llmviewer.planning.contract_line import OF_SERVERS, condition, subject
 from llmviewer.simulation.result import METRICS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -99,7 +97,7 @@ def test_words_are_options_by_any_of_their_names(words: str, options: dict[str, 
     [("12 ms", 0.012), ("3us", 3e-6), ("2 KiB", 2048.0), ("2 KB", 2000.0), ("1.5 TFLOP/s", 1.5e12), ("60 %", 0.6)],
 )
 def test_amounts_are_kept_in_si_units(text: str, value: float) -> None:
-    assert contract_units.amount(text, "x")[0] == pytest.approx(value, rel=1e-15)
+    assert contract_line.amount(text, "x")[0] == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer.calibrate.diagnosis.alignment import NONE, align
 from llmviewer.calibrate.diagnosis.annotation import Stated, step_of, work_of
-from llmviewer.calibrate.diagnosis.assignment import assigned
+from llmviewer.calibrate.diagnosis.assignment import NONE, align, assigned
 from llmviewer.calibrate.diagnosis.call import diagnosis_of, engine_of
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
-from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
+from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording, passes_of, timeline
 from llmviewer.calibrate.diagnosis.slots import slots_of
-from llmviewer.calibrate.diagnosis.steps import passes_of
-from llmviewer.calibrate.diagnosis.timeline import timeline
 from llmviewer.core.errors import UserError
 from tests.planted import CASES, FAULTS, Case, Run, evaluate, recorded, runs_of
 

@@ -16,7 +16,7 @@ from llmviewer.calibrate.diagnosis.annotation import Stated, step_of, work_of
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
 from llmviewer.calibrate.diagnosis.pricing import priced
 from llmviewer.calibrate.diagnosis.recording import Mark, Recording
-from llmviewer.calibrate.diagnosis.remedies import PORTABLE
+from llmviewer.calibrate.diagnosis.suspects import PORTABLE
 from llmviewer.calibrate.diagnosis.wording import short, told
 from llmviewer.core.workload import Step
 from llmviewer.reports import diagnosis_page

@@ -9,8 +9,7 @@ import pytest
 from llmviewer.api.configuration import configuration
 from llmviewer.calibrate.diagnosis.annotation import Stated
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
-from llmviewer.calibrate.diagnosis.patterns import kind_of
-from llmviewer.calibrate.diagnosis.slots import orders
+from llmviewer.calibrate.diagnosis.slots import kind_of, orders
 from tests.served import cases, served
 
 FLASH, EAGER = "llama.cpp, flash attention", "llama.cpp, prompt without flash attention"

@@ -10,7 +10,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
-from llmviewer.calibrate.diagnosis.queueing import backlog_s
+from llmviewer.calibrate.diagnosis.requests import backlog_s
 from llmviewer.calibrate.readers.run import Arrivals
 from llmviewer.reports import diagnosis_page
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from llmviewer.calibrate.diagnosis.annotation import Stated
+from llmviewer.calibrate.diagnosis.assignment import with_unfused_attention
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
-from llmviewer.calibrate.diagnosis.variants import with_unfused_attention
 from tests.planted import CASES, NAMES, Run, recorded, runs_of
 from tests.served import cases, served, setup
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
-from llmviewer.serving.denoising import Cached, Denoising
-from llmviewer.serving.generation import Generation
+from llmviewer.serving.generation import Cached, Denoising, Generation
 from llmviewer.serving.schedule import Schedule, schedule
 from tests.answers import analyze
 

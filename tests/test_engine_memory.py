@@ -7,7 +7,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.analysis import engine_parts
-from llmviewer.analysis.engine_limits import graph_of_engine
+from llmviewer.analysis.limits import graph_of_engine
 from llmviewer.api.configuration import configuration
 from llmviewer.core.errors import UserError
 from llmviewer.timing import engine

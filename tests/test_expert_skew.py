@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Operator, Role, check
 from llmviewer.core.workload import Step, decode, mixed, prefill, verify
 from llmviewer.hardware import specs
-from llmviewer.layers import moe
+from llmviewer.layers import feed_forward
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.parallel.sharding import busiest_active_experts
@@ -78,7 +78,7 @@ def test_without_skew_the_number_of_experts_is_that_of_uniform_routing() -> None
     """DeepSeek-V3, 8 of 256: 16 tokens use 102, 64 use 222."""
     tokens = np.array([1.0, 16.0, 64.0, 256.0])
     assert distinct_experts(selection_probabilities(0.0, 256, 8), tokens) == pytest.approx(
-        moe.distinct_experts(256.0, 8.0, tokens)
+        feed_forward.distinct_experts(256.0, 8.0, tokens)
     )
     assert np.round(distinct_experts(selection_probabilities(0.0, 256, 8), tokens)).tolist() == [8, 102, 222, 256]
 

@@ -13,7 +13,7 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.result.explanation.explain import explained
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES
-from llmviewer.result.explanation.limits import LIMITS
+from llmviewer.result.explanation.memory import LIMITS
 from llmviewer.result.explanation.node import Node
 
 DRAFT = "draft=llama-3.2-1b,tokens=4,acceptance=0.8"

@@ -13,8 +13,8 @@ import pandas as pd
 from llmviewer.calibrate import fit as fitting
 from llmviewer.calibrate.tables import RowGroup, row_groups
 from llmviewer.hardware import specs
-from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.kernels.families import FAMILIES
+from llmviewer.timing.roofline import ideal
 
 STREAMING = FAMILIES["streaming"]
 

@@ -12,8 +12,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Operator, check
 from llmviewer.core.workload import Group, Step, decode, prefill
 from llmviewer.hardware import specs
-from llmviewer.techniques.kernels.flash_attention import flash_attention
-from llmviewer.techniques.kernels.flash_decoding import UNIFIED, flash_decoding
+from llmviewer.techniques.kernels.flash_attention import UNIFIED, flash_attention, flash_decoding
 from llmviewer.techniques.kernels.fuse import fuse, parse_rules
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from llmviewer.cli import main, output
+from llmviewer.cli import main, views
 from llmviewer.core import data
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError
 from llmviewer.reports import markdown
-from llmviewer.reports.cells import csv_text, safe_cell, safe_columns
 from llmviewer.reports.page import Facts, Row, Table, left
+from llmviewer.reports.tables import csv_text, safe_cell, safe_columns
 
 from .answers import refusal
 
@@ -67,7 +67,7 @@ def test_names_of_files_do_not_reach_the_terminal_raw(words: list[str], capsys: 
 
 
 def test_a_warning_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_warnings([f"{HOSTILE} {'x' * 10**6}"])
+    views.print_warnings([f"{HOSTILE} {'x' * 10**6}"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.isprintable() and len(line) < 600
 
@@ -171,7 +171,7 @@ def test_more_rows_than_a_sheet_takes_are_refused_before_they_are_computed(
 def test_any_table_longer_than_a_sheet_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("llmviewer.reports.excel.MAX_ROWS", 12)
+    monkeypatch.setattr("llmviewer.reports.tables.MAX_ROWS", 12)
     words = ["report", "llama-2-7b", "--hardware", "a6000", "--batch-size", "1,2", "-o", "report.xlsx"]
     assert "rows of operators; an Excel sheet takes 12" in refusal(words, capsys)
     assert not Path("report.xlsx").exists()

@@ -13,9 +13,9 @@ from llmviewer.core.ir import Graph, Operator, Role, check
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware import specs
-from llmviewer.techniques.kernels.cache_write import cache_write
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.kernels.fuse import fuse, parse_rules, report
+from llmviewer.techniques.kernels.of_engine import cache_write
 from llmviewer.techniques.parallel.shard import Sharding, shard
 
 from .answers import analyze

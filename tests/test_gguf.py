@@ -14,8 +14,7 @@ from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode, prefill
-from llmviewer.models.gguf_config import ARCHITECTURES
-from llmviewer.models.gguf_families import FAMILIES
+from llmviewer.models.gguf_config import ARCHITECTURES, FAMILIES
 from tests.answers import refusal
 from tests.gguf_files import LAYERS, LLAMA, MATRICES, NORMS, OUTSIDE, tensors, written
 

@@ -14,7 +14,7 @@ from llmviewer import models
 from llmviewer.core import data
 from llmviewer.core.ir import BUFFER
 from llmviewer.core.workload import decode
-from llmviewer.models.gguf_families import FAMILIES
+from llmviewer.models.gguf_config import FAMILIES
 from llmviewer.models.gguf_formats import LAYER_NAMES, MODEL_NAMES
 from llmviewer.models.model import Model
 from llmviewer.result.describe import cache_growth

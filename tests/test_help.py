@@ -10,8 +10,7 @@ import pytest
 
 from llmviewer.cli import main
 from llmviewer.language.option import Panel
-from llmviewer.techniques import presets
-from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.methods import METHODS, preset_names
 from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.registry import load
 from tests.answers import refusal
@@ -167,6 +166,6 @@ def test_the_list_of_techniques_has_the_presets_of_their_options(capsys: pytest.
 
 def test_presets_of_an_option_are_values_that_it_takes() -> None:
     for name in ("quantization", "network", "fusion", "kv_cache_dtype"):
-        assert presets.names(name)
-        for preset in presets.names(name):
+        assert preset_names(name)
+        for preset in preset_names(name):
             load(name).make(preset)

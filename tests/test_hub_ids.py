@@ -15,7 +15,7 @@ from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
-from llmviewer.models import hub, suffixes
+from llmviewer.models import aliases, hub
 from llmviewer.models.gguf_config import ARCHITECTURES
 from llmviewer.models.model import Model
 from llmviewer.result.describe import cache_growth
@@ -123,17 +123,17 @@ def test_the_name_of_a_result_resolves_to_the_same_model() -> None:
     assert bits(models.load(loaded.name), "q_proj") == bits(loaded, "q_proj")
 
 
-@pytest.mark.parametrize("word", sorted(suffixes.FORMATS))
+@pytest.mark.parametrize("word", sorted(aliases.FORMATS))
 def test_every_format_is_read_without_another_note(word: str) -> None:
     assert len(models.load(f"my-lab/Llama-3.1-8B-{word}").notes) == 1
 
 
 def test_every_spelling_names_a_format() -> None:
-    assert set(suffixes.SPELLINGS.values()) <= set(suffixes.FORMATS)
-    assert not set(suffixes.UNKNOWN_BITS) & (set(suffixes.FORMATS) | set(suffixes.SPELLINGS))
+    assert set(aliases.SPELLINGS.values()) <= set(aliases.FORMATS)
+    assert not set(aliases.UNKNOWN_BITS) & (set(aliases.FORMATS) | set(aliases.SPELLINGS))
 
 
-@pytest.mark.parametrize("word", [*suffixes.FORMATS, *ARCHITECTURES])
+@pytest.mark.parametrize("word", [*aliases.FORMATS, *ARCHITECTURES])
 def test_every_format_and_architecture_is_in_the_docs(word: str) -> None:
     page = " ".join((data.ROOT.parent / "docs" / "reference" / "models.md").read_text(encoding="utf-8").split())
     assert f"-{word}`" in page.lower() or f".{word}`" in page.lower() or f" {word}" in page.split("**GGUF**")[1]

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
-from llmviewer.result.bounds import LIMITS
 from llmviewer.result.result import Result
-from llmviewer.result.stages import values_of_stage
+from llmviewer.result.stages import LIMITS, values_of_stage
 from llmviewer.timing.roofline import BOUNDS, OVERHEAD
 
 from .answers import analyze

@@ -18,10 +18,10 @@ from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, flas
 from llmviewer.techniques.kernels.flash_attention import rereads
 from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import calibrated
-from llmviewer.timing.efficiency import Rates, ideal
-from llmviewer.timing.kernels import attention, attention_decode, attention_prefill, clock, l2
-from llmviewer.timing.kernels.cross_generation import adapt_constants
+from llmviewer.timing.kernels import attention, attention_decode, attention_prefill, power
 from llmviewer.timing.kernels.families import FAMILIES, families_of
+from llmviewer.timing.lending import adapt_constants
+from llmviewer.timing.roofline import Rates, ideal
 
 H100 = specs.load("h100-sxm")
 #: A chip with round figures: 100 units, 1 PFLOP/s, 1 TB/s, no rate of exponentials.
@@ -159,7 +159,7 @@ def replace_place(access: object) -> object:
 
 def test_chips_of_few_large_or_many_tiny_units_are_priced_like_common_ones() -> None:
     op = kernel(decode(32.0, 4096.0).groups, ROUND)
-    chips = [replace(ROUND, units=units) for units in (2.0, 900_000.0, None, clock.A100_UNITS)]
+    chips = [replace(ROUND, units=units) for units in (2.0, 900_000.0, None, power.A100_UNITS)]
     assert len({float(part_of(op, chip, DECODE.start_values()).tiles_s) for chip in chips}) == 1
 
 
@@ -253,9 +253,9 @@ LARGE_L2 = replace(ROUND, generation="ada", l2_bytes=100e6, clock_hz=2e9, vector
 
 def test_a_large_l2_holds_all_up_to_its_size_and_two_partitions_half_of_it() -> None:
     halves = replace(LARGE_L2, generation="hopper")
-    assert [float(l2.held_share(size, LARGE_L2)) for size in (100e6, 110e6, 120e6)] == pytest.approx([1.0, 0.5, 0.0])
-    assert [float(l2.held_share(size, halves)) for size in (50e6, 75e6, 100e6)] == pytest.approx([1.0, 0.5, 0.0])
-    assert float(l2.rate(LARGE_L2)) == pytest.approx(100 * 2e9 * 16)  # 3.2 TB/s, more than 1.5 x 1 TB/s
+    assert [float(power.held_share(size, LARGE_L2)) for size in (100e6, 110e6, 120e6)] == pytest.approx([1.0, 0.5, 0.0])
+    assert [float(power.held_share(size, halves)) for size in (50e6, 75e6, 100e6)] == pytest.approx([1.0, 0.5, 0.0])
+    assert float(power.rate(LARGE_L2)) == pytest.approx(100 * 2e9 * 16)  # 3.2 TB/s, more than 1.5 x 1 TB/s
 
 
 def test_a_short_prompt_moves_its_tensors_at_the_rate_of_a_large_l2() -> None:
@@ -304,7 +304,7 @@ def test_triton_pads_heads_to_a_power_of_two() -> None:
 
 
 def test_tasks_take_as_many_cycles_at_every_clock() -> None:
-    fast = replace(ROUND, clock_hz=2 * clock.H100_CLOCK_HZ, vector_clock_hz=None)
+    fast = replace(ROUND, clock_hz=2 * power.H100_CLOCK_HZ, vector_clock_hz=None)
     constants = BARE | {"task": 4.0, "key": 50.0}
     slow_s, fast_s = (
         part_of(kernel(decode(64.0, 99.0).groups, chip), chip, constants).tiles_s for chip in (ROUND, fast)

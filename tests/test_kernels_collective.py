@@ -15,11 +15,10 @@ from llmviewer.hardware.specs import load, names
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import Calibrated
-from llmviewer.timing.efficiency import AlgorithmRates, Rates, ideal
 from llmviewer.timing.kernels import collective as kernels
 from llmviewer.timing.kernels.family import Constants
 from llmviewer.timing.profile import Profile
-from llmviewer.timing.roofline import collective_time
+from llmviewer.timing.roofline import AlgorithmRates, Rates, collective_time, ideal
 
 #: Close to the fit of NCCL on an H100: no engine kernels, no host launch.
 NCCL: dict[str, float] = {

@@ -26,10 +26,10 @@ from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import Calibrated
-from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.kernels import experts, power
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.profile import Fit, Profile
+from llmviewer.timing.roofline import ideal
 
 H100 = specs.load("h100-sxm")
 PLAIN = experts.FAMILY.start_values()

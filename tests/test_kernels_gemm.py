@@ -15,8 +15,8 @@ from llmviewer.formats.linear import Format, with_formats
 from llmviewer.hardware import specs
 from llmviewer.ops.gemm import GemmShape, Linear
 from llmviewer.timing import roofline
-from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.kernels import gemm, power, tiles
+from llmviewer.timing.roofline import ideal
 
 H100 = specs.load("h100-sxm")
 PLAIN = gemm.FAMILY.start_values()

@@ -17,16 +17,15 @@ from llmviewer.core.workload import prefill
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.specs import load
 from llmviewer.models import load as model
-from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
-from llmviewer.ops.norm import layer_norm, rms_norm
+from llmviewer.ops.elementwise import ACTIVATIONS, add, gated, layer_norm, rms_norm
 from llmviewer.techniques.kernels.fuse import fuse
 from llmviewer.techniques.kernels.fusion_rules import RULES
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.timing import roofline
-from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.kernels import streaming
 from llmviewer.timing.kernels.family import Constants
+from llmviewer.timing.roofline import ideal
 
 FP16 = DTYPES["fp16"]
 #: 2 us minimum, 0.8 of the bandwidth, 1.5 times that in L2; 20 byte per cycle and unit; 100 ns per row.

@@ -15,7 +15,7 @@ from llmviewer.core.kinds import Kind, KindFacts, OperatorRole
 from llmviewer.core.workload import decode
 from llmviewer.models import load
 from llmviewer.ops.gemm import Linear
-from llmviewer.reports.formulas import FLOPS
+from llmviewer.reports.bottleneck import FLOPS
 from llmviewer.reports.html.roofline import SYMBOLS
 from llmviewer.techniques.parallel.shard import shard
 from llmviewer.techniques.parallel.sharding import Sharding

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmviewer.analysis import limits
 from llmviewer.analysis.capacity import memory_of
-from llmviewer.analysis.search import Search, search
+from llmviewer.analysis.limits import Search, search
 from llmviewer.core.counts import Array
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result

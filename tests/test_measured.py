@@ -21,7 +21,7 @@ from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.kernels.flash_attention import rereads
 from llmviewer.timing import roofline
-from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.roofline import ideal
 
 MEASURED = Path(__file__).resolve().parent.parent.parent / "shared" / "measured"
 pytestmark = pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured timings are not here")

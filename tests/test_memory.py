@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmviewer import api, models
-from llmviewer.analysis import analysis, limits, memory, search
+from llmviewer.analysis import analysis, limits, memory
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.ir import Block, Graph, Operator, Tensor, whole
@@ -144,7 +144,7 @@ def test_a_tied_head_is_stored_once() -> None:
 
 @given(limit=st.integers(0, 2**33), top=st.integers(1, 2**32))
 def test_the_largest_that_fits_is_found(limit: int, top: int) -> None:
-    found = search.largest(lambda x: np.asarray(x) <= limit, float(top))
+    found = limits.largest(lambda x: np.asarray(x) <= limit, float(top))
     assert found == min(limit, top)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from llmviewer.core.dtypes import get_dtype
 from llmviewer.core.workload import decode
-from llmviewer.layers.mlstm import MatrixLstm
+from llmviewer.layers.linear_attention import MatrixLstm
 from llmviewer.models.load import from_fields
 
 #: 2 heads with keys of 16 and values of 32 elements.

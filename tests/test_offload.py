@@ -21,7 +21,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Place, Role, check
 from llmviewer.hardware import specs
 from llmviewer.reports import analysis_page, bottleneck, stage_table, terminal
-from llmviewer.reports.screen import Screen
+from llmviewer.reports.terminal import Screen
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.stream import Streams, stream
 from llmviewer.techniques.registry import load as technique

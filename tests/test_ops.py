@@ -11,10 +11,8 @@ from llmviewer.core.dtypes import DTYPES, grouped_int
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator, Role, Tensor, whole
 from llmviewer.ops.attention import rope
-from llmviewer.ops.elementwise import activate, activation, add, gated
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import activate, activation, add, embedding, gated, layer_norm, rms_norm
 from llmviewer.ops.gemm import GemmShape, Linear
-from llmviewer.ops.norm import layer_norm, rms_norm
 
 FP16 = DTYPES["fp16"]
 size = st.integers(1, 10**5)

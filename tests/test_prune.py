@@ -17,10 +17,8 @@ from llmviewer.core.ir import Graph, Role, check
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.layers.attention import Attention
-from llmviewer.layers.dense_and_sparse import DenseAndSparse
+from llmviewer.layers.feed_forward import DenseAndSparse, Mlp, Moe
 from llmviewer.layers.mla import Mla
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
 from llmviewer.models.model import Model
 from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
 from llmviewer.techniques.compression.prune import fewer_layers, two_of_four, unstructured

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 import llmviewer as lv
 from llmviewer import api
 from llmviewer.api import keywords
-from llmviewer.core import data, file_cache
+from llmviewer.core import data, files
 from llmviewer.hardware import specs
 from llmviewer.techniques.options import OPTIONS
 from tests.certificate.our_counts import published_config
@@ -205,10 +205,10 @@ def test_a_kept_configuration_is_one_of_the_same_options():
 
 
 def test_a_value_that_failed_is_not_kept_and_one_of_a_changed_file_is_read_again(tmp_path):
-    cache, path = file_cache.CacheOfFiles(), tmp_path / "number"
+    cache, path = files.CacheOfFiles(), tmp_path / "number"
 
     def read():
-        file_cache.record(path)
+        files.record(path)
         return int(path.read_text(encoding="utf-8"))
 
     with pytest.raises(OSError, match="number"):
@@ -220,10 +220,10 @@ def test_a_value_that_failed_is_not_kept_and_one_of_a_changed_file_is_read_again
 
 def test_a_value_made_of_a_kept_one_is_rebuilt_when_the_file_of_that_one_changes(tmp_path):
     """The inner value is already kept when the outer one is built, so it is not read again, but still noted."""
-    inner, outer, path = file_cache.CacheOfFiles(), file_cache.CacheOfFiles(), tmp_path / "number"
+    inner, outer, path = files.CacheOfFiles(), files.CacheOfFiles(), tmp_path / "number"
 
     def read():
-        file_cache.record(path)
+        files.record(path)
         return int(path.read_text(encoding="utf-8"))
 
     for text in ("1", "22"):

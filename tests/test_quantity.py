@@ -16,8 +16,8 @@ import llmviewer as lv
 from llmviewer.analysis import power, power_shares
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import prices
-from llmviewer.language.formula import evaluated, names_in
-from llmviewer.language.quantity import LATENCIES, METRICS, QUANTITIES, Quantity, Unit, nested, unit_of
+from llmviewer.language.quantity import LATENCIES, METRICS, QUANTITIES, Quantity, Unit, names_in, nested, unit_of
+from llmviewer.language.quantity import evaluated_formula as evaluated
 from llmviewer.planning.run_metrics import RUN_METRICS
 from llmviewer.reports import analysis_page, comparison_page, sweep_page
 from llmviewer.reports import format as fmt

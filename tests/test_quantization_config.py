@@ -18,7 +18,7 @@ from llmviewer.core.workload import decode, prefill
 from llmviewer.models.config import QUANTIZATION_FIELD
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
-from llmviewer.models.module_lists import module_list
+from llmviewer.models.module_names import module_list
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 

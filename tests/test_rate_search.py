@@ -9,8 +9,8 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.core.errors import UserError
+from llmviewer.simulation.limits import TOLERANCE, highest_rate
 from llmviewer.simulation.parallel import on_all_cores
-from llmviewer.simulation.rate_search import TOLERANCE, highest_rate
 
 
 class Server:

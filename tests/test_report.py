@@ -17,7 +17,7 @@ import pytest
 import llmviewer as lv
 from llmviewer import api
 from llmviewer.cli import main
-from llmviewer.reports import excel, formulas, markdown, report_page
+from llmviewer.reports import bottleneck, markdown, report_page, tables
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import curves, layers, page, provenance
 from llmviewer.reports.report import Report
@@ -448,14 +448,14 @@ def test_units_are_in_headings(name: str, message: str) -> None:
 def test_every_kind_of_operator_has_a_formula() -> None:
     from llmviewer.core.kinds import Kind
 
-    assert set(formulas.FLOPS) == {kind.value for kind in Kind}
+    assert set(bottleneck.FLOPS) == {kind.value for kind in Kind}
 
 
 def test_an_excel_file_has_a_sheet_a_table_and_no_formulas(tmp_path: Path, report_of_two: Report) -> None:
     from openpyxl import load_workbook
 
     path = tmp_path / "r.xlsx"
-    excel.write(
+    tables.write_excel(
         {
             "points": TABLES["points"](report_of_two),
             "said": [{"text": "=1+1", "time_s": 2.5}, {"text": "\x07x", "time_s": None}],

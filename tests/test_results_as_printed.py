@@ -11,8 +11,7 @@ import pytest
 import llmviewer as lv
 from llmviewer.calibrate.e2e_rows import case_of, quantization_of
 from llmviewer.calibrate.readers.files import READERS, first_run, is_benchmark, table
-from llmviewer.calibrate.readers.run import BenchmarkRun
-from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.calibrate.readers.run import BenchmarkRun, Stated
 from llmviewer.cli import main
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError

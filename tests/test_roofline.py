@@ -18,8 +18,7 @@ from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import Linear
 from llmviewer.timing import roofline
-from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.roofline import Timing
+from llmviewer.timing.roofline import Timing, ideal
 
 from .answers import analyze, answer, operators
 

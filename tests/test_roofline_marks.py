@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmviewer import api
-from llmviewer.reports.plots import labels, roofline
+from llmviewer.reports.plots import roofline, ticks
 from llmviewer.reports.plots.style import SIZES, Style
 from llmviewer.result.result import Result
 
@@ -102,11 +102,11 @@ def test_a_label_whose_leader_would_cross_words_is_moved_or_left_out() -> None:
     figure, (axes,) = Style().figure()
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
     Style().settle(figure)
-    space = labels.Space(axes=axes)
+    space = ticks.Space(axes=axes)
     around = [(0.5 + 0.07 * np.cos(at), 0.5 + 0.09 * np.sin(at)) for at in np.linspace(0.0, 2.0 * np.pi, 25)]
     space.texts = np.concatenate([space.boxes(axes.text(x, y, "xx", ha="center", va="center")) for x, y in around])
     space.take(space.texts)
-    lost = labels.place(space, [labels.Label(words="hidden", x=0.5, y=0.5, colour="k")], 9.0)
+    lost = ticks.place(space, [ticks.Label(words="hidden", x=0.5, y=0.5, colour="k")], 9.0)
     assert lost == ["hidden"]
 
 
@@ -115,7 +115,7 @@ def test_a_text_is_kept_where_it_touches_no_reserved_square() -> None:
     figure, (axes,) = Style().figure()
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
     Style().settle(figure)
-    space = labels.Space(axes=axes)
+    space = ticks.Space(axes=axes)
     space.take_points(np.array([[0.2, 0.2], [0.8, 0.8]]), np.array([3.6, 7.2]))  # 72 points are dpi pixels
     middle = axes.transData.transform([[0.2, 0.2], [0.8, 0.8]])
     half = np.array([[3.6], [7.2]]) / 72.0 * figure.dpi

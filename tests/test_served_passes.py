@@ -13,8 +13,8 @@ from llmviewer.calibrate.diagnosis.annotation import Stated
 from llmviewer.calibrate.diagnosis.assignment import assigned, turns_of
 from llmviewer.calibrate.diagnosis.call import diagnosis_of
 from llmviewer.calibrate.diagnosis.kineto import recording as kineto
-from llmviewer.calibrate.diagnosis.patterns import kind_of
 from llmviewer.calibrate.diagnosis.recording import Kernel, Mark
+from llmviewer.calibrate.diagnosis.slots import kind_of
 from tests.planted import as_trace
 from tests.served import cases, served, setup
 

@@ -27,9 +27,9 @@ from llmviewer.core import data, files
 from llmviewer.core.errors import UserError
 from llmviewer.questions import QUESTIONS
 from llmviewer.result.columns import json_parts
-from llmviewer.server import arguments, budget, calls, guard, headers, limits, openapi, problems
+from llmviewer.server import arguments, calls, guard, headers, limits, openapi, problems
 from llmviewer.server.app import Settings, create_app
-from llmviewer.server.budget import Budget
+from llmviewer.server.limits import Budget
 
 pytest.importorskip("flask")
 pytest.importorskip("gunicorn")
@@ -324,7 +324,7 @@ def test_a_client_has_a_budget_that_refills() -> None:
 
 
 def test_clients_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MOST_CLIENTS", 5)
+    monkeypatch.setattr(limits, "MOST_CLIENTS", 5)
     kept = Budget()
     for number in range(100):
         kept.charge(str(number), 1.0)
@@ -333,7 +333,7 @@ def test_clients_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch
 
 def test_addresses_of_one_subscriber_are_one_client() -> None:
     def named(address: str) -> str:
-        return budget.client_of({"REMOTE_ADDR": address})
+        return limits.client_of({"REMOTE_ADDR": address})
 
     assert named("2001:db8::1") == named("2001:db8::ffff") != named("2001:db8:0:1::1")
     assert named("192.0.2.1") != named("192.0.2.2")
@@ -342,10 +342,10 @@ def test_addresses_of_one_subscriber_are_one_client() -> None:
 def test_a_used_up_budget_says_when_to_come_back() -> None:
     app = create_app(Settings(pages=False, budgets=True))
     kept: Any = app.wsgi_app
-    kept.budget.charge("127.0.0.1", budget.BURST_S + 10.0)
+    kept.budget.charge("127.0.0.1", limits.BURST_S + 10.0)
     answer = app.test_client().post(f"{openapi.PREFIX}/analyze", json=RUN)
     assert answer.status_code == 429 and answer.mimetype == problems.MEDIA_TYPE
-    assert 1 <= int(answer.headers["Retry-After"]) <= 10.0 / budget.REFILL + 1
+    assert 1 <= int(answer.headers["Retry-After"]) <= 10.0 / limits.REFILL + 1
     other = app.test_client().post(f"{openapi.PREFIX}/analyze", json=RUN, environ_base={"REMOTE_ADDR": "192.0.2.9"})
     assert other.status_code == 200
 
@@ -354,7 +354,7 @@ def test_computing_is_charged_to_its_client() -> None:
     app = create_app(Settings(pages=False, budgets=True))
     kept: Any = app.wsgi_app
     app.test_client().post(f"{openapi.PREFIX}/analyze", json=RUN, environ_base={"REMOTE_ADDR": "192.0.2.7"})
-    assert kept.budget._clients["192.0.2.7"].left_s < budget.BURST_S
+    assert kept.budget._clients["192.0.2.7"].left_s < limits.BURST_S
 
 
 @pytest.mark.parametrize(

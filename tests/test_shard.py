@@ -356,8 +356,7 @@ def test_with_latency_small_messages_are_one_shot_and_large_ones_use_the_ring() 
     from dataclasses import replace
 
     from llmviewer.ops.collective import CollectiveShape
-    from llmviewer.timing.efficiency import ideal
-    from llmviewer.timing.roofline import collective_time
+    from llmviewer.timing.roofline import collective_time, ideal
 
     operator = next(op for _, op in shard(Sharding(tensor=8))(graph_of("llama-2-7b", "decode"))
                     if op.name == "attn_all_reduce")  # fmt: skip

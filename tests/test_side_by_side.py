@@ -11,8 +11,8 @@ import pytest
 
 from llmviewer import analyze
 from llmviewer.cli import main
-from llmviewer.reports import comparison_page, screen, terminal
-from llmviewer.reports.letters import MAX_TEXT_LENGTH, letters
+from llmviewer.reports import comparison_page, terminal
+from llmviewer.reports.crossover_page import MAX_TEXT_LENGTH, letters
 from llmviewer.reports.report import Report
 from llmviewer.result.comparison import Comparison
 
@@ -96,7 +96,7 @@ def test_comparison_rows_have_devices_and_tokens_per_round() -> None:
 def test_requests_of_other_sizes_state_theirs() -> None:
     """Sizes that all share stand above the table; others are a row, so that no memory stands beside another batch."""
     results = {str(batch): analyze("llama-2-7b", "h200", batch_size=batch) for batch in (1, 8)}
-    text = terminal.text(comparison_page.side_by_side(Report(results=results).configurations), screen.FILE)
+    text = terminal.text(comparison_page.side_by_side(Report(results=results).configurations), terminal.FILE)
     assert "batch 1, input 1,024, output 128" in text and "batch 8, input 1,024, output 128" in text
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import llmviewer as lv
 from llmviewer.core.counts import Array
 from llmviewer.simulation import statistics as stats
-from llmviewer.simulation.fleet import Fleet
+from llmviewer.simulation.fleet import ROUTERS, Fleet
 from llmviewer.simulation.requests import Requests
-from llmviewer.simulation.routing import ROUTERS
 from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.scheduling import SCHEDULERS
 from tests.simulated import Cache, Linear, fleet, poisson, requests
@@ -163,7 +162,7 @@ def test_idle_time_is_no_time_between_tokens() -> None:
 @settings(max_examples=50, deadline=None)
 @given(asked=loads(), served=fleets())
 def test_no_block_is_lost(asked: Requests, served: Fleet) -> None:
-    from llmviewer.simulation.driving import Driven, drive
+    from llmviewer.simulation.run import Driven, drive
 
     reasons = simulate_requests(asked, served).records.refused
     driven = Driven.of(asked.select(np.flatnonzero(reasons == 0)), served)

@@ -7,10 +7,10 @@ import pytest
 
 from llmviewer.core.errors import UserError
 from llmviewer.simulation import statistics as stats
-from llmviewer.simulation.intervals import of_replications, scaled
 from llmviewer.simulation.limits import Limit, limit
 from llmviewer.simulation.requests import Gaps, Records, Timeline
 from llmviewer.simulation.run import Outcome
+from llmviewer.simulation.statistics import of_replications, scaled
 
 
 def records_of(arrival_s, start_s, finish_s, **more) -> Records:

@@ -19,7 +19,7 @@ from llmviewer.planning.space import Structure, has_few_bits, structures
 from llmviewer.reports import sizing_page
 from llmviewer.simulation import call
 from llmviewer.simulation.call import run_all
-from llmviewer.simulation.rate_search import TOLERANCE
+from llmviewer.simulation.limits import TOLERANCE
 from llmviewer.simulation.traffic import Traffic
 
 #: One replica of several; all of its own length; two pools; a chip whose runs are cut by their number of requests.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import llmviewer as lv
-from llmviewer.analysis.cache_blocks import CacheBlocks
-from llmviewer.analysis.engine_limits import blocks_of_engine
+from llmviewer.analysis.capacity import CacheBlocks
+from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.api.configuration import configuration
 from llmviewer.cli import main
 from llmviewer.timing import engine

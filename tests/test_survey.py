@@ -14,7 +14,7 @@ import pytest
 from llmviewer.cli import main
 from llmviewer.cli.survey import section, text_judged
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
-from llmviewer.reports.survey import FIGURES, faults, load, peer
+from llmviewer.reports.survey import FIGURES, load, peer, rules
 from llmviewer.reports.survey.claims import Judged, text_claims
 from llmviewer.reports.survey.document import SurveySection, as_html, as_markdown
 
@@ -316,7 +316,7 @@ class TestLlmViewer:
         theirs = {names.get(n, n): v[at] * (1 if n == "lm_head" else layers) for n, v in case[one.stage].items()}
         ours = {name: row[one.quantity] * row["layers"] for name, row in rows.items()}
         apart = {name: abs(ours.get(name, 0.0) - theirs.get(name, 0.0)) for name in {*ours, *theirs}}
-        named = {name for cause in one.causes for name in faults.COUNT_DIFFERENCES[cause].operators}
+        named = {name for cause in one.causes for name in rules.COUNT_DIFFERENCES[cause].operators}
         if "rate" in one.causes or one.quantity == "time_s":  # 154.84 against 154.8 TFLOP/s, 0.03 % of every product
             apart = {name: gap for name, gap in apart.items() if gap > 3e-4 * ours.get(name, 0.0)}
         assert sum(apart[name] for name in named & set(apart)) >= 0.9 * sum(apart.values())
@@ -324,4 +324,4 @@ class TestLlmViewer:
 
 def test_every_reason_is_used() -> None:
     used = {cause for name in FIGURES for one in load(name).peers for cause in one.causes}
-    assert used == set(faults.COUNT_DIFFERENCES)
+    assert used == set(rules.COUNT_DIFFERENCES)

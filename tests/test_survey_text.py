@@ -16,9 +16,23 @@ from llmviewer.cli import main
 from llmviewer.cli.survey import run_query
 from llmviewer.core.errors import UserError
 from llmviewer.reports.survey import load
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.claims import Judged, TextClaim, documents, judge, section_titles, text_claims, total
-from llmviewer.reports.survey.claims_text import SETTINGS, UNITS, as_markdown, command, line, records, tally
+from llmviewer.reports.survey.claims import (
+    SETTINGS,
+    UNITS,
+    Judged,
+    TextClaim,
+    as_markdown,
+    command,
+    documents,
+    judge,
+    line,
+    records,
+    section_titles,
+    tally,
+    text_claims,
+    total,
+)
+from llmviewer.reports.survey.peer import SurveyQuery
 from llmviewer.reports.survey.rules import RULES, Finding
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import OPTIONS

@@ -12,7 +12,7 @@ from llmviewer.core.ir import Graph, check
 from llmviewer.core.kinds import Kind
 from llmviewer.core.running import ran
 from llmviewer.core.workload import after_input, decode, first_step
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.models.load import from_fields
 from llmviewer.models.model import Model
 

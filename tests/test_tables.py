@@ -11,7 +11,7 @@ from llmviewer.cli import main
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, markdown, memory_bar, stage_table, terminal
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Bar, Column, Facts, Row, Segment, Table, left, right
-from llmviewer.reports.screen import FILE, Screen
+from llmviewer.reports.terminal import FILE, Screen
 from llmviewer.result.comparison import Comparison
 
 from .answers import analyze

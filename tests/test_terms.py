@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from llmviewer.core.terms import Term, leaf, projected
-from llmviewer.result.explanation.formulas import Formulas
-from llmviewer.result.explanation.node import Node, evaluated
-from llmviewer.result.explanation.units import unit_of
+from llmviewer.result.explanation.node import Formulas, Node, evaluated, unit_of
 from llmviewer.timing.kernels import tiles
 
 

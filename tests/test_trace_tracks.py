@@ -10,7 +10,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.hardware import specs
-from llmviewer.reports.trace_tracks import BOUND, CACHE, COLOURS, RATES
+from llmviewer.reports.trace import BOUND, CACHE, COLOURS, RATES
 from llmviewer.timing.roofline import BOUNDS
 from tests.test_trace import CONFIGURATIONS, Case, case_of, document_of, every_configuration, result_of
 

@@ -12,7 +12,7 @@ from llmviewer.cli import COMMANDS
 from llmviewer.cli.app import command_tree
 from llmviewer.cli.typed import as_typed
 from llmviewer.core.errors import UserError
-from llmviewer.simulation import trace_rows
+from llmviewer.simulation import traces
 from llmviewer.simulation.traces import read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -212,7 +212,7 @@ def test_a_turn_follows_the_one_before_it_of_its_session(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("begin", ["", "arrival_s,input_len,output_len\n", '{"input_len": 1, "output_len": 1}\n'])
 def test_a_line_without_an_end_is_refused(begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_rows, "MAX_LINE", 100)
+    monkeypatch.setattr(traces, "MAX_LINE", 100)
     with pytest.raises(UserError, match="a line of more than 100 characters"):
         read_trace(written(tmp_path, begin + "1" * 101))
 

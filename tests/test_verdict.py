@@ -8,7 +8,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import api
-from llmviewer.api.verdict import verdict
+from llmviewer.api.trials import verdict
 from llmviewer.cli import main
 
 

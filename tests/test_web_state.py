@@ -33,10 +33,10 @@ from llmviewer.reports.html import front
 from llmviewer.reports.html.operators import HEADS
 from llmviewer.reports.web.app import _answer
 from llmviewer.reports.web.chosen import panel, tensor_bytes
-from llmviewer.reports.web.colours import THEMES
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.downloads import FILES
 from llmviewer.reports.web.equivalents import equivalents, files_of
+from llmviewer.reports.web.graphs import THEMES
 from llmviewer.reports.web.possible import offered
 from llmviewer.reports.web.state import (
     ASKED,

@@ -17,9 +17,8 @@ import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
-from llmviewer.hardware.hypothetical import figure_of, quantity, told, unit_of
+from llmviewer.hardware.hypothetical import alternatives, figure_of, quantity, told, unit_of
 from llmviewer.hardware.hypothetical import settings as changes
-from llmviewer.hardware.setting_lists import alternatives
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
 from llmviewer.timing import engine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer.planning import contract_values
-from llmviewer.planning.contract_subject import subject
+from llmviewer.planning import contract_line
+from llmviewer.planning.contract_line import subject
 
 from .answers import answer
 
@@ -43,7 +43,7 @@ def test_a_device_of_a_group_of_two_stores_half_of_the_cache() -> None:
 
 def test_a_contract_reads_the_facts_of_the_whole_model() -> None:
     words = subject("llama-3.1-8b on h100, vllm, tp 2")
-    assert contract_values.answer(words, {}).groups["model"]()["kv_cache_bytes_per_token"] == 128 * 1024
+    assert contract_line.answer(words, {}).groups["model"]()["kv_cache_bytes_per_token"] == 128 * 1024
 
 
 def test_a_latent_is_stored_on_every_device_of_a_tensor_group() -> None:

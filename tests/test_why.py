@@ -21,9 +21,8 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.planning import shapley
 from llmviewer.planning.chance import probability_below, ratio_at
 from llmviewer.planning.run_metrics import RUN_METRICS, run_metric
+from llmviewer.planning.why import grouped, pair
 from llmviewer.planning.why_chips import CHIP_GROUPS, DESCRIPTION, hybrid
-from llmviewer.planning.why_factors import pair
-from llmviewer.planning.why_groups import grouped
 from llmviewer.planning.why_line import side
 
 MODEL = "llama-3.2-1b"

@@ -11,28 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.diagnosis.annotation import STAGES, Stated
+from llmviewer.calibrate.diagnosis.assignment import as_recorded
 from llmviewer.calibrate.diagnosis.comparison import compared
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis, details_of
 from llmviewer.calibrate.diagnosis.doubts import Doubt, doubts_of
-from llmviewer.calibrate.diagnosis.options import WORK
 from llmviewer.calibrate.diagnosis.parts import parts_of
 from llmviewer.calibrate.diagnosis.readers import read
-from llmviewer.calibrate.diagnosis.recording import Recording, Summary
-from llmviewer.calibrate.diagnosis.requests import (
-    diagnosis_of_result,
-    diagnosis_of_summary,
-    is_result,
-    stated_of,
-)
+from llmviewer.calibrate.diagnosis.recording import Recording, Summary, passes_of
+from llmviewer.calibrate.diagnosis.requests import diagnosis_of_result, diagnosis_of_summary, is_result, stated_of
 from llmviewer.calibrate.diagnosis.samples import compared_samples, is_own
-from llmviewer.calibrate.diagnosis.steps import passes_of
 from llmviewer.calibrate.diagnosis.suspects import Case, suspects_of
 from llmviewer.calibrate.diagnosis.times import Comparison
-from llmviewer.calibrate.diagnosis.variants import as_recorded
 from llmviewer.calibrate.readers.torch_profiler import is_table
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
-from llmviewer.language.option import taking
+from llmviewer.language.option import Kind, Option, taking
 from llmviewer.techniques.options import RUN_OPTIONS
 
 if TYPE_CHECKING:
@@ -40,6 +33,31 @@ if TYPE_CHECKING:
 
     from llmviewer.api.calls import ChipName, ModelName
     from llmviewer.api.keywords import DiagnosisOptions
+
+#: Options that state the work of a pass, with their defaults.
+WORK = {
+    "batch_size": Option(kind=Kind.WHOLE, help="Requests of a pass, if not marked."),
+    "input_len": Option(kind=Kind.WHOLE, help="Prompt length, or keys of a decode step."),
+    "output_len": Option(kind=Kind.WHOLE, help="Output length of a request."),
+    "stage": Option(
+        kind=Kind.WORD, default="", choices=("", *STAGES), closed=True, help="prefill or decode, if not marked."
+    ),
+    "passes": Option(kind=Kind.WHOLE, help="Forward passes that a table of kernels has."),
+}
+OWN = {
+    "measured": Option(
+        kind=Kind.TEXT,
+        argument=True,
+        help=f"A profile ({arguments.RECORDERS}), a result ({arguments.BENCHMARKS}), or samples.",
+        json={
+            "type": "string",
+            "description": f"Path of a recorded run: a profile ({arguments.RECORDERS}), or the result of a benchmark"
+            f" ({arguments.BENCHMARKS}).",
+        },
+    ),
+    **WORK,
+}
+
 
 #: Beginning of the marks of an engine -> its preset, and the preset without any mark that is known.
 ENGINES = {"step[": "sglang", "execute_": "vllm", "[Executor] _forward_step": "trtllm"}

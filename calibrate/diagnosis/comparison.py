@@ -13,15 +13,20 @@ import numpy.typing as npt
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis.annotation import Stated, Work, step_of
-from llmviewer.calibrate.diagnosis.assignment import GENERAL, Assigned, assigned
-from llmviewer.calibrate.diagnosis.patterns import UNKNOWN, kind_of
+from llmviewer.calibrate.diagnosis.assignment import GENERAL, Assigned, assigned, join_gate_and_up
 from llmviewer.calibrate.diagnosis.pricing import PricedOperator, PricedPasses, priced
-from llmviewer.calibrate.diagnosis.recording import Kernel
-from llmviewer.calibrate.diagnosis.slots import COMMUNICATION, OTHER_MODELS, PREPARE, SAMPLING, Slot, slots_of
-from llmviewer.calibrate.diagnosis.steps import RecordedPass
-from llmviewer.calibrate.diagnosis.timeline import timeline
+from llmviewer.calibrate.diagnosis.recording import Kernel, RecordedPass, timeline
+from llmviewer.calibrate.diagnosis.slots import (
+    COMMUNICATION,
+    OTHER_MODELS,
+    PREPARE,
+    SAMPLING,
+    UNKNOWN,
+    Slot,
+    kind_of,
+    slots_of,
+)
 from llmviewer.calibrate.diagnosis.times import MARKS, SHAPES, Comparison, OperatorTimes, Seen
-from llmviewer.calibrate.diagnosis.variants import join_gate_and_up
 from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step

@@ -18,7 +18,7 @@ from llmviewer.calibrate.e2e_rows import checkpoint
 from llmviewer.calibrate.e2e_runs import POSSIBLE_SHARE
 from llmviewer.calibrate.environment import chip_name
 from llmviewer.calibrate.readers.run import BenchmarkRun
-from llmviewer.calibrate.readers.stated import Stated as StatedRun
+from llmviewer.calibrate.readers.run import Stated as StatedRun
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmviewer.calibrate.diagnosis import kineto, nsight, rocprof
 from llmviewer.calibrate.diagnosis.recording import Recording, Summary
-from llmviewer.core import file_cache, files
+from llmviewer.core import files
 from llmviewer.core.errors import UserError, printable
 
 #: Most bytes of a file, and of its content unpacked.
@@ -24,7 +24,7 @@ KNOWN = (
 def read(path: Path) -> Recording | Summary:
     """The recording in a file, or its sums of kernels.  Raises UserError with one line for a file of another kind."""
     where = f"'{printable(path)}'"
-    file_cache.record(path)
+    files.record(path)
     if files.head(path, len(nsight.SIGN)) == nsight.SIGN:
         files.remember_input(path)
         return nsight.recording(path)

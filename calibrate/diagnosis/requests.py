@@ -14,26 +14,30 @@ from llmviewer.calibrate import judge
 from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
 from llmviewer.calibrate.diagnosis.doubts import WORK, Doubt, doubts_of_run, faster_than_possible
 from llmviewer.calibrate.diagnosis.parts import OPERATOR, REST, Part
-from llmviewer.calibrate.diagnosis.patterns import kind_of
-from llmviewer.calibrate.diagnosis.queueing import QUEUE, without_queue
 from llmviewer.calibrate.diagnosis.recording import Summary
-from llmviewer.calibrate.diagnosis.slots import COMMUNICATION
+from llmviewer.calibrate.diagnosis.slots import COMMUNICATION, kind_of
 from llmviewer.calibrate.diagnosis.suspects import MOST, Suspect
 from llmviewer.calibrate.diagnosis.wording import short, told
 from llmviewer.calibrate.e2e_rows import case_of
 from llmviewer.calibrate.e2e_runs import POSSIBLE_SHARE
 from llmviewer.calibrate.lower_bound import share_of_roofline
 from llmviewer.calibrate.readers import files, torch_profiler
-from llmviewer.calibrate.readers.run import Arrivals
-from llmviewer.calibrate.readers.stated import Stated
+from llmviewer.calibrate.readers.run import Arrivals, Stated
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
+from llmviewer.simulation.call import simulate
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, Any]
+QUEUE = "queue"
+#: Most requests that are simulated: the queue of a steady load does not depend on more.
+MOST_REQUESTS = 500
+#: Completed over arriving requests per second below which a queue grows; a short run's last requests end late.
+GROWING = 0.8
+UNKNOWN = "an estimate: the result does not state how long requests waited"
 #: Metric of throughput without answers: tokens of prompts per second (llama-bench's pp512).
 PROMPT = "prompt_tok_s"
 #: Metric of a request -> its part, and seconds per request of a value.
@@ -267,3 +271,60 @@ def stated_of(hardware: str, model: str, options: Mapping[str, Any]) -> Stated:
     numbers: dict[str, Any] = {name: int(value) for name, value in given.items() if name in SIZES}
     words: dict[str, Any] = {name: str(value) for name, value in given.items() if name not in SIZES}
     return replace(Stated(hardware=hardware, model=model), **numbers, **words)
+
+
+def without_queue(first: Part, row: Mapping[str, Any], arrivals: Arrivals | None) -> tuple[Part, ...]:
+    """The part of the first token, and that of the queue before it if requests arrive at a rate and wait.
+
+    row: of the end-to-end table, with TTFT and its prediction without a queue.
+    """
+    if arrivals is None or not first.outside or first.amount_s <= 0.0:
+        return (first,)
+    waiting, evidence = _estimated(row, arrivals)
+    queue = min(waiting, first.amount_s)
+    if queue <= 0.0:
+        return (first,)
+    said = f"{evidence}; {UNKNOWN}"
+    waited = Part(name=QUEUE, kind=REST, amount_s=queue, outside=True, evidence=said)
+    return waited, replace(first, amount_s=first.amount_s - queue)
+
+
+def _estimated(row: Mapping[str, Any], arrivals: Arrivals) -> tuple[float, str]:
+    """Mean time of a request in the queue [s], and from what it follows."""
+    behind = backlog_s(arrivals, float(row["value"]) * 1e-3)
+    served = arrivals.completed / arrivals.duration_s
+    if behind > 0.0:
+        text = f"{short(arrivals.rate, 3)} requests arrive per second and {short(served, 3)} are completed"
+        return behind, f"{text}, so that the queue grows: {told(behind)} in the mean"
+    seconds = _simulated(row, arrivals)
+    return seconds, f"{told(seconds)} simulated with random arrivals of {short(arrivals.rate, 3)} requests per second"
+
+
+def backlog_s(arrivals: Arrivals, first_token_s: float) -> float:
+    """Mean wait [s] of a queue that grows evenly (a fluid queue), 0 if requests are completed as they arrive.
+
+    All arrive within completed / rate; what the run takes beyond that and a first token is the wait of the last
+    request, and half of it that of the mean one.
+    """
+    left = arrivals.duration_s - arrivals.completed / arrivals.rate - first_token_s
+    return max(0.5 * left, 0.0) if arrivals.completed / arrivals.duration_s < GROWING * arrivals.rate else 0.0
+
+
+def _simulated(row: Mapping[str, Any], arrivals: Arrivals) -> float:
+    """Mean time in the queue of a simulated server [s], 0 if it cannot be simulated."""
+    try:
+        case = case_of(row)
+        options: dict[str, Any] = dict(case.options)
+        found = simulate(
+            case.model,
+            case.hardware,
+            engine=case.preset,
+            request_rate=arrivals.rate,
+            requests=int(min(arrivals.completed, MOST_REQUESTS)),
+            input_len=f"{max(case.input_len, 1.0):.0f}",
+            output_len=f"{max(case.output_len, 1.0):.0f}",
+            **options,
+        ).to_dict()
+    except UserError:
+        return 0.0
+    return float(found["queue_s"]["mean"])

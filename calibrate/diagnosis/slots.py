@@ -1,15 +1,45 @@
-"""Places of kernels: the operators of a forward pass, layer by layer, with the kinds of kernels that may run each."""
+"""Places of kernels in a forward pass, layer by layer, with the kinds of kernels (kernels.yaml) that may run there."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, lru_cache, partial
 from itertools import groupby
+from pathlib import Path
 
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.core.kinds import Kind, OperatorRole
+
+TABLE = Path(__file__).with_name("kernels.yaml")
+#: Kind of a kernel whose name no pattern knows.
+UNKNOWN = ""
+EVIDENCE = ("trace", "source", "table", "unverified")
+
+
+@cache
+def patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Kind and pattern of every row of the table, in order.  Raises UserError for a row that cannot be read."""
+    rows = data.read_yaml(TABLE)
+    found = []
+    for row in rows["kernels"]:
+        try:
+            flags = re.IGNORECASE if any(name.startswith("(?i)") for name in row["names"]) else 0
+            names = (name.removeprefix("(?i)") for name in row["names"])
+            found.append((str(row["kind"]), re.compile("|".join(names), flags)))
+        except (re.error, KeyError) as error:
+            raise UserError(f"{TABLE.name}: {row}: {error}") from error
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
+def kind_of(name: str) -> str:
+    """Kind of a kernel; UNKNOWN if no pattern is found in its name."""
+    return next((kind for kind, pattern in patterns() if pattern.search(name)), UNKNOWN)
+
 
 #: Names of the places before and after the model's own operators: inputs of the pass, from logits to tokens, and other
 #: models that run in the same pass, such as an encoder of images or a draft.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.calibrate.readers.aiperf import aiperf
 from llmviewer.calibrate.readers.inference_perf import inference_perf
 from llmviewer.calibrate.readers.llama_bench import SIGNS, is_markdown, llama_bench, of_markdown
-from llmviewer.calibrate.readers.run import BenchmarkRun, Record
+from llmviewer.calibrate.readers.run import BenchmarkRun, Record, Stated, rows
 from llmviewer.calibrate.readers.serving import (
     PRINTED,
     printed_results,
@@ -20,7 +20,6 @@ from llmviewer.calibrate.readers.serving import (
     vllm_serve,
     vllm_throughput,
 )
-from llmviewer.calibrate.readers.stated import Stated, rows
 from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable
 

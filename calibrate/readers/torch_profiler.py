@@ -16,8 +16,7 @@ import numpy as np
 from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.calibrate.e2e_rows import RequestCase, case_of
 from llmviewer.calibrate.e2e_runs import configured
-from llmviewer.calibrate.readers.run import BenchmarkRun
-from llmviewer.calibrate.readers.stated import Stated, rows
+from llmviewer.calibrate.readers.run import BenchmarkRun, Stated, rows
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.kinds import Kind

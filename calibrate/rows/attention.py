@@ -14,7 +14,7 @@ from llmviewer.core.workload import chunk, decode, prefill
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.techniques.kernels.flash_attention import rereads
-from llmviewer.timing.kernels import l2
+from llmviewer.timing.kernels import power
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def attention(
         for name, width in (("k", shape.qk_dim), ("v", 0.0 * shape.v_dim if latent else shape.v_dim))
     )
     moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
-    warm_share = l2.held_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
+    warm_share = power.held_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
     values = _reads(k if latent else v, warm_share)
     inputs = AttentionInputs(q=q, k=_reads(k, warm_share), v=values)
     return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)

@@ -18,10 +18,8 @@ from llmviewer.core.kinds import Kind
 from llmviewer.formats.linear import Format, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import SOFTMAX_FLOPS, rope
-from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import ACTIVATIONS, add, embedding, gated, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import rms_norm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +106,7 @@ def _embedding(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Op
 
 
 def _cache_write(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    """New keys and values that one kernel copies to the cache, as in techniques/kernels/cache_write.py."""
+    """New keys and values that one kernel copies to the cache, as in techniques/kernels/of_engine.py."""
     new = Tensor(name="new", elements=x.elements, dtype=dtypes.get_dtype("bf16"))
     cache = Tensor(name="cache", elements=x.elements, dtype=dtype, role=Role.CACHE)
     made = Operator(name="cache_write", kind=Kind.ELEMENTWISE, reads=(whole(new),), writes=(whole(cache),),

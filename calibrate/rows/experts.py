@@ -17,10 +17,10 @@ from llmviewer.core.ir import Access, Block, Operator, Role, Tensor, whole
 from llmviewer.formats.linear import Format, with_formats
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
-from llmviewer.layers.moe import weighted_sum
+from llmviewer.layers.feed_forward import weighted_sum
 from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape, Linear
-from llmviewer.timing.kernels.l2 import held_share
+from llmviewer.timing.kernels.power import held_share
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
 from llmviewer.techniques.compression.prune import two_of_four
-from llmviewer.timing.kernels.l2 import PARTITIONED
+from llmviewer.timing.kernels.power import PARTITIONED
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,6 @@
 """Model x system x request -> prefill, decode, memory and metrics.
 
-Which sequences run concurrently (batching), which forward passes that takes (`passes.py`), how long they take
+Which sequences run concurrently (batching), which forward passes that takes (`evaluation.py`), how long they take
 (`pricing.py`), what the device stores meanwhile (`capacity.py`).
 """
 
@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.analysis.admission import one_per_chip, running_of, stored_request
-from llmviewer.analysis.capacity import extra_memory_of_draft, memory_of, memory_of_passes
+from llmviewer.analysis.capacity import (
+    extra_memory_of_draft,
+    memory_of,
+    memory_of_passes,
+    one_per_chip,
+    running_of,
+    stored_request,
+)
 from llmviewer.analysis.encoders import check_encoder
-from llmviewer.analysis.evaluation import Evaluation
+from llmviewer.analysis.evaluation import Evaluation, graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.memory import Memory
-from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.system import System
@@ -30,7 +35,7 @@ from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, RequestTimes, Running, per_token
 from llmviewer.serving.generation import Draft
 from llmviewer.serving.schedule import Schedule
-from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.roofline import ideal
 
 if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated

@@ -14,9 +14,9 @@ from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.hardware.chip import Chip
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.mla import Mla
-from llmviewer.models.fields import ABSENT_CONTEXT
+from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.models.model import Model
-from llmviewer.ops.gemm import GemmShape, is_routed
+from llmviewer.ops.gemm import GemmShape, has_routed_experts, is_routed
 from llmviewer.timing.engine import KERNELS_ONLY
 from llmviewer.timing.engine_memory import EngineMemory
 
@@ -70,7 +70,7 @@ def engine_parts(model: Model, system: System, graph: Graph, constants: EngineMe
     """The parts on one device.  graph: of this device, at any step."""
     tensor = system.parallelism.tensor
     layers = sum(block.repeats for block in graph.blocks if block.is_layer)
-    routed = any(is_routed(operator) for _, operator in graph)
+    routed = has_routed_experts(graph)
     gib = constants.graph_gib + constants.graph_layer_gib * layers + constants.graph_expert_gib * routed
     return EngineParts(
         sampler=sampler_bytes(model, constants),

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of, memory_of_passes
-from llmviewer.analysis.evaluation import evaluate
+from llmviewer.analysis.evaluation import evaluate, passes_of, system_per_pass
 from llmviewer.analysis.memory import Memory
-from llmviewer.analysis.passes import passes_of, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, missing_extra

@@ -8,8 +8,7 @@ from functools import cache, cached_property, partial
 
 import numpy as np
 
-from llmviewer.analysis.evaluation import Evaluation, evaluate
-from llmviewer.analysis.passes import graph_of_device, system_per_pass
+from llmviewer.analysis.evaluation import Evaluation, evaluate, graph_of_device, system_per_pass
 from llmviewer.analysis.power_shares import PowerShares, shares_of, work_of_device
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count

@@ -18,8 +18,8 @@ from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, Batching
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation, GenerationScheme
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
-from llmviewer.timing.efficiency import Efficiency, ideal
 from llmviewer.timing.engine import KERNELS_ONLY, Engine
+from llmviewer.timing.roofline import Efficiency, ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

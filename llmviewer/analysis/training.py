@@ -17,8 +17,8 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
-from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.host_copies import PINNED_SHARE
+from llmviewer.timing.calibrated import PINNED_SHARE
+from llmviewer.timing.roofline import ideal
 
 #: Part of the name of an adapter's weights.
 ADAPTER = "_lora_"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from llmviewer.api.build import options_of, system
+from llmviewer.api.build import list_engines, list_hardware, list_models, list_techniques, options_of, system
 from llmviewer.api.calls import analyze, compare, crossover, request, sweep
-from llmviewer.api.catalog import list_engines, list_hardware, list_models, list_techniques
 from llmviewer.api.configuration import Configuration, configuration
 
 __all__ = [

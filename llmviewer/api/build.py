@@ -14,6 +14,7 @@ from llmviewer.core import arguments, files
 from llmviewer.core.errors import UserError, naming, printable, unknown
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear
+from llmviewer.hardware import specs
 from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
@@ -24,6 +25,7 @@ from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
+from llmviewer.timing import engine
 from llmviewer.timing.engine import Engine
 
 #: Techniques that an engine chooses unless the caller does.
@@ -227,3 +229,23 @@ def spatial_system(model: Model, one: System, options: Options) -> System:
     found = spatial.smallest_system(model.graph(decode(1.0, 0.0)), build, degrees)
     check_reach(found.chip, found.parallelism)
     return found
+
+
+def list_models() -> list[str]:
+    """Names of all models; `llmviewer models show NAME` prints one with its aliases and source."""
+    return models.names()
+
+
+def list_hardware() -> list[str]:
+    """Names of all chips; `llmviewer hardware show NAME` prints one with the source of each figure."""
+    return specs.names()
+
+
+def list_techniques() -> list[str]:
+    """Names of all techniques, which are keyword arguments of `analyze`; `llmviewer techniques show NAME`."""
+    return list(TECHNIQUES)
+
+
+def list_engines() -> list[str]:
+    """Names of all serving engines, for the keyword argument `engine`."""
+    return list(engine.names())

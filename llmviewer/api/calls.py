@@ -19,18 +19,17 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.language.option import taking
 from llmviewer.models.model import Model
-from llmviewer.result.comparison import Comparison
-from llmviewer.result.crossover import CROSSOVER_METRICS, Crossover, configuration_names
-from llmviewer.result.crossover import crossover as crossover_of
 from llmviewer.result.result import Result
-from llmviewer.result.sweep import Grid, Sweep, parse_values
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from llmviewer.api.keywords import RunOptionLists, RunOptions, SizedRunOptions
+    from llmviewer.result.comparison import Comparison
+    from llmviewer.result.crossover import Crossover
     from llmviewer.result.explanation.explain import Explanation
+    from llmviewer.result.sweep import Sweep
 
 ModelName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Model
 ChipName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Chip
@@ -73,6 +72,8 @@ def sweep(
 
     Arguments are those of `analyze`, each a value or a list of values; sizes also as "1:64:*2".  Raises UserError.
     """
+    from llmviewer.result.sweep import Grid, Sweep
+
     grid = Grid(
         batch_sizes=_column("batch_size", batch_size),
         input_lens=_column("input_len", input_len),
@@ -96,6 +97,8 @@ def compare(
 
     Raises UserError.
     """
+    from llmviewer.result.comparison import Comparison
+
     sizes = request(batch_size, input_len, output_len)
     made = combinations({"model": model, "hardware": hardware, **options})
     return Comparison(results=tuple(configuration(**one).answer(sizes) for one in made))
@@ -116,6 +119,9 @@ def crossover(
 
     metric: decode_time_s, ttft_s, tpot_s, e2e_s or device_time_s (decode time x devices).  Raises UserError.
     """
+    from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names
+    from llmviewer.result.crossover import crossover as crossover_of
+
     if metric not in CROSSOVER_METRICS:
         raise unknown("metric", metric, CROSSOVER_METRICS)
     made = combinations({"model": model, "hardware": hardware, **options})
@@ -153,6 +159,8 @@ def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
 
 def _column(name: str, value: Sizes) -> Array:
     """The values of an axis: numbers, or a text of a list or ranges, as on the command line: 1:64:*2."""
+    from llmviewer.result.sweep import parse_values
+
     return parse_values(name, value) if isinstance(value, str) else arguments.sizes(name, value)
 
 

@@ -17,7 +17,7 @@ from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, unused
 from llmviewer.core.errors import UserError
-from llmviewer.core.file_cache import CacheOfFiles
+from llmviewer.core.files import CacheOfFiles
 from llmviewer.core.workload import Request
 from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
@@ -25,10 +25,9 @@ from llmviewer.models.model import Model
 from llmviewer.result.columns import memory_columns
 from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
-from llmviewer.serving.generation import Generation, GenerationScheme, select_generation
+from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
-from llmviewer.techniques.speculation.method import vocabulary_notes
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_serving import usual
 

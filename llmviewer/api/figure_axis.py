@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.hardware.hypothetical import settings
-from llmviewer.hardware.setting_lists import alternatives
+from llmviewer.hardware.hypothetical import alternatives, settings
 from llmviewer.result.crossover import FigureAxis
 from llmviewer.techniques.registry import TECHNIQUES
 

@@ -14,9 +14,9 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, decode
 from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
+from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import OPTIONS, Options
-from llmviewer.techniques.sparsity.expert_skew import has_routed_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def _answer(words: list[str]) -> int:
 
 def _discard_stdout() -> None:
     """Redirect stdout to the null device, because the interpreter flushes it once more on exit."""
-    from llmviewer.cli.output import discard_stdout
+    from llmviewer.cli.views import discard_stdout
 
     discard_stdout()
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
-from llmviewer.api.verdict import verdict
+from llmviewer.api.trials import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.result.result import Result
-from llmviewer.result.verdict import Verdict
+from llmviewer.result.result import Result, Verdict
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page

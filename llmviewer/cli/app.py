@@ -30,12 +30,12 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
             raise stop.__context__ from None
         return int(stop.code or 0)
     except UserError as error:
-        from llmviewer.cli.lists import advised
+        from llmviewer.cli.typed import advised
         from llmviewer.cli.typed import as_typed
 
         raise as_typed(advised(words, error), words, command) from error
     except Exception as error:
-        from llmviewer.cli.usage import one_line
+        from llmviewer.cli.help import one_line
 
         raise one_line(error, words) from error
     return status if isinstance(status, int) else 0

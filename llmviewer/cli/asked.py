@@ -10,7 +10,7 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import print_warnings
+from llmviewer.cli.views import print_warnings
 from llmviewer.language.option import Option
 from llmviewer.questions import Question
 from llmviewer.techniques.options import RUN_OPTIONS, WORKLOAD

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import print_warnings
 from llmviewer.cli.progress import progress
+from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError, printable
 from llmviewer.language.option import Kind, Panel
 from llmviewer.simulation.options import LOAD

@@ -33,10 +33,9 @@ def technique_values(technique: str) -> Callable[[str], list[str]]:
     """Completion of a technique's option: its methods, or its presets if it has no methods."""
 
     def complete(incomplete: str) -> list[str]:
-        from llmviewer.techniques import presets
-        from llmviewer.techniques.methods import METHODS
+        from llmviewer.techniques.methods import METHODS, preset_names
 
-        return _with_prefix(METHODS.get(technique) or presets.names(technique), incomplete)
+        return _with_prefix(METHODS.get(technique) or preset_names(technique), incomplete)
 
     return complete
 

@@ -9,7 +9,7 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import check_not_an_input, check_writable, print_warnings, write
+from llmviewer.cli.views import check_not_an_input, check_writable, print_warnings, write
 from llmviewer.core.errors import UserError, printable
 from llmviewer.planning.contract import OWN, check
 from llmviewer.questions import QUESTIONS

@@ -10,7 +10,7 @@ from llmviewer import api
 from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import print_warnings
+from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
 from llmviewer.result.crossover import CROSSOVER_METRICS, OWN, configuration_names, crossover, over_figure

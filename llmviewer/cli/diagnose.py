@@ -8,7 +8,7 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import print_warnings
+from llmviewer.cli.views import print_warnings
 from llmviewer.questions import QUESTIONS
 
 OWN = QUESTIONS["diagnose"].options()

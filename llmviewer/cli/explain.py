@@ -9,7 +9,7 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import print_warnings
+from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError
 from llmviewer.result.explanation.explain import OWN, explained
 
@@ -66,7 +66,7 @@ def command(
 
 
 def _print_names() -> int:
-    from llmviewer.cli.output import write
+    from llmviewer.cli.views import write
     from llmviewer.result.explanation.explain import names
 
     write("\n".join(names()), None)

@@ -8,7 +8,7 @@ import typer
 
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
-from llmviewer.result import catalog
+from llmviewer.result import describe
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
@@ -23,7 +23,7 @@ Name = Annotated[
 def list_hardware(format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Lists every chip with peak, bandwidth, memory and power."""
     kind = views.check_output(format, output)
-    objects = catalog.hardware_list()
+    objects = describe.hardware_list()
 
     def page() -> Page:
         from llmviewer.reports import catalog_page
@@ -38,7 +38,7 @@ def list_hardware(format: opt.Format = "", output: opt.Output = None) -> int:  #
 def show_hardware(name: Name, format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Shows every figure of one chip with its source."""
     kind = views.check_output(format, output, (name,))
-    card = catalog.hardware_card(name)
+    card = describe.hardware_card(name)
 
     def page() -> Page:
         from llmviewer.reports import catalog_page

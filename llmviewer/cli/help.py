@@ -2,11 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typer.core import TyperCommand
 
+from llmviewer.core.errors import UserError, nearest, printable
 from llmviewer.language.option import Panel
+
+#: Messages of the parser repeat the word they reject, which may be long.
+MAX_MESSAGE_CHARACTERS = 300
+#: Options of servers, of their benchmarks and of other commands -> the options to use where a command has them.
+INSTEAD = {
+    "--concurrency": ("--batch-size",),
+    "--max-concurrency": ("--batch-size",),
+    "-b": ("--batch-size",),
+    "--bs": ("--batch-size",),
+    "--input-len": ("--context",),
+    "--context": ("--input-len",),
+    "--seq-len": ("--input-len",),
+    "--prompt-len": ("--input-len",),
+    "--max-tokens": ("--output-len",),
+    "--max-new-tokens": ("--output-len",),
+    "--device": ("--hardware",),
+    "--gpu": ("--hardware",),
+    "--hw": ("--hardware",),
+    "--chip": ("--hardware",),
+    "--rate": ("--request-rate",),
+    "--qps": ("--request-rate",),
+    "-v": ("--version",),
+}
+#: What `why` takes instead of options of a run.
+TWO_RUNS = "write each run in quotes: llmviewer why 'MODEL --hardware A' 'MODEL --hardware B'"
+
+
+def one_line(error: Exception, words: Sequence[str]) -> Exception:
+    """A usage error of the parser as a UserError; any other exception unchanged."""
+    message = getattr(error, "format_message", None)
+    if message is None:
+        return error
+    context = getattr(error, "ctx", None)
+    if context is not None and hasattr(error, "option_name"):
+        return UserError(_no_such_option(error.option_name, context))
+    if context is not None and type(error).__name__ == "MissingParameter":
+        return UserError(_missing(error.param, context, words))  # type: ignore[attr-defined]
+    text = " ".join(str(message()).split())
+    if "unexpected extra argument" in text:
+        text += "; a value has no spaces, and a list has commas without spaces"
+    return UserError(printable(text, MAX_MESSAGE_CHARACTERS))
+
+
+def _no_such_option(option: str, context: Any) -> str:
+    """The message for an option that the command does not have, with the one that is meant."""
+    parameters = context.command.params
+    known = [word for one in parameters for word in one.opts if one.param_type_name == "option"]
+    instead = [word for word in INSTEAD.get(option, ()) if word in known]
+    told = printable(option, MAX_MESSAGE_CHARACTERS)
+    if instead:
+        return f"no such option: {told}; use {' and '.join(instead)}"
+    if context.command.name == "why":
+        return f"no such option: {told}; {TWO_RUNS}"
+    if option == "--model" and any(one.name == "model" for one in parameters):
+        return f"no such option: {told}; the model stands alone: {context.command_path} MODEL ..."
+    meant = nearest(option.replace("_", "-"), (word for word in known if word.startswith("--")))
+    guess = f"; did you mean {meant}?" if meant else ""
+    return f"no such option: {told}{guess} ({context.command_path} --help lists all)"
+
+
+def _missing(parameter: Any, context: Any, words: Sequence[str]) -> str:
+    """The message for an option or an argument that is not given, with its help."""
+    path = context.command_path
+    if parameter.param_type_name == "argument":
+        pieces = [one.make_metavar(context) for one in context.command.params if one.param_type_name == "argument"]
+        return f"missing {parameter.make_metavar(context)}: {_help(parameter)} ({' '.join([path, *pieces])})"
+    name = max(parameter.opts, key=len)
+    chip = next(_chips(words), "") if name == "--hardware" else ""
+    meant = f"; did you mean --hardware {chip}?" if chip else ""
+    return f"missing {name}: {_help(parameter)}{meant} ({path} --help lists all)"
+
+
+def _help(parameter: Any) -> str:
+    return (parameter.help or "").strip().rstrip(".")
+
+
+def _chips(words: Sequence[str]) -> Iterator[str]:
+    """Words of a command line that are names of chips."""
+    from llmviewer.cli import candidates
+
+    return (word for word in words[2:] if word and word in candidates.chips(word))
+
 
 #: Columns of a wide terminal that help fills; longer lines are hard to read.
 MAX_WIDTH = 160

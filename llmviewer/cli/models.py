@@ -11,7 +11,7 @@ import typer
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError, printable
-from llmviewer.result import catalog
+from llmviewer.result import describe
 from llmviewer.result.columns import flat
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 def list_models(format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Lists every model with parameters, architecture, KV cache and context."""
     kind = views.check_output(format, output)
-    objects = catalog.model_list()
+    objects = describe.model_list()
 
     def page() -> Page:
         from llmviewer.reports import catalog_page
@@ -45,7 +45,7 @@ def show_model(
 ) -> int:
     """Shows counted and published parameters, layers, KV cache and config of one model."""
     kind = views.check_output(format, output, (model,))
-    card = catalog.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
+    card = describe.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
 
     def page() -> Page:
         from llmviewer.reports import catalog_page
@@ -64,7 +64,7 @@ def fetch_model(
 ) -> int:
     """Downloads a model's config.json from the Hugging Face Hub: to the local cache, or to a folder."""
     from llmviewer import models
-    from llmviewer.cli.output import print_warnings
+    from llmviewer.cli.views import print_warnings
     from llmviewer.models import hub
 
     target = None if output is None else _new_config(output)
@@ -95,7 +95,7 @@ def _new_config(folder: str) -> Path:
 
 def _copied(source: Path, target: Path) -> Path:
     """Write the file to `target`, in a folder that is made if needed; return `target`.  Raises UserError."""
-    from llmviewer.cli.output import atomic_file
+    from llmviewer.cli.views import atomic_file
     from llmviewer.core import data
 
     content = data.read_text(source, data.MAX_JSON_BYTES)

@@ -12,7 +12,7 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.cli.help import UNSET
 from llmviewer.core.errors import UserError, naming, quoted
-from llmviewer.hardware.setting_lists import alternatives
+from llmviewer.hardware.hypothetical import alternatives
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 

@@ -13,13 +13,13 @@ import numpy as np
 import typer
 
 from llmviewer import api
-from llmviewer.api.verdict import verdict
+from llmviewer.api.trials import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.help import UNSET
 from llmviewer.cli.load_options import loaded, with_load_options
-from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.progress import progress
+from llmviewer.cli.views import atomic_file, print_warnings, write
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.result.columns import flat
 from llmviewer.result.sweep import Grid, Sweep, parse_values
@@ -136,7 +136,7 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
 
 def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict[str, Any], *, drawn: bool) -> Report:
     """The report with a simulation of every configuration, and, if drawn, pictures of it."""
-    from llmviewer.reports.load_pictures import pictures
+    from llmviewer.reports.report import pictures
     from llmviewer.simulation.call import simulate
 
     named = opt.unique_by_name(configurations)
@@ -207,29 +207,27 @@ def _json(report: Report, path: str | None, table: str) -> None:
 
 
 def _csv(report: Report, path: str | None, table: str) -> None:
-    from llmviewer.reports.cells import csv_text
-    from llmviewer.reports.tables import TABLES
+    from llmviewer.reports.tables import TABLES, csv_text
 
     write(csv_text(TABLES[table](report)), path)
 
 
 def _check_rows(name: str, count: int) -> None:
     """Raise UserError for a table that is longer than a sheet of Excel."""
-    from llmviewer.reports.excel import MAX_ROWS
+    from llmviewer.reports.tables import MAX_ROWS
 
     if count > MAX_ROWS:
         raise UserError(f"{count:,} rows of {name}; an Excel sheet takes {MAX_ROWS:,}: write CSV or JSON instead")
 
 
 def _xlsx(report: Report, path: str | None, table: str) -> None:
-    from llmviewer.reports import excel
-    from llmviewer.reports.tables import TABLES
+    from llmviewer.reports.tables import TABLES, write_excel
 
-    tables = {name: [flat(row) for row in rows(report)] for name, rows in TABLES.items()}
-    for name, rows in tables.items():
+    sheets = {name: [flat(row) for row in rows(report)] for name, rows in TABLES.items()}
+    for name, rows in sheets.items():
         _check_rows(name, len(rows))
     with atomic_file(path or DEFAULT_FILES["xlsx"]) as temporary:
-        excel.write(tables, temporary)
+        write_excel(sheets, temporary)
 
 
 FORMATS: dict[str, Callable[[Report, str | None, str], None]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.cli.output import atomic_file, open_output
+from llmviewer.cli.views import atomic_file, open_output
 from llmviewer.core.errors import UserError
 from llmviewer.result.columns import arrow_table, constant, json_parts, parquet_library
 
@@ -22,7 +22,7 @@ MAX_TERMINAL_ROWS = 200
 
 def csv(chunks: Iterator[Columns], path: str | None) -> None:
     """Write comma-separated values with a header; undefined values are empty cells."""
-    from llmviewer.reports.cells import safe_cell
+    from llmviewer.reports.tables import safe_cell
 
     lines = _arrow_lines if find_spec("pyarrow") else _plain_lines
     with open_output(path) as stream:
@@ -41,7 +41,7 @@ def _arrow_lines(columns: Columns, *, quotes: bool) -> str:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    from llmviewer.reports.cells import safe_cell
+    from llmviewer.reports.tables import safe_cell
 
     options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed" if quotes else "none")
     sink = pa.BufferOutputStream()
@@ -56,7 +56,7 @@ def _plain_lines(columns: Columns, *, quotes: bool) -> str:
 
 
 def _plain_cells(values: Any, *, quotes: bool) -> list[str]:
-    from llmviewer.reports.cells import safe_cell
+    from llmviewer.reports.tables import safe_cell
 
     if values.dtype.kind == "f":
         return [_plain_number(value) for value in values.tolist()]
@@ -98,7 +98,7 @@ def parquet(chunks: Iterator[Columns], path: str | None) -> None:
 
 def table(chunks: Iterator[Columns], path: str | None) -> None:
     """Print a table of the first rows and the number of further rows."""
-    from llmviewer.reports import screen, sweep_page, terminal
+    from llmviewer.reports import sweep_page, terminal
 
     shown: list[Columns] = []
     varied: set[str] = set()
@@ -112,4 +112,4 @@ def table(chunks: Iterator[Columns], path: str | None) -> None:
     first = {name: [value for columns in shown for value in columns[name]][:MAX_TERMINAL_ROWS] for name in shown[0]}
     with open_output(path) as stream:
         page = sweep_page.page(first, max(points - MAX_TERMINAL_ROWS, 0), varied)
-        stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.from_stream(stream)))
+        stream.write(terminal.text(page, terminal.FILE if path is not None else terminal.Screen.from_stream(stream)))

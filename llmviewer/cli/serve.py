@@ -49,6 +49,6 @@ def _say(text: str) -> None:
 
 
 def _warn(text: str) -> None:
-    from llmviewer.cli.output import print_warnings
+    from llmviewer.cli.views import print_warnings
 
     print_warnings([text])

@@ -9,7 +9,7 @@ import typer
 from llmviewer.cli import campaign, views
 from llmviewer.cli import options as opt
 from llmviewer.cli.load_options import with_load_options
-from llmviewer.cli.output import check_not_an_input, check_writable, open_output
+from llmviewer.cli.views import check_not_an_input, check_writable, open_output
 from llmviewer.core.errors import UserError
 from llmviewer.simulation.call import BATCHING, simulate
 from llmviewer.simulation.options import LOAD
@@ -58,7 +58,7 @@ def command(
 
 
 def _campaign(options: dict[str, Any], leading: dict[str, str], folder: str, scheduler: str) -> int:
-    from llmviewer.planning.campaign_kinds import simulation_campaign
+    from llmviewer.planning.campaign import simulation_campaign
 
     rest = {name: value for name, value in options.items() if name not in LOAD}
     made = opt.combinations(rest, **leading, **campaign.lists_of_loads(options))

@@ -8,8 +8,8 @@ import typer
 
 from llmviewer.cli import campaign, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import write
 from llmviewer.cli.progress import progress
+from llmviewer.cli.views import write
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import Panel
 from llmviewer.planning.call import chips_of, size
@@ -102,7 +102,7 @@ def _check_emit(target: str, format: str, options: dict[str, Any]) -> None:  # n
 def _campaign(model: str, hardware: str, options: dict[str, Any], folder: str, scheduler: str) -> int:
     """Size every chip for every model and load of the lists, one row each."""
     from llmviewer.api.calls import combinations
-    from llmviewer.planning.campaign_kinds import size_campaign
+    from llmviewer.planning.campaign import size_campaign
 
     loads = {name: value for name, value in options.items() if name in LOAD}
     unset = {name: one.default for name, one in OPTIONS.items()} | {name: one.default for name, one in SIZE.items()}

@@ -20,9 +20,9 @@ from llmviewer.hardware import specs
 
 if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
-    from llmviewer.reports.survey.ask import SurveyQuery
     from llmviewer.reports.survey.claims import Answer, Judged
     from llmviewer.reports.survey.document import SurveySection
+    from llmviewer.reports.survey.peer import SurveyQuery
 
 #: Files that the command writes; a folder that contains only these may be replaced.
 SURVEY_FILES = re.compile(r"claims\.csv|index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
@@ -35,7 +35,7 @@ def command(
     """Draws the figures made with LLM-Viewer, writes their data, and reports which claims of figures and text hold."""
     from llmviewer.reports.plots.style import THEMES, Style
     from llmviewer.reports.survey import FIGURES
-    from llmviewer.reports.survey.claims_text import records, tally
+    from llmviewer.reports.survey.claims import records, tally
     from llmviewer.reports.survey.document import as_html, as_markdown
 
     if theme not in THEMES:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from llmviewer import api
 from llmviewer.cli import campaign, rows, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import print_warnings
 from llmviewer.cli.progress import progress
+from llmviewer.cli.views import print_warnings
 from llmviewer.result.sweep import Grid, Sweep, parse_values
 
 Columns = dict[str, Any]
@@ -61,7 +61,7 @@ def command(
 
 
 def _campaign(made: list[dict[str, Any]], sizes: dict[str, str], folder: str, scheduler: str) -> int:
-    from llmviewer.planning.campaign_kinds import sweep_campaign
+    from llmviewer.planning.campaign import sweep_campaign
 
     asked, warnings = sweep_campaign(made, sizes)
     status = campaign.run(asked, folder, scheduler)

@@ -9,7 +9,7 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.core.errors import unknown
-from llmviewer.result.technique_cards import technique_card, technique_list
+from llmviewer.result.describe import technique_card, technique_list
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ def list_techniques(format: opt.Format = "", output: opt.Output = None) -> int: 
     cards = technique_list()
 
     def page() -> Page:
-        from llmviewer.reports import techniques_page
+        from llmviewer.reports import catalog_page
 
-        return techniques_page.listed(cards)
+        return catalog_page.listed(cards)
 
     views.show(
         views.Views(page=page, document=lambda: cards, rows=lambda: [_row(card) for card in cards]), kind, output
@@ -55,9 +55,9 @@ def show_technique(
     entry = technique_card(key)
 
     def page() -> Page:
-        from llmviewer.reports import techniques_page
+        from llmviewer.reports import catalog_page
 
-        return techniques_page.shown(entry)
+        return catalog_page.shown(entry)
 
     views.show(views.Views(page=page, document=lambda: entry, rows=lambda: [_row(entry)]), kind, output)
     return 0

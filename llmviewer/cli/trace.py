@@ -8,9 +8,9 @@ import typer
 
 from llmviewer import api
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import check_not_an_input, check_writable, open_output, print_warnings
+from llmviewer.cli.views import check_not_an_input, check_writable, open_output, print_warnings
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.result.timeline.traced import check_event_count
+from llmviewer.result.timeline.timeline import check_event_count
 
 
 @opt.with_run_options

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import file_cache, files, parsing
+from llmviewer.core import files, parsing
 from llmviewer.core.errors import UserError, printable, told, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,10 +23,10 @@ HINTS = {
 MAX_JSON_BYTES = 4 * 2**20
 MAX_YAML_BYTES = 2**19
 #: Indices of aliases by path; every name of a model or a chip is looked up in one.
-_INDICES: file_cache.CacheOfFiles[Mapping[str, tuple[str, ...]]] = file_cache.CacheOfFiles()
-_ITEMS: file_cache.CacheOfFiles[tuple[tuple[str, str, Any], ...]] = file_cache.CacheOfFiles()
-_PARSED: file_cache.CacheOfFiles[bytes] = file_cache.CacheOfFiles(512)
-_STEMS: file_cache.CacheOfFiles[Mapping[str, str]] = file_cache.CacheOfFiles()
+_INDICES: files.CacheOfFiles[Mapping[str, tuple[str, ...]]] = files.CacheOfFiles()
+_ITEMS: files.CacheOfFiles[tuple[tuple[str, str, Any], ...]] = files.CacheOfFiles()
+_PARSED: files.CacheOfFiles[bytes] = files.CacheOfFiles(512)
+_STEMS: files.CacheOfFiles[Mapping[str, str]] = files.CacheOfFiles()
 
 
 def folder(name: str) -> Path:
@@ -132,7 +132,7 @@ def display_path(path: Path) -> str:
 
 def read_text(path: Path, max_bytes: int, kind: str = "not a config or a spec") -> str:
     """The text of a file; UserError if it cannot be read.  kind: contents expected, for the error of a larger file."""
-    file_cache.record(path)
+    files.record(path)
     found = files.content(path, max_bytes, kind)
     try:
         return found.decode("utf-8-sig")

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.core.file_cache import CacheOfFiles
+from llmviewer.core.files import CacheOfFiles
 from llmviewer.hardware.chip import FIGURES, WIDER, Chip, Disk, Host, Link
 from llmviewer.hardware.figures import Figure
 

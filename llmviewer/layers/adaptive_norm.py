@@ -13,10 +13,9 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.mlp import Mlp
-from llmviewer.ops.elementwise import activate, activation, elementwise
+from llmviewer.layers.feed_forward import Mlp
+from llmviewer.ops.elementwise import activate, activation, bare_layer_norm, elementwise
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import bare_layer_norm
 
 #: Sum of the embeddings of time step and class, one vector per image, which every layer reads.
 CONDITIONING = "conditioning"

@@ -13,9 +13,8 @@ from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import FeedForward
 from llmviewer.layers.per_layer_inputs import PerLayerInput
-from llmviewer.ops.elementwise import add, elementwise
+from llmviewer.ops.elementwise import add, elementwise, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import rms_norm
 
 #: The streams as a layer predicts them from those of the layer before.
 PREDICTED = "altup_predicted"

@@ -12,7 +12,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
-from llmviewer.layers.indexer import Indexer
+from llmviewer.layers.compressed_attention import Indexer
 from llmviewer.ops.attention import (
     ALIBI_FLOPS,
     SOFT_CAP_FLOPS,
@@ -22,9 +22,8 @@ from llmviewer.ops.attention import (
     eager,
     rope,
 )
-from llmviewer.ops.elementwise import activation, gated
+from llmviewer.ops.elementwise import Norm, NormKind, activation, gated, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind, rms_norm
 
 #: Per element of a clamped projection: minimum and maximum.
 CLIP_FLOPS = 2.0

@@ -12,7 +12,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
-from llmviewer.layers.moe import ROUTER_FLOPS, Moe, distinct_experts, weighted_sum
+from llmviewer.layers.feed_forward import ROUTER_FLOPS, Moe, distinct_experts, weighted_sum
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
 from llmviewer.ops.elementwise import elementwise
 from llmviewer.ops.gemm import Linear

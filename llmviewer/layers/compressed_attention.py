@@ -1,6 +1,7 @@
-"""Attention of DeepSeek-V4: one key head that is also the value, a short window, and compressed entries before it.
+"""Attention over few of the keys: DeepSeek's sparse attention, and DeepSeek-V4's compressed entries.
 
-Source: https://github.com/huggingface/transformers, models/deepseek_v4/modeling_deepseek_v4.py
+Sources: DeepSeek-V3.2-Exp, https://github.com/deepseek-ai/DeepSeek-V3.2-Exp, inference/model.py (class Indexer);
+https://github.com/huggingface/transformers, models/deepseek_v4/modeling_deepseek_v4.py
 """
 
 from __future__ import annotations
@@ -12,13 +13,172 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
-from llmviewer.core.kinds import OperatorRole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
-from llmviewer.layers.compressor import Compressor
-from llmviewer.layers.indexer import Indexer
-from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
+from llmviewer.ops.attention import SOFTMAX_FLOPS, AttentionInputs, AttentionShape, eager, rope
+from llmviewer.ops.elementwise import Norm, NormKind, elementwise, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind, rms_norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compressor:
+    """Entries of `dim` elements.  overlap: an entry also covers the `rate` tokens before its own, with other weights.
+
+    prefix: of the names of operators and caches (`compressed`, `index`).
+    """
+
+    hidden: int
+    dim: int
+    rate: int
+    dtype: Dtype
+    overlap: bool = False
+    prefix: str = "compressed"
+
+    @property
+    def _width(self) -> int:
+        return self.dim * (2 if self.overlap else 1)
+
+    @property
+    def cache_name(self) -> str:
+        """Name of the cache of entries."""
+        return f"{self.prefix}_cache"
+
+    def states(self) -> tuple[State, ...]:
+        """The entries, dim / rate elements per token; and projections of tokens that fill no entry yet, per sequence.
+
+        With overlap the last whole group of tokens is kept as well.
+        """
+        kept = 2.0 * self.rate * (self._width + (self.dim if self.overlap else 0))
+        return (
+            State(name=self.cache_name, dtype=self.dtype, per_token=self.dim / self.rate),
+            State(name=f"{self.prefix}_pending", dtype=self.dtype, per_sequence=kept),
+        )
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Projections of values and gates, softmax over an entry's tokens, weighted sum, norm into the cache."""
+        tokens = step.tokens
+        value, gate = (self._linear(name).operator(x, tokens) for name in ("kv_proj", "gate_proj"))
+        stored = float(self.rate * self._width)
+        bias = Tensor(name=f"{self.prefix}_position.weight", elements=stored, dtype=self.dtype, role=Role.WEIGHT)
+        entries = tokens / self.rate
+        y = Tensor(name=f"{self.prefix}_pool", elements=entries * self.dim, dtype=x.dtype)
+        per_entry = self._width * self.rate / self.dim * (SOFTMAX_FLOPS + 3.0)  # bias, product, sum
+        reads = (whole(value.output), whole(gate.output), whole(bias))
+        pool = elementwise(y.name, reads, y, tokens, flops=per_entry, special=self._width * self.rate / self.dim)
+        norm = rms_norm(f"{self.prefix}_norm", self.dim, self.dtype)
+        return value, gate, pool, norm.operator(y, entries, (whole(self.cached(y.elements)),))
+
+    def cached(self, elements: Count) -> Tensor:
+        """The cache of entries, or a part of it."""
+        return Tensor(name=self.cache_name, elements=elements, dtype=self.dtype, role=Role.CACHE)
+
+    def _linear(self, name: str) -> Linear:
+        full = f"{self.prefix}_{name}"
+        return Linear(name=full, in_features=self.hidden, out_features=self._width, dtype=self.dtype)
+
+
+#: Name of the cache of index keys.
+INDEX_CACHE = "index_cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """`heads` index queries per token, made from `q_width` elements, against one cached key of `dim` elements.
+
+    weighted: each head's score passes a ReLU and is weighted by a projection of the token; else heads select alone.
+    compressor: makes keys of several tokens (DeepSeek-V4), whose scores are weighted on the vector units.
+    q_norm: queries have a norm, and both norms are RMSNorms (MiniMax-M3); else keys have a LayerNorm.
+    """
+
+    hidden: int
+    q_width: int
+    heads: int
+    dim: int
+    rope_dim: int
+    dtype: Dtype
+    weighted: bool = True
+    q_norm: bool = False
+    compressor: Compressor | None = None
+
+    def states(self) -> tuple[State, ...]:
+        """The cache of index keys of one layer."""
+        if self.compressor:
+            return self.compressor.states()
+        return (State(name=INDEX_CACHE, dtype=self.dtype, per_token=self.dim),)
+
+    def operators(self, step: Step, x: Tensor, source: Tensor) -> tuple[Operator, ...]:
+        """Projections, norms, rope that writes the key to its cache, and scores.  source: what queries are made of."""
+        tokens = step.tokens
+        q = self._linear("index_q_proj", self.q_width, self.heads * self.dim).operator(source, tokens)
+        before: tuple[Operator, ...] = (q,)
+        if self.q_norm:
+            before += (self._norm("index_q_norm", self.heads).operator(q.output, tokens),)
+        keys = self._keys(step, x)
+        turn = self._rope(tokens, before[-1].output, keys[-1].output)
+        if not self.weighted:
+            return (*before, *keys, turn, self._scores(step, turn.output, ()))
+        weights = self._linear("index_weights_proj", self.hidden, self.heads).operator(x, tokens)
+        return (*before, *keys, turn, weights, self._scores(step, turn.output, (weights.output,)))
+
+    def _keys(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Projection and norm of the keys, or the operators of the compressor, which writes them to the cache."""
+        if self.compressor:
+            return self.compressor.operators(step, x)
+        project = self._linear("index_k_proj", self.hidden, self.dim).operator(x, step.tokens)
+        return project, self._norm("index_k_norm", 1).operator(project.output, step.tokens)
+
+    def _rope(self, tokens: Count, q: Tensor, k: Tensor) -> Operator:
+        """The rotation of queries, and of keys into the cache; those of a compressor are there already."""
+        rotated = Tensor(name="index_rope", elements=q.elements, dtype=q.dtype)
+        reads: tuple[Access, ...] = (whole(q),)
+        writes: tuple[Access, ...] = (whole(rotated),)
+        if not self.compressor:
+            reads, writes = (*reads, whole(k)), (*writes, whole(self._cache(tokens * (1.0 * self.dim))))
+        return rope("index_rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)
+
+    def _scores(self, step: Step, q: Tensor, weights: tuple[Tensor, ...]) -> Operator:
+        """All keys are scored: 2 pairs heads dim, and 2 pairs heads for the weighted sum over heads.
+
+        Selection is not counted, as for experts.  A kernel that knows the causal mask computes attended pairs only.
+        """
+        pairs, attended, keys = self._pairs(step)
+        on_matrices = self.weighted and not self.compressor
+        per_pair = 2.0 * self.heads * (self.dim + float(on_matrices))
+        cached = whole(self._cache(keys * self.dim))
+        rows = pairs if self.weighted else pairs * self.heads
+        y = Tensor(name="index_scores", elements=rows, dtype=q.dtype)
+        return Operator(
+            name=y.name,
+            kind=Kind.ATTENTION,
+            role=OperatorRole.INDEX_SCORES,
+            compute=q.dtype.compute,
+            reads=(whole(q), cached, *map(whole, weights)),
+            writes=(whole(y),),
+            output_shape=(step.tokens, rows / step.tokens),
+            matmul_flops=pairs * per_pair,
+            masked_flops=(pairs - attended) * per_pair,
+            vector_flops=pairs * (self.heads * (1.0 if on_matrices or not self.weighted else 3.0)),
+        )
+
+    def _pairs(self, step: Step) -> tuple[Count, Count, Count]:
+        """Pairs of queries and keys, those that the mask lets through, and keys in the cache."""
+        if self.compressor:
+            rate = self.compressor.rate
+            all_pairs = sum(g.tokens * g.entries(rate) for g in step.groups)
+            attended = sum(g.batch_size * g.entry_pairs(rate) for g in step.groups)
+            return all_pairs, attended, sum(g.batch_size * g.entries(rate) for g in step.groups)
+        shape = AttentionShape(groups=step.groups, heads=self.heads, kv_heads=1.0, qk_dim=self.dim, v_dim=0.0)
+        return shape.full_pairs(), shape.attended_pairs(), shape.keys()
+
+    def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
+        return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype)
+
+    def _norm(self, name: str, rows: int) -> Norm:
+        kind, stored = (NormKind.RMS, self.dim) if self.q_norm else (NormKind.LAYER, 2 * self.dim)
+        return Norm(name=name, kind=kind, width=self.dim, rows=rows, parameters=stored, dtype=self.dtype)
+
+    def _cache(self, elements: Count) -> Tensor:
+        return Tensor(name=INDEX_CACHE, elements=elements, dtype=self.dtype, role=Role.CACHE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,47 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
-from llmviewer.layers.indexer import Indexer
-from llmviewer.layers.input_gate import InputGate
+from llmviewer.layers.compressed_attention import Indexer
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
-from llmviewer.ops.elementwise import activation, gated
+from llmviewer.ops.elementwise import activate, activation, gated, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import rms_norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputGate:
+    """An MLP hidden -> rank -> hidden with SiLU.  prefix: of the operators' names."""
+
+    hidden: int
+    rank: int
+    dtype: Dtype
+    prefix: str
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Both matrices, SiLU, and the product with the sigmoid, which is the part's input."""
+        tokens = step.tokens
+        down = self._linear("in_gate_a", self.hidden, self.rank).operator(x, tokens)
+        act = activate(f"{self.prefix}in_gate_act", down.output, tokens, activation("silu"))
+        up = self._linear("in_gate_b", self.rank, self.hidden).operator(act.output, tokens)
+        y = Tensor(name=f"{self.prefix}in_gate", elements=x.elements, dtype=x.dtype)
+        return down, act, up, gated(y.name, (whole(up.output), whole(x)), y, tokens, activation("sigmoid"))
+
+    def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
+        return Linear(name=self.prefix + name, in_features=width_in, out_features=width_out, dtype=self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedExperts:
+    """Experts behind such a gate."""
+
+    gate: InputGate
+    sparse: Moe
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The operators of the gate and of the experts."""
+        before = self.gate.operators(step, x)
+        return (*before, *self.sparse.operators(step, before[-1].output))
+
 
 #: Roles of linear layers that graph passes select.
 ROLES = {

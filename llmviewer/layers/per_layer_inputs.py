@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.workload import Step
-from llmviewer.ops.elementwise import Activation, add, elementwise, gated
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import Activation, add, elementwise, embedding, gated, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import rms_norm
 
 PER_LAYER_INPUTS = "per_layer_inputs"
 

@@ -15,10 +15,9 @@ from llmviewer.core.kinds import TIED
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.mlp import Mlp
-from llmviewer.ops.elementwise import add
+from llmviewer.layers.feed_forward import Mlp
+from llmviewer.ops.elementwise import add, rms_norm
 from llmviewer.ops.gemm import GemmShape, Linear
-from llmviewer.ops.norm import rms_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""Encoders with the layers of BERT: also RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT; one pass, no cache."""
+"""Encoders with the layers of BERT (one pass, no cache), and ModernBERT as a decoder (Ettin)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
@@ -10,14 +11,14 @@ from llmviewer.core.ir import Block, Tensor
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import Norms
+from llmviewer.layers.feed_forward import Prediction
 from llmviewer.models import parts
-from llmviewer.models.config import Config
+from llmviewer.models.config import MAX_LAYERS, Config, hidden_size, layer_count, layer_types
+from llmviewer.models.dense import Dense, sizes
 from llmviewer.models.draft_heads import class_name
-from llmviewer.models.fields import MAX_LAYERS
 from llmviewer.models.model import Embedding, Head, Model
-from llmviewer.ops.elementwise import Activation, activate, activation
+from llmviewer.ops.elementwise import Activation, Norm, activate, activation, layer_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, layer_norm
 
 #: RoBERTa's position table begins at row 2: in fairseq the first rows belonged to padding.
 ROBERTA_POSITION_OFFSET = 2
@@ -152,3 +153,50 @@ def _head(config: Config, dtype: Dtype, plain: Head, form: Form) -> EncoderHead:
         lm_head=replace(plain.lm_head, bias=True), tied=plain.tied, dense=replace(dense, name="mlm_dense"),
         dense_norm=layer_norm("mlm_norm", hidden, dtype), act=act, every_token=True,
     )  # fmt: skip
+
+
+#: LayerNorm without bias.
+weight_norm = partial(layer_norm, bias=False)
+
+
+def bert_types(config: Config) -> list[str]:
+    """Full attention in the first of every three layers."""
+    period = config.count("global_attn_every_n_layers", 3)
+    default = ["sliding" if layer % period else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("full", "sliding"), default)
+
+
+def _half_window(config: Config) -> None:
+    """The window is half of `local_attention`, as in the class."""
+    config.fields = {**config.fields, "sliding_window": config.count("local_attention", 128, minimum=2) // 2}
+
+
+_MODERNBERT = Dense(
+    defaults={**sizes(768, 1152, 22, 12, 50368, 8192), "hidden_activation": "gelu", "decoder_bias": True},
+    constants={"norm_bias": False},
+    ignored="cls_token_id mlp_dropout global_rope_theta local_rope_theta",
+    prepare=_half_window,
+    norm=weight_norm,
+    types=bert_types,
+    fused_mlp=True,
+    embedding_norm=True,
+    tied=True,
+    head_bias="decoder_bias",
+)
+
+
+def parse_modernbert_decoder(config: Config, dtype: Dtype) -> Model:
+    """ModernBertDecoderForCausalLM: no norm before the first attention, and BERT's prediction head."""
+    built, hidden = _MODERNBERT(config, dtype), hidden_size(config)
+    at = next(index for index, layer in enumerate(built.layers) if 0 in layer.numbers)
+    kind = built.layers[at]
+    first = replace(kind, name="first", repeats=1, numbers=(0,), norms=replace(kind.norms, attn=None))
+    others = replace(kind, repeats=kind.repeats - 1, numbers=kind.numbers[1:])
+    bias = config.flag("classifier_bias", default=False)
+    head = Prediction(
+        dense=Linear(name="prediction", in_features=hidden, out_features=hidden, dtype=dtype, bias=bias),
+        activation=activation(config.text("classifier_activation", "gelu")),
+        norm=weight_norm("prediction_norm", hidden, dtype),
+    )
+    layers = (*built.layers[:at], first, *((others,) if others.repeats else ()), *built.layers[at + 1 :])
+    return replace(built, layers=layers, head=replace(built.head, prediction=head))

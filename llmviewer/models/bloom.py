@@ -9,10 +9,9 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import Norms, Residual
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import group_count, hidden_size
+from llmviewer.models.config import Config, group_count, hidden_size
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import layer_norm
+from llmviewer.ops.elementwise import layer_norm
 
 
 def parse_bloom(config: Config, dtype: Dtype) -> Model:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data, file_cache, files
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
 from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS
 from llmviewer.models.model import Model
@@ -55,7 +55,7 @@ def read(name: str) -> Card:
     the local Hugging Face cache, then resolved by its suffixes.
     """
     own = data.user_path(name)
-    file_cache.record(own or name)  # a folder changes when a file is added
+    files.record(own or name)  # a folder changes when a file is added
     found = _in_folder(own, own.resolve().name) if own and own.is_dir() else None
     if found:
         return found
@@ -136,7 +136,7 @@ def _with_formats(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     if any(section.get(field) for section in sections if isinstance(section, Mapping) for field in QUANTIZATION_FIELDS):
         return config
     for name, fields in FORMAT_FILES.items():
-        file_cache.record(folder / name)  # a file that is added later counts
+        files.record(folder / name)  # a file that is added later counts
         if data.user_path(str(folder / name)):
             return {**config, QUANTIZATION_FIELD: {**fields, **data.read_json(folder / name)}}
     return config
@@ -190,9 +190,9 @@ def _in_cache(name: str) -> Card | None:
 
 def _by_suffixes(name: str) -> Card | None:
     """The Card of a Hub id whose suffixes lead to a known model; None if they do not."""
-    from llmviewer.models import suffixes
+    from llmviewer.models import aliases
 
-    found = suffixes.resolve(name)
+    found = aliases.resolve(name)
     if found is None:
         return None
     card, note = read(found.known), f"'{printable(name)}' is read as {found.known}"
@@ -206,7 +206,7 @@ def _by_suffixes(name: str) -> Card | None:
 
     def finish(model: Model) -> Model:
         stated = f"{found.format} of the model's name"
-        return replace(_noted(model, note), named_format=stated, doubt_bytes=suffixes.doubt_bytes(model))
+        return replace(_noted(model, note), named_format=stated, doubt_bytes=aliases.doubt_bytes(model))
 
     config = {**card.config, **found.fields}
     return replace(card, name=f"{found.known}-{found.format}", config=config, aliases=(), finish=finish)

@@ -10,11 +10,10 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models import parts
-from llmviewer.models.config import Config
+from llmviewer.models.config import Config, hidden_size, layer_count, layer_types, sliding_or_full, window
 from llmviewer.models.dense import Dense, sizes
-from llmviewer.models.fields import hidden_size, layer_count, layer_types, sliding_or_full, window
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import NormKind, layer_norm
+from llmviewer.ops.elementwise import NormKind, layer_norm
 
 #: LayerNorm without bias.
 cohere_norm = partial(layer_norm, bias=False)

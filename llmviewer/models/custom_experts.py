@@ -9,14 +9,12 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Projections, QkNorm
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import deepseek as latent
 from llmviewer.models import parts, remote_code
-from llmviewer.models.config import Config
-from llmviewer.models.experts import DenseFirst, Experts
-from llmviewer.models.fields import layer_count
+from llmviewer.models.config import Config, layer_count
 from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import SparseDecoder
+from llmviewer.models.sparse_decoder import DenseFirst, Experts, SparseDecoder
 
 
 def _ling_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:

@@ -10,13 +10,12 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Residual
-from llmviewer.layers.mlp import Mlp
+from llmviewer.layers.feed_forward import Mlp
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import hidden_size, window
+from llmviewer.models.config import Config, hidden_size, window
 from llmviewer.models.layer_patterns import LayerTypes, RopeLayers, everywhere, no_window
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import Norm, NormKind, rms_norm
+from llmviewer.ops.elementwise import Norm, NormKind, rms_norm
 
 #: A constant of the class, or the name of a flag in the config (false if missing).
 Switch: TypeAlias = bool | str

@@ -22,12 +22,10 @@ from llmviewer.layers.adaptive_norm import (
 )
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, Norms
-from llmviewer.layers.mlp import Mlp
-from llmviewer.models.config import Config
-from llmviewer.models.fields import MAX_LAYERS
+from llmviewer.layers.feed_forward import Mlp
+from llmviewer.models.config import MAX_LAYERS, Config
 from llmviewer.models.model import Embedding, Head, Model
-from llmviewer.ops.elementwise import activate, activation
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import activate, activation, embedding
 from llmviewer.ops.gemm import Linear
 
 #: Sines and cosines of the time step that enter its two matrices.

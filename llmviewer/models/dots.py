@@ -9,13 +9,11 @@ from typing import Any
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
-from llmviewer.models.config import Config
+from llmviewer.models.config import Config, layer_count
 from llmviewer.models.deepseek import indexer, latent_attention
-from llmviewer.models.experts import DenseFirst, Experts
-from llmviewer.models.fields import layer_count
-from llmviewer.models.sparse_decoder import SparseDecoder
+from llmviewer.models.sparse_decoder import DenseFirst, Experts, SparseDecoder
 
 #: Sizes of layers with a window, and their defaults; a checkpoint names them `swa_...`.
 WINDOW_SIZES = {

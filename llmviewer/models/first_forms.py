@@ -12,10 +12,10 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.models.bloom import parse_falcon
 from llmviewer.models.config import Config
 from llmviewer.models.dense import Dense
-from llmviewer.models.gpt_like import OLMO
+from llmviewer.models.gpt import OLMO
 from llmviewer.models.mamba import parse_mamba, parse_mamba2
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import layer_norm
+from llmviewer.ops.elementwise import layer_norm
 
 #: Fields of the `mamba_ssm` package -> those of transformers.
 MAMBA_NAMES = {

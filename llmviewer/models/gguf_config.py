@@ -1,17 +1,293 @@
-"""From the fields of a GGUF header to those of a config.json."""
+"""From the fields of a GGUF header to those of a config.json, by architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
-from llmviewer.models.gguf_families import FAMILIES, LATENT, PER_LAYER
-from llmviewer.models.gguf_fields import Source
 
 if TYPE_CHECKING:
-    from llmviewer.models.gguf_header import Header
+    from llmviewer.models.gguf_header import Header, StoredTensor
+
+
+class Source:
+    """The header of one file, and access to the fields of its architecture.  where: the file in error messages."""
+
+    def __init__(self, header: Header, where: str) -> None:
+        self.where = where
+        self.tensors: Mapping[str, StoredTensor] = header.tensors
+        self.fields = header.fields
+        self.architecture = str(header.fields.get("general.architecture", ""))
+
+    def get(self, name: str) -> Any:
+        """The value of a field of the architecture; a list of equal values is that value; None if missing."""
+        value = self.fields.get(f"{self.architecture}.{name}")
+        if isinstance(value, list):
+            if len(set(value)) != 1:
+                raise UserError(f"{self.where}: field '{name}' differs between layers, which is not supported")
+            return value[0]
+        return value
+
+    def listed(self, name: str) -> list[Any]:
+        """The values of a field for each layer; one value is that of all layers, none an empty list."""
+        value = self.fields.get(f"{self.architecture}.{name}")
+        if isinstance(value, list):
+            return value
+        return [] if value is None else [value] * int(self.get("block_count") or 0)
+
+    def differs(self, name: str) -> bool:
+        """Whether a field has different values in different layers."""
+        return len(set(self.listed(name))) > 1
+
+    def has(self, tensor: str) -> bool:
+        """Whether the first layer has a tensor (`attn_q.bias`)."""
+        return f"blk.0.{tensor}" in self.tensors
+
+    def renamed(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Fields of config.json that the header states.  names: field of config.json -> field of the header."""
+        return {ours: value for ours, theirs in names.items() if (value := self.get(theirs)) is not None}
+
+    def size(self, tensor: str, dimension: int) -> int:
+        """A dimension of a tensor.  Raises UserError if the file does not have it."""
+        found = self.tensors.get(tensor)
+        if found is None or dimension >= len(found.shape):
+            raise UserError(f"{self.where}: tensor '{printable(tensor)}' is missing")
+        return found.shape[dimension]
+
+
+Names: TypeAlias = Mapping[str, str]
+Family: TypeAlias = Callable[[Source], dict[str, Any]]
+
+#: Field of config.json -> field of the header.
+_EXPERT: Names = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
+WINDOW: Names = {"sliding_window": "attention.sliding_window"}
+_SHARED: Names = {"n_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"}
+_ROUTED: Names = {"n_routed_experts": "expert_count", **_EXPERT, **_SHARED}
+_LOCAL: Names = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_LINEAR: Names = {
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "full_attention_interval": "full_attention_interval",
+}
+_EXPERTS: Names = {"num_experts": "expert_count", **_EXPERT}
+_QWEN_EXPERTS: Names = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length", **_EXPERTS}
+#: Architectures whose keys are a latent, and those whose layers may differ in a field.
+LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe")
+
+
+def _family(model_type: str, *names: Names, **fields: Any) -> Family:
+    """A family whose header states the fields in `names`; `fields` are the same in all its models."""
+
+    def read(source: Source) -> dict[str, Any]:
+        stated = {ours: value for each in names for ours, value in source.renamed(each).items()}
+        return {"model_type": model_type, **fields, **stated}
+
+    return read
+
+
+def _with(*families: Family) -> Family:
+    """A family with further fields; later ones replace earlier ones."""
+    return lambda source: {name: value for each in families for name, value in each(source).items()}
+
+
+def _biases(source: Source) -> dict[str, Any]:
+    return {"attention_bias": source.has("attn_q.bias")}
+
+
+def _parallel(source: Source) -> dict[str, Any]:
+    """GPT-NeoX: attention and MLP side by side, unless the header says otherwise; one KV head per head."""
+    stated = source.get("use_parallel_residual")
+    return {} if stated is None else {"use_parallel_residual": bool(stated)}
+
+
+def _head_bias(source: Source) -> dict[str, Any]:
+    return {"lm_head_bias": "output.bias" in source.tensors}
+
+
+def _qk_norms(source: Source) -> dict[str, Any]:
+    return {"use_qk_norm": source.has("attn_q_norm.weight")}
+
+
+def _predicted(source: Source) -> dict[str, Any]:
+    """The number of layers without those of multi-token prediction, which the file counts too."""
+    predicted = source.get("nextn_predict_layers")
+    return {"num_hidden_layers": source.get("block_count") - predicted} if predicted else {}
+
+
+def _expert_widths(source: Source) -> dict[str, Any]:
+    """Experts whose width is the config's `intermediate_size`."""
+    return source.renamed({"intermediate_size": "expert_feed_forward_length"})
+
+
+def _deepseek2(source: Source) -> dict[str, Any]:
+    """DeepSeek-V2 and V3: keys and values of a latent; files with the absorbed form state it as one KV head."""
+    rope = source.get("rope.dimension_count")
+    key = source.get("attention.key_length_mla") or source.get("attention.key_length")
+    value = source.get("attention.value_length_mla") or source.get("attention.value_length")
+    corrected = any(name.endswith("exp_probs_b.bias") for name in source.tensors)
+    fields = {
+        "model_type": "deepseek_v3" if corrected else "deepseek_v2",
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": key - rope if rope and key else None,
+        "v_head_dim": value,
+        "num_key_value_heads": source.get("attention.head_count"),
+        **_predicted(source),
+        **source.renamed({"kv_lora_rank": "attention.kv_lora_rank", **_ROUTED}),
+    }
+    if not source.get("expert_count"):
+        fields["first_k_dense_replace"] = source.get("block_count")
+    stated = {name: value for name, value in fields.items() if value is not None}
+    return {**stated, "head_dim": None, "q_lora_rank": source.get("attention.q_lora_rank")}
+
+
+def _gemma4(source: Source) -> dict[str, Any]:
+    """Gemma 4: layers with a window have their own head size, others one tensor for keys and values if it says so."""
+    pattern, heads = source.listed("attention.sliding_window_pattern"), source.listed("attention.head_count_kv")
+    widths = source.listed("feed_forward_length")
+    full = pattern.index(False) if False in pattern else -1
+    of_full = heads[full] if heads and full >= 0 else None
+    shared = source.get("attention.shared_kv_layers") or 0
+    fields = {
+        "model_type": "gemma4_text",
+        "global_head_dim": source.get("attention.key_length"),
+        "head_dim": source.get("attention.key_length_swa"),
+        "hidden_size_per_layer_input": source.get("embedding_length_per_layer_input") or 0,
+        "num_kv_shared_layers": shared,
+        "layer_types": [("sliding" if one else "full") + "_attention" for one in pattern] or None,
+        "enable_moe_block": bool(source.get("expert_count")),
+        "num_experts": source.get("expert_count"),
+        "top_k_experts": source.get("expert_used_count"),
+        "moe_intermediate_size": source.get("expert_feed_forward_length"),
+        "attention_k_eq_v": full >= 0 and f"blk.{full}.attn_v.weight" not in source.tensors,
+        "num_key_value_heads": next((n for n, one in zip(heads, pattern, strict=False) if one), of_full),
+        "num_global_key_value_heads": of_full,
+        "intermediate_size": widths[0] if widths else None,
+        "use_double_wide_mlp": len(set(widths)) > 1,
+        **source.renamed(WINDOW),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _lfm2(source: Source) -> dict[str, Any]:
+    """LFM2: layers without KV heads are short convolutions."""
+    heads = source.listed("attention.head_count_kv")
+    kinds = ["full_attention" if count else "conv" for count in heads]
+    return {
+        "block_auto_adjust_ff_dim": False,
+        **source.renamed({"conv_L_cache": "shortconv.l_cache"}),
+        **({"layer_types": kinds, "num_key_value_heads": max(heads)} if any(heads) else {}),
+    }
+
+
+def _olmo2(source: Source) -> dict[str, Any]:
+    """OLMo 2, and OLMo 3 if there is a window."""
+    window = source.renamed(WINDOW)
+    return {"model_type": "olmo3" if window else "olmo2", **window}
+
+
+def _falcon(source: Source) -> dict[str, Any]:
+    heads = source.get("attention.head_count_kv")
+    return {
+        "model_type": "falcon",
+        "num_kv_heads": heads,
+        "multi_query": heads == 1,
+        "new_decoder_architecture": source.has("attn_norm_2.weight") or (heads or 1) > 1,
+        "parallel_attn": True,
+        "bias": False,
+        "alibi": False,
+    }
+
+
+def _value_heads(source: Source) -> dict[str, Any]:
+    """The width of the value heads of a gated delta rule."""
+    inner, heads = source.get("ssm.inner_size"), source.get("ssm.time_step_rank")
+    return {"linear_value_head_dim": inner // heads} if inner and heads else {}
+
+
+#: `general.architecture` of llama.cpp -> the fields in addition to those of all architectures.
+FAMILIES: dict[str, Family] = {
+    "apertus": _family("apertus"),
+    "arcee": _family("arcee"),
+    "baichuan": _family("baichuan"),
+    "cohere2": _family("cohere2", WINDOW),
+    "command-r": _with(_family("cohere"), _qk_norms),
+    "deepseek2": _deepseek2,
+    "dots1": _with(_family("dots1", _ROUTED), _predicted),
+    "dream": _family("Dream"),
+    "ernie4_5": _family("ernie4_5"),
+    "ernie4_5-moe": _family(
+        "ernie4_5_moe",
+        {"moe_num_experts": "expert_count", "moe_k": "expert_used_count"},
+        {"moe_intermediate_size": "expert_feed_forward_length", "moe_num_shared_experts": "expert_shared_count"},
+        {"moe_layer_start_index": "leading_dense_block_count", "moe_layer_interval": "interleave_moe_layer_step"},
+    ),
+    "exaone4": _family("exaone4", WINDOW),
+    "falcon": _falcon,
+    "gemma": _family("gemma"),
+    "gemma2": _family("gemma2", WINDOW),
+    "gemma3": _family("gemma3_text", WINDOW),
+    "gemma4": _gemma4,
+    "glm4": _with(_family("glm4"), _biases),
+    "glm4moe": _with(_family("glm4_moe", _ROUTED), _biases, _qk_norms, _predicted),
+    "gptneox": _with(_family("gpt_neox"), _parallel),
+    "gpt-oss": _with(_family("gpt_oss", _LOCAL, WINDOW), _expert_widths),
+    "granite": _family("granite"),
+    "granitemoe": _family("granitemoe", _LOCAL),
+    "hunyuan-dense": _with(_family("hunyuan_v1_dense"), _qk_norms),
+    "hunyuan-moe": _with(
+        _family(
+            "hunyuan_v1_moe",
+            {
+                "num_experts": "expert_count",
+                "moe_topk": "expert_used_count",
+                "num_shared_expert": "expert_shared_count",
+            },
+            {"moe_intermediate_size": "expert_feed_forward_length"},
+        ),
+        _qk_norms,
+    ),
+    "internlm2": _family("internlm2", bias=False),
+    "lfm2": _with(_family("lfm2"), _lfm2),
+    "lfm2moe": _with(
+        _family("lfm2_moe", {"num_experts": "expert_count", "num_dense_layers": "leading_dense_block_count"}, _EXPERT),
+        _lfm2,
+    ),
+    "llama4": _with(
+        _family(
+            "llama4_text",
+            _LOCAL,
+            {"intermediate_size_mlp": "feed_forward_length", "interleave_moe_layer_step": "interleave_moe_layer_step"},
+        ),
+        _expert_widths,
+    ),
+    "minimax-m2": _with(_family("minimax_m2", _LOCAL), _expert_widths, _qk_norms),
+    "nemotron": _family("nemotron"),
+    "olmo": _family("olmo"),
+    "olmo2": _olmo2,
+    "olmoe": _with(_family("olmoe", _EXPERTS), _expert_widths),
+    "orion": _family("orion"),
+    "phi2": _family("phi"),
+    "phimoe": _with(_family("phimoe", _LOCAL, WINDOW), _biases, _head_bias),
+    "qwen2": _family("qwen2"),
+    "qwen2vl": _family("qwen2"),
+    "qwen3": _family("qwen3"),
+    "qwen35": _with(_family("qwen3_5_text", _LINEAR), _value_heads),
+    "qwen35moe": _with(_family("qwen3_5_moe_text", _LINEAR, _QWEN_EXPERTS), _value_heads),
+    "qwen3moe": _family("qwen3_moe", _EXPERTS),
+    "qwen3next": _with(_family("qwen3_next", _LINEAR, _QWEN_EXPERTS), _value_heads),
+    "qwen3vl": _family("qwen3"),
+    "qwen3vlmoe": _family("qwen3_moe", _EXPERTS),
+    "seed_oss": _family("seed_oss", attention_bias=True, attention_out_bias=False),
+    "smollm3": _family("smollm3"),
+    "stablelm": lambda source: {"model_type": "stablelm", "use_qkv_bias": source.has("attn_q.bias")},
+    "starcoder2": _family("starcoder2"),
+    "xverse": _family("xverse"),
+}
+
 
 #: Field of config.json -> field of the header below its architecture, for all architectures.
 COMMON = {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.core.errors import UserError, printable
-from llmviewer.core.file_cache import record
+from llmviewer.core.files import record
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFValueType

@@ -8,10 +8,9 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import Norms
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import head_count, hidden_size
+from llmviewer.models.config import Config, head_count, hidden_size
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import rms_norm
 
 
 def parse_glm(config: Config, dtype: Dtype) -> Model:

@@ -9,7 +9,7 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.dense import Dense, attention_of, sizes
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import bare_rms_norm
+from llmviewer.ops.elementwise import bare_rms_norm
 
 
 def _layers_of_a_stack(config: Config) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
-from llmviewer.core.file_cache import record
+from llmviewer.core.files import record
 
 #: An id of the Hub: ORGANISATION/NAME.
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.layers.convolved import AddedConv, ConvolvedAttention, ConvolvedPart
+from llmviewer.layers.attention_variants import AddedConv, ConvolvedAttention, ConvolvedPart
 from llmviewer.layers.decoder import FeedForward, Mixer
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.experts import DenseFirst, Experts
-from llmviewer.models.fields import group_count, hidden_size, layer_count
+from llmviewer.models.config import Config, group_count, hidden_size, layer_count
 from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import GroupedQuery, SparseDecoder
-from llmviewer.ops.norm import rms_norm
+from llmviewer.models.sparse_decoder import DenseFirst, Experts, GroupedQuery, SparseDecoder
+from llmviewer.ops.elementwise import rms_norm
 
 #: Name in `layer_types` -> ours.
 TYPES = {"hybrid": "full", "hybrid_sliding": "sliding"}

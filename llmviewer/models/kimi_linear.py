@@ -7,14 +7,13 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import FeedForward, Mixer
-from llmviewer.layers.kimi_delta import KimiDelta
+from llmviewer.layers.linear_attention import KimiDelta
 from llmviewer.layers.mla import Mla
 from llmviewer.models import parts
-from llmviewer.models.config import Config
+from llmviewer.models.config import Config, head_count, hidden_size, layer_count, layer_types
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.fields import head_count, hidden_size, layer_count, layer_types
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import rms_norm
 
 #: Field of transformers -> its name in the section `linear_attn_config` of the published files.
 NESTED = {

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.models.config import Config
-from llmviewer.models.fields import layer_count, layer_types, sliding_or_full
+from llmviewer.models.config import Config, layer_count, layer_types, sliding_or_full
 
 #: Gives the type of every layer, `full` or `sliding`.
 LayerTypes: TypeAlias = Callable[[Config], Sequence[str]]

@@ -7,12 +7,11 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import FeedForward, Mixer
-from llmviewer.layers.gated_conv import GatedConv
+from llmviewer.layers.recurrent import GatedConv
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import head_size, hidden_size, layer_count, rotary_dim_by_type
+from llmviewer.models.config import Config, head_size, hidden_size, layer_count, rotary_dim_by_type
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import rms_norm
 
 #: Entries of `layer_types`.
 WORDS = {"conv": "conv", "full_attention": "full"}

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import QkNorm
-from llmviewer.models.config import Config
+from llmviewer.models.config import Config, layer_count, layer_types, rope_layers
 from llmviewer.models.dense import AFTER, Dense, attention_of
-from llmviewer.models.fields import layer_count, layer_types, rope_layers
 from llmviewer.models.layer_patterns import one_window
 from llmviewer.models.model import Model
 

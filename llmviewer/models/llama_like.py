@@ -1,19 +1,21 @@
-"""Dense architectures with RMSNorm that differ from Llama in the facts that their entries state.
-
-Each entry is the parser of one class of transformers; its defaults are those of the class's config.
-"""
+"""Dense architectures with RMSNorm that differ from Llama in stated facts, Llama 4, and Llama 3.2 Vision."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.attention import QkNorm
+from llmviewer.core.errors import UserError
+from llmviewer.layers.attention import Attention, QkNorm
+from llmviewer.layers.decoder import DecoderLayer, FeedForward
 from llmviewer.layers.mla import Mla
-from llmviewer.models.config import Config
+from llmviewer.models import parts
+from llmviewer.models.config import Config, head_count, hidden_size, layer_count, rope_layers
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.dense import Dense, sizes
-from llmviewer.models.fields import head_count, hidden_size
+from llmviewer.models.dense import Dense, attention_of, sizes
 from llmviewer.models.layer_patterns import one_window
-from llmviewer.ops.norm import bare_rms_norm
+from llmviewer.models.model import Model
+from llmviewer.ops.elementwise import bare_rms_norm, rms_norm
 
 
 def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
@@ -159,3 +161,86 @@ YOUTU = Dense(
     ignored="embedding_initializer_range",
     tied=True,
 )
+
+
+def parse_llama4(config: Config, dtype: Dtype) -> Model:
+    """Llama4ForCausalLM: chunked attention with rope, full attention without rope in every fourth layer; experts."""
+    types = ["chunked" if rope else "full" for rope in rope_layers(config)]
+    config.expect("layer_types", [f"{word}_attention" for word in types])
+    kinds = list(zip(types, _feed_forwards(config), strict=True))
+    mixers = _attention(config, dtype)
+
+    def layer(kind: tuple[str, str], repeats: int) -> DecoderLayer:
+        return DecoderLayer(
+            name=parts.block_name(kind, kinds),
+            repeats=repeats,
+            norms=parts.pre_norms(config, dtype),
+            mixer=mixers[kind[0]],
+            feed_forward=_feed_forward(config, dtype, kind[1]),
+        )
+
+    norm = rms_norm("final_norm", hidden_size(config), dtype)
+    return parts.model(config, dtype, parts.group_layers(kinds, layer), norm)
+
+
+def _attention(config: Config, dtype: Dtype) -> dict[str, Attention]:
+    """Attention by layer type; only layers with rope have QK-norm, which has no weights."""
+    # a factor on queries at long contexts, and a setting of the quantizer
+    config.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor")
+    full = parts.attention(config, dtype, parts.projections(config), head_dim=128)
+    norm = QkNorm.WEIGHTLESS if config.flag("use_qk_norm", default=True) else QkNorm.NONE
+    chunked = replace(full, qk_norm=norm, chunk=config.count("attention_chunk_size", 8192))
+    return {"chunked": chunked, "full": replace(full, rotary_dim=0)}
+
+
+def _feed_forwards(config: Config) -> list[str]:
+    """`moe` in the layers that `moe_layers` lists, or every `interleave_moe_layer_step`-th; else `dense`."""
+    depth, step = layer_count(config), config.count("interleave_moe_layer_step", 1)
+    listed = config.numbers("moe_layers", range(step - 1, depth, step))
+    return ["moe" if layer in listed else "dense" for layer in range(depth)]
+
+
+def _feed_forward(config: Config, dtype: Dtype, word: str) -> FeedForward:
+    """A dense SwiGLU, or experts with fused gate and up and a shared expert of the same size."""
+    if word == "dense":
+        return parts.mlp(config, dtype, config.count("intermediate_size_mlp"))
+    config.ignore("intermediate_size_mlp")  # unused if no layer is dense
+    routed = parts.moe(config, dtype, config.count("intermediate_size"))
+    return replace(routed, expert=replace(routed.expert, fused=True), shared=routed.expert)
+
+
+_MLLAMA = Dense(
+    defaults={**sizes(4096, 14336, 40, 32, 128256, 131072), "num_key_value_heads": 8},
+    constants={"tie_word_embeddings": False},
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+)
+#: Layers with cross attention by default, and rows of the embedding for images beyond the vocabulary.
+MLLAMA_CROSS_LAYERS, MLLAMA_IMAGE_ROWS = (3, 8, 13, 18, 23, 28, 33, 38), 8
+
+
+def parse_mllama(config: Config, dtype: Dtype) -> Model:
+    """MllamaForCausalLM (Llama 3.2 Vision), a pass over text alone.
+
+    Without an image the layers with cross attention are skipped; their weights are stored.
+    """
+    built, depth = _MLLAMA(config, dtype), layer_count(config)
+    layer, attention = built.layers[0], attention_of(built.layers[0])
+    listed = config.numbers("cross_attention_layers", MLLAMA_CROSS_LAYERS)
+    own = tuple(number for number in range(depth) if number not in listed)
+    if not own:
+        raise UserError(f"{config.where}: field 'cross_attention_layers' leaves no layer for text")
+    hidden, width = attention.hidden, attention.heads * attention.head_dim
+    matrices = 2 * hidden * (width + attention.kv_heads * attention.head_dim)
+    matrices += 3 * hidden * config.count("intermediate_size")
+    per_layer = matrices + 2 * hidden + 2 * attention.head_dim + 2  # norms, QK-norms, gates
+    rows = built.embedding.vocabulary + MLLAMA_IMAGE_ROWS
+    skipped = depth - len(own)
+    text = replace(
+        built,
+        layers=(replace(layer, repeats=len(own), numbers=own),),
+        embedding=replace(built.embedding, vocabulary=rows),
+        notes=(*built.notes, f"{skipped} layers with cross attention are stored and not run, as without images"),
+    )
+    return parts.with_stored(text, cross_attention=skipped * per_layer)

@@ -50,7 +50,7 @@ def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tupl
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
     """The Model described by the fields of a config.json."""
     from llmviewer.models.draft_heads import refuse_draft, with_own_head
-    from llmviewer.models.model_types import parser, type_of
+    from llmviewer.models.wrappers import parser, type_of
 
     config = Config(fields, name)
     refuse_draft(config)

@@ -8,14 +8,12 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import FeedForward, Mixer
-from llmviewer.layers.mamba import Mamba2
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.parallel_mixers import ParallelMixers
+from llmviewer.layers.feed_forward import Mlp
+from llmviewer.layers.recurrent import Mamba2, ParallelMixers
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import group_count, hidden_size, layer_count
+from llmviewer.models.config import Config, group_count, hidden_size, layer_count
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import rms_norm
 
 #: Entries of `layer_types`, in transformers 5 and before.
 WORDS = {"linear_attention": "mamba", "full_attention": "attention", "mamba": "mamba", "attention": "attention"}

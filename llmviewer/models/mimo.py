@@ -8,12 +8,11 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import FeedForward
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.experts import listed_or_first_dense
-from llmviewer.models.fields import binary_layer_list, group_count
+from llmviewer.models.config import Config, binary_layer_list, group_count
 from llmviewer.models.layer_patterns import FullEvery
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import rms_norm
+from llmviewer.models.sparse_decoder import listed_or_first_dense
+from llmviewer.ops.elementwise import rms_norm
 
 #: Meaning of 0 and 1 in `hybrid_layer_pattern` and in `moe_layer_freq` of the published config.
 ATTENTION_TYPES, FEED_FORWARD_TYPES = ("full", "sliding"), ("dense", "moe")

@@ -9,14 +9,12 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import Mixer, Residual
-from llmviewer.layers.lightning import LightningAttention
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Moe
+from llmviewer.layers.linear_attention import LightningAttention
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import binary_layer_list, layer_count, layer_types
+from llmviewer.models.config import Config, binary_layer_list, layer_count, layer_types
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import activation
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import activation, rms_norm
 
 #: Meaning of 0 and 1 in `attn_type_list`.
 ATTENTION_TYPES = ("linear", "full")

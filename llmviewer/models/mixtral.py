@@ -7,14 +7,11 @@ from functools import partial
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Projections, QkNorm
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import group_count, hidden_size, sliding_or_full, window
+from llmviewer.models.config import Config, group_count, hidden_size, sliding_or_full, window
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import activation
-from llmviewer.ops.norm import layer_norm, rms_norm
+from llmviewer.ops.elementwise import activation, layer_norm, rms_norm
 
 
 def parse_mixtral(config: Config, dtype: Dtype) -> Model:

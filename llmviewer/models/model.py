@@ -9,14 +9,12 @@ from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
-from llmviewer.layers.decoder import DecoderLayer, FeedForward
+from llmviewer.layers.decoder import DecoderLayer, FeedForward, HyperConnection
 from llmviewer.layers.encoder import Encoder
-from llmviewer.layers.hyper_connections import HyperConnection
+from llmviewer.layers.feed_forward import Prediction
 from llmviewer.layers.mla import Mla, MlaForm
-from llmviewer.layers.mlp import Prediction
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import Norm, embedding
 from llmviewer.ops.gemm import Linear, is_routed
-from llmviewer.ops.norm import Norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

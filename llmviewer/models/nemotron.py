@@ -9,14 +9,12 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms
-from llmviewer.layers.mamba import Mamba2
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Mlp, Moe
+from llmviewer.layers.recurrent import Mamba2
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import group_count, hidden_size, layer_count
+from llmviewer.models.config import Config, group_count, hidden_size, layer_count
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import layer_norm, rms_norm
+from llmviewer.ops.elementwise import layer_norm, rms_norm
 
 #: Letters of `hybrid_override_pattern`.
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

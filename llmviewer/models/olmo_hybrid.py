@@ -7,12 +7,11 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Mixer
-from llmviewer.layers.gated_delta_net import GatedDeltaNet
+from llmviewer.layers.linear_attention import GatedDeltaNet
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import group_count, head_count, hidden_size, layer_count, layer_types
+from llmviewer.models.config import Config, group_count, head_count, hidden_size, layer_count, layer_types
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import rms_norm
 
 
 def parse_olmo_hybrid(config: Config, dtype: Dtype) -> Model:

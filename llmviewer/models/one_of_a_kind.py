@@ -9,12 +9,11 @@ from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.attention_variants import DifferentialAttention, DynamicMaskAttention, varied
 from llmviewer.models import parts
-from llmviewer.models.config import Config
+from llmviewer.models.config import Config, layer_count
 from llmviewer.models.dense import ON_SUM, Dense, attention_of, sizes
-from llmviewer.models.fields import layer_count
 from llmviewer.models.layer_patterns import nowhere
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import layer_norm
+from llmviewer.ops.elementwise import layer_norm
 
 #: GitForCausalLM: norms after the sums, BERT's biases; its image encoder is not run.
 GIT = Dense(

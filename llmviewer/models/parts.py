@@ -10,10 +10,9 @@ from llmviewer.core.dtypes import Dtype, get_dtype
 from llmviewer.core.ir import Role, Tensor
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Residual
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
-from llmviewer.models.config import Config
-from llmviewer.models.fields import (
+from llmviewer.layers.feed_forward import Mlp, Moe
+from llmviewer.models.config import (
+    Config,
     head_count,
     head_size,
     hidden_size,
@@ -25,9 +24,8 @@ from llmviewer.models.fields import (
 from llmviewer.models.model import Embedding, Head, Model
 from llmviewer.models.vision import vision_parameters
 from llmviewer.ops.attention import SOFT_CAP_FLOPS
-from llmviewer.ops.elementwise import activation
+from llmviewer.ops.elementwise import Norm, activation, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, rms_norm
 
 LayerKind = TypeVar("LayerKind", bound=Hashable)
 

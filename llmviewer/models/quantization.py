@@ -10,14 +10,13 @@ from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
 from llmviewer.formats.linear import Format, is_linear
-from llmviewer.models import quantization_engines as engines
 from llmviewer.models import quantization_floats as floats
+from llmviewer.models import quantization_methods as engines
 from llmviewer.models import quantization_weights as weights
-from llmviewer.models.compressed_tensors import compressed_tensors
 from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS, Config
 from llmviewer.models.model import Model
-from llmviewer.models.module_lists import ModuleList, module_list, unmatched
-from llmviewer.models.module_names import names_of
+from llmviewer.models.module_names import ModuleList, module_list, names_of, unmatched
+from llmviewer.models.quantization_floats import compressed_tensors
 from llmviewer.models.quantization_methods import (
     QuantizedFormats,
     awq,

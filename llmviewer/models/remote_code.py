@@ -14,7 +14,7 @@ from llmviewer.models.config import Config
 from llmviewer.models.dense import Dense, sizes
 from llmviewer.models.layer_patterns import one_window
 from llmviewer.models.model import Model
-from llmviewer.ops.norm import layer_norm
+from llmviewer.ops.elementwise import layer_norm
 
 
 def halve_width(config: Config) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
-from llmviewer.core.file_cache import record
+from llmviewer.core.files import record
 from llmviewer.models.config import QUANTIZATION_FIELD
 from llmviewer.models.model import Model
 

@@ -8,16 +8,19 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.attention_experts import AttentionExperts, BiasedExperts
+from llmviewer.layers.compressed_attention import Indexer
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.indexer import Indexer
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.experts import Experts, listed_or_everywhere, listed_or_first_dense
-from llmviewer.models.fields import group_count, hidden_size, layer_count, layer_types, rotary_dim
+from llmviewer.models.config import Config, group_count, hidden_size, layer_count, layer_types, rotary_dim
 from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import GroupedQuery, SparseDecoder
+from llmviewer.models.sparse_decoder import (
+    Experts,
+    GroupedQuery,
+    SparseDecoder,
+    listed_or_everywhere,
+    listed_or_first_dense,
+)
 from llmviewer.ops.elementwise import activation
 
 #: Old name in `sparse_attention_config` -> name in transformers.

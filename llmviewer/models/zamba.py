@@ -8,16 +8,14 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
-from llmviewer.layers.mamba import Mamba, Mamba2
-from llmviewer.layers.mlp import Mlp
+from llmviewer.layers.feed_forward import Mlp
+from llmviewer.layers.recurrent import Mamba, Mamba2
 from llmviewer.layers.shared_block import SharedBlockMixer
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import group_count, head_count, hidden_size, kv_head_count, layer_count
+from llmviewer.models.config import Config, group_count, head_count, hidden_size, kv_head_count, layer_count
 from llmviewer.models.mamba import prefixed_mamba
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import activation
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.elementwise import activation, rms_norm
 
 #: Entries of `layers_block_type`, in transformers 5 and before.
 WORDS = {"linear_attention": "mamba", "mamba": "mamba", "m": "mamba", "hybrid": "hybrid", "g": "hybrid"}

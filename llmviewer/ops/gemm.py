@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.dtypes import Dtype, operand_class
-from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.ir import Access, Graph, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 
 #: Prefix of the names of operators that work on rows of routed experts.
@@ -110,3 +110,8 @@ class Linear:
 def is_routed(operator: Operator) -> bool:
     """Whether the operator works on rows of routed experts; their names begin with EXPERT_PREFIX."""
     return operator.name.startswith(EXPERT_PREFIX)
+
+
+def has_routed_experts(graph: Graph) -> bool:
+    """Whether a layer of the graph chooses among experts."""
+    return any(is_routed(operator) for _, operator in graph)

@@ -1,20 +1,178 @@
-"""Single changes of a run, and the greedy search for a combination of them."""
+"""Changes of a run worth trying, towards a goal within limits: single ones, and a greedy search for a combination."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from llmviewer.api.configuration import Configuration
-from llmviewer.api.trials import changed, tried
-from llmviewer.core.errors import UserError
+from llmviewer.api.trials import MULTIPLES, PIPELINE, TENSOR, changed, number_formats, tensor_group, tried
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
-from llmviewer.planning.advise_goal import Goal
-from llmviewer.planning.advise_trials import DEVICE_OPTIONS, Choice, choices, larger_batches, plans, smaller_batches
-from llmviewer.result.result import Result
-from llmviewer.result.verdict import Change
+from llmviewer.planning.run_metrics import RunMetric
+from llmviewer.result.result import LEAST_GAIN, Change, Result
+from llmviewer.result.stages import value_at
+from llmviewer.simulation.limits import Limit, limit
+from llmviewer.techniques.registry import TECHNIQUES
+from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Goal:
+    """The metric to improve, and limits on latencies that have to hold."""
+
+    metric: RunMetric
+    limits: tuple[Limit, ...] = ()
+
+    def holds(self, result: Result) -> bool:
+        """Whether a result fits in memory and keeps all limits."""
+        return self._lacks(result) == (1.0, 1.0)
+
+    def is_better(self, result: Result, other: Result) -> bool:
+        """Whether a result is better by LEAST_GAIN: in memory, else in the limits, else in the metric."""
+        for lack, before in zip(self._lacks(result), self._lacks(other), strict=True):
+            if lack != before:
+                return lack * LEAST_GAIN <= before or lack == 1.0
+        return self.metric.gain(self.metric.of(other), self.metric.of(result)) >= LEAST_GAIN
+
+    def order(self, result: Result) -> tuple[float, float, float]:
+        """The key by which results are sorted, the best first."""
+        value = self.metric.of(result)
+        return (*self._lacks(result), value if self.metric.less_is_better else -value)
+
+    def _lacks(self, result: Result) -> tuple[float, float]:
+        """Memory over the budget, and the largest latency over its limit; 1 where nothing is lacking."""
+        return _memory_lack(result), max([1.0, *(self.over(one, result) for one in self.limits)])
+
+    @staticmethod
+    def over(one: Limit, result: Result) -> float:
+        """A latency over its limit; 0 for one that is not defined."""
+        latency = float(getattr(result, one.metric))
+        return latency / one.seconds if latency > 0.0 else 0.0
+
+
+def _memory_lack(result: Result) -> float:
+    """Memory over the budget, above 1 if a device or the host lacks any."""
+    if result.fits:
+        return 1.0
+    memory = result.memory
+    return max(float(memory["total_bytes"]) / float(memory["budget_bytes"]), 1.0 + 1e-9)
+
+
+def limits(texts: Mapping[str, str | float | None]) -> tuple[Limit, ...]:
+    """The limits of `--ttft 500ms`, by option.  Raises UserError; one request has no percentiles."""
+    found = tuple(limit(name, text) for name, text in texts.items() if text is not None)
+    for one in found:
+        if one.statistic != "mean":
+            name = one.metric.removesuffix("_s")
+            raise UserError(f"{name} is {quoted(texts[name])}; allowed: a time such as 80ms; percentiles need a load")
+    return found
+
+
+#: Most prompt tokens of one prefill pass that are tried.
+CHUNKS = (512, 2048, 8192)
+#: Shares of the weights that the host stores, where a run does not fit or offloads already: copied to the device, or
+#: multiplied by the host.
+SHARES = (
+    "none",
+    *(f"weights={share}{by}" for share in ("0.25", "0.5", "0.75", "1") for by in ("", ",compute=host")),
+)
+#: Plans of FlexGen, which search the shares themselves: tried on the run as asked alone, since each takes a second.
+PLANS = ("flexgen", "flexgen,compute=host")
+#: Kernels that are tried where no engine has its own.
+KERNELS = {"fusion": "all", "attention": "flash-decoding"}
+NO_ENGINE = "kernels"
+#: Methods of published acceptance that run with these words alone.
+METHODS = ("eagle", "eagle3", "mtp", "ngram", "lookahead")
+
+#: Options that change the number of devices.
+DEVICE_OPTIONS = (TENSOR, PIPELINE[0])
+
+Choice = tuple[str, Any]
+
+
+def choices(configuration: Configuration, result: Result) -> Iterator[Choice]:
+    """Options with a value to try on a run with this result, in the order in which equal gains are ranked."""
+    yield from _kernels(configuration)
+    yield from (("max_num_batched_tokens", tokens) for tokens in CHUNKS)
+    yield from _speculation(configuration)
+    weights, cache = number_formats(configuration)
+    if configuration.model.checkpoint is as_built:  # a quantized checkpoint has no weights of 16 bits to convert
+        yield from weights
+    yield from cache
+    if _offloads(configuration, result):
+        yield from (("offload", share) for share in SHARES)
+    yield from _tensor_groups(configuration)
+    if float(result.memory["total_bytes"]) > MULTIPLES[-1] * float(result.memory["budget_bytes"]):
+        yield PIPELINE
+
+
+def plans(configuration: Configuration, result: Result) -> Iterator[Choice]:
+    """Plans that search the shares of offloading themselves."""
+    yield from (("offload", plan) for plan in PLANS if _offloads(configuration, result))
+
+
+def _offloads(configuration: Configuration, result: Result) -> bool:
+    """Whether a run does not fit, or offloads already."""
+    return not result.fits or not _is_default(configuration, "offload")
+
+
+def larger_batches(workload: Request, result: Result) -> Iterator[Choice]:
+    """Twice, four and eight times the batch and the largest that fits, which raise throughput."""
+    batch, largest = int(value_at(workload.batch_size, 0)), int(result.memory["max_batch_size"] or 0)
+    wanted = {batch * 2, batch * 4, batch * 8, largest}
+    yield from (("batch_size", size) for size in sorted(wanted) if batch < size <= largest)
+
+
+def smaller_batches(workload: Request, result: Result) -> Iterator[Choice]:
+    """Parts of the batch and the largest that fits, for a run that does not fit or breaks a limit."""
+    batch, largest = int(value_at(workload.batch_size, 0)), int(result.memory["max_batch_size"] or 0)
+    wanted = {batch // 2, batch // 4, batch // 8, min(largest, batch - 1)}
+    yield from (("batch_size", size) for size in sorted(wanted, reverse=True) if size > 0)
+
+
+def _kernels(configuration: Configuration) -> Iterator[Choice]:
+    if configuration.options.engine == NO_ENGINE:
+        defaults = ((name, value) for name, value in KERNELS.items())
+        yield from ((name, value) for name, value in defaults if _is_default(configuration, name))
+
+
+def _is_default(configuration: Configuration, name: str) -> bool:
+    """Whether an option of a technique was left at its default."""
+    return configuration.techniques[name] == TECHNIQUES[name].default
+
+
+def _tensor_groups(configuration: Configuration) -> Iterator[Choice]:
+    """Multiples of the tensor group that one link joins."""
+    for factor in MULTIPLES:
+        name, size = tensor_group(configuration, factor)
+        if int(size) <= min(configuration.chip.near, 8.0):
+            yield name, size
+
+
+def _speculation(configuration: Configuration) -> Iterator[Choice]:
+    """Methods with a published acceptance of this model, with as many draft tokens as measured and half of them."""
+    for preset in PRESETS.values():
+        if preset.method in METHODS and not preset.tree_tokens and _is_target(preset, configuration.model.name):
+            for tokens in dict.fromkeys((preset.drafted, -(-preset.drafted // 2))):
+                yield "speculative", f"{preset.method},tokens={tokens},acceptance={preset.name}"
+
+
+def _is_target(preset: Preset, model: str) -> bool:
+    """Whether acceptance was measured with a model: `Llama-3.1-8B-Instruct` is `llama-3.1-8b`."""
+    target = re.sub(r"\s*\(.*\)|-instruct", "", preset.target.lower()).strip().replace(" ", "-")
+    return target == model.lower().removesuffix("-instruct")
+
+
+def acceptance_of(value: str) -> Preset | None:
+    """The published acceptance that a value of --speculative names."""
+    found = re.search(r"acceptance=([^,]+)", value)
+    return PRESETS.get(found[1]) if found else None
+
 
 #: Whether a change may be made.
 Allowed = Callable[[Change], bool]

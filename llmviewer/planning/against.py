@@ -1,16 +1,16 @@
-"""The best configuration of another kind beside a winner: one pool beside two, wider weights beside few bits."""
+"""The best configuration of another kind beside a winner, and why one costs more per hour than another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log
+from typing import Any
 
 from llmviewer.planning.choices import Choice, order_of
-from llmviewer.planning.first_floor import ChipScreen, points_of
+from llmviewer.planning.floors import ChipScreen, points_of, simulated
 from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate
-from llmviewer.planning.second_floor import simulated
 from llmviewer.planning.space import has_few_bits
 
 #: Candidates that are simulated where none of the kind was.
@@ -69,3 +69,38 @@ def _compared(asked: Question, best: Choice, others: Sequence[Choice]) -> Agains
     if not (isfinite(ours) and isfinite(theirs) and ours > 0.0):
         ours, theirs = float(best.devices), float(other.devices)
     return Against(ratio=theirs / ours, other=other)
+
+
+def waterfall(best: Choice, other: Choice) -> dict[str, Any]:
+    """The difference between two configurations as the object of `llmviewer why`.
+
+    Dollars per hour (devices, where a price is missing or 0) are a product: price of a device x devices that the rate
+    would keep busy to the limits x what whole and spare replicas add.  Each factor gets the logarithmic mean of both
+    totals times the logarithm of its ratio, so that the amounts sum to the difference: Ang, Energy Policy 32(9), 2004
+    (LMDI).
+    """
+    priced = bool(best.usd_per_hour and other.usd_per_hour)  # a price of 0 has no logarithm
+    first, second = _factors(best, priced=priced), _factors(other, priced=priced)
+    a, b = _total(first), _total(second)
+    mean = a if abs(b - a) < 1e-12 * a else (b - a) / log(b / a)
+    factors = [
+        {"name": name, "a": first[name], "b": second[name], "amount": mean * log(second[name] / first[name])}
+        for name in first
+    ]
+    metric = "usd_per_hour" if priced else "devices"
+    return {"schema": "llmviewer.why/1", "metric": metric, "a": a, "b": b, "difference": b - a, "factors": factors}
+
+
+def _factors(one: Choice, *, priced: bool) -> dict[str, float]:
+    """Factors of a configuration's cost."""
+    rate = one.tokens_per_s / one.output_len
+    exact = rate * one.devices_needed / one.highest_rate
+    price = {"price of a device": one.usd_per_hour / one.devices} if priced and one.usd_per_hour else {}
+    return {**price, "devices at full load": exact, "whole replicas and spare ones": one.devices / exact}
+
+
+def _total(factors: dict[str, float]) -> float:
+    product = 1.0
+    for value in factors.values():
+        product *= value
+    return product

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmviewer.core.counts import Array
-from llmviewer.simulation.arrivals import DAY_S
-from llmviewer.simulation.traffic import Traffic
+from llmviewer.simulation.traffic import DAY_S, Traffic
 
 
 def gpu_hours(traffic: Traffic, capacity: float, devices: int, window_s: float, start_up_s: float) -> dict[str, float]:

@@ -16,12 +16,11 @@ from llmviewer.planning.against import against
 from llmviewer.planning.autoscaling import gpu_hours
 from llmviewer.planning.capacities import capacity_notes, with_searched_rates
 from llmviewer.planning.choices import Choice, order_of
-from llmviewer.planning.first_floor import ChipScreen, screen_chip
+from llmviewer.planning.floors import ChipScreen, Tried, best_of_chip, mixed_pools, screen_chip
 from llmviewer.planning.fronts import front_of, steady_choices
 from llmviewer.planning.gates import farthest
 from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Order
-from llmviewer.planning.second_floor import Tried, best_of_chip, mixed_pools
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
 from llmviewer.planning.space import SEARCHED, few_bits_notes

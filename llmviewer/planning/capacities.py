@@ -13,8 +13,8 @@ from llmviewer.core.arguments import parse_size
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.options import Question
 from llmviewer.simulation.call import prepared, run_all
+from llmviewer.simulation.limits import TOLERANCE
 from llmviewer.simulation.parallel import on_all_cores
-from llmviewer.simulation.rate_search import TOLERANCE
 from llmviewer.simulation.result import Simulation
 from llmviewer.simulation.traces import Trace
 

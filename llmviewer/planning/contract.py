@@ -13,10 +13,8 @@ from llmviewer.core import arguments, data, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import unit_of
-from llmviewer.planning import contract_values as values
-from llmviewer.planning.contract_condition import Condition, condition
-from llmviewer.planning.contract_subject import Subject, subject
-from llmviewer.planning.contract_units import Unit, checked
+from llmviewer.planning import contract_line as values
+from llmviewer.planning.contract_line import Condition, Subject, Unit, checked, condition, subject
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ from llmviewer.planning.space import Structure
 from llmviewer.planning.steady_state import Curves
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
-from llmviewer.simulation.evaluated_passes import ALL, Passes, Sizes, prompts
 from llmviewer.simulation.step_times import LONGEST_CONTEXT, check
+from llmviewer.simulation.table_building import ALL, Passes, Sizes, prompts
 
 #: Sequences of the decode steps that are evaluated.
 SEQUENCES = np.array([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048.0])

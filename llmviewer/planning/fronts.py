@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from llmviewer.core.errors import UserError
 from llmviewer.planning.choices import Choice, capacity_of, choice_of, order_of
-from llmviewer.planning.first_floor import ChipScreen
+from llmviewer.planning.floors import ChipScreen
 from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate, front
 from llmviewer.planning.verification import verified

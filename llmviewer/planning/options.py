@@ -20,8 +20,8 @@ from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation import options as load
+from llmviewer.simulation.fleet import ROUTERS
 from llmviewer.simulation.options import LOAD
-from llmviewer.simulation.routing import ROUTERS
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
 

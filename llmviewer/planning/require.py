@@ -1,6 +1,6 @@
 """Inverse design: the least figures of a hypothetical chip with which a metric meets its target.
 
-The least capacity is searched by `least_capacity.py`, and then least rates of a chip with it by `least_figures.py`.
+The least capacity is searched first, and then least rates of a chip with it (`least_figures.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
 from llmviewer.language.option import Kind, Option, taking
-from llmviewer.planning.least_capacity import CAPACITY, least_capacity
-from llmviewer.planning.least_figures import Search, Solution
+from llmviewer.planning.least_figures import CAPACITY, Search, Solution, least_capacity
 from llmviewer.result.result import Result
 from llmviewer.simulation.limits import METRICS
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS, RUN_OPTIONS

@@ -76,7 +76,7 @@ class Sizing:
 
     def to_dict(self) -> dict[str, Any]:
         """The object of the JSON schema."""
-        from llmviewer.planning.waterfall import waterfall
+        from llmviewer.planning.against import waterfall
 
         best, configurations = self.best, [self.configuration(one) for one in self.choices]
         return {

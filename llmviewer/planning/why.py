@@ -2,25 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.hypothetical import TIMES
 from llmviewer.language.option import Kind, Option
 from llmviewer.planning.run_metrics import RUN_METRICS, RunMetric, run_metric
-from llmviewer.planning.shapley import MOST_EXACT, SAMPLED_PAIRS, SEED, split
-from llmviewer.planning.why_factors import Factor, Pair, pair
-from llmviewer.planning.why_groups import Group, Grouped, Merge, grouped
-from llmviewer.planning.why_line import side
-from llmviewer.result.attribution import ATTRIBUTED_METRICS, attribution_rows
+from llmviewer.planning.shapley import MOST_EXACT, SAMPLED_PAIRS, SEED, Coalition, coalitions, split
+from llmviewer.planning.why_chips import Chips, chips_of_two, stacked, structure
+from llmviewer.planning.why_line import Side, options_of, side
+from llmviewer.result.request_time import ATTRIBUTED_METRICS, attribution_rows
 from llmviewer.result.result import Result
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Options that say how a model is read; they go with it.
+OF_MODEL = ("trace_model", "ignore_fields")
+MODEL = "model"
+#: Option whose figures and times are factors one by one.
+SET = "set"
+#: Factors with the value of B.
+Taken = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """One thing in which the runs differ, with the value of each run."""
+
+    name: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pair:
+    """Two runs.  chips: with the figures that the runs set.  configurations: those built, by what they depend on."""
+
+    a: Side
+    b: Side
+    chips: Chips
+    configurations: dict[Any, Configuration] = field(default_factory=dict)
+
+    @property
+    def factors(self) -> list[Factor]:
+        """The model, sizes, options and groups of figures that differ."""
+        a, b = self.a.words, self.b.words
+        found = []
+        if self.a.model != self.b.model or any(a[name] != b[name] for name in OF_MODEL):
+            found.append(Factor(name=MODEL, a=_name(self.a.model), b=_name(self.b.model)))
+        names = [name for name in OPTIONS if name not in (*OF_MODEL, SET) and a[name] != b[name]]
+        found += [Factor(name=name, a=_told(a[name]), b=_told(b[name])) for name in names]
+        for name in TIMES:
+            times = [side.times.get(name, 1.0) for side in (self.a, self.b)]
+            found += [Factor(name=name, a=times[0], b=times[1])] if times[0] != times[1] else []
+        return found + [Factor(name=name, a=a, b=b) for name, (a, b) in self.chips.factors.items()]
+
+    def result(self, taken: Taken) -> Result:
+        """The result with some factors from B.  Raises UserError."""
+        return self._configured([taken]).answer(self._request(taken))
+
+    def values(self, wanted: Sequence[Taken], metric: RunMetric) -> Iterator[tuple[Taken, float | UserError]]:
+        """The metric of each run between A and B, or the error of one that is impossible."""
+        chips: dict[Any, list[Taken]] = {}
+        for taken in wanted:
+            key = (taken.difference(self.chips.stacked), structure(self._chip(taken)))
+            chips.setdefault(key, []).append(taken)
+        for together in chips.values():
+            yield from self._together(together, metric)
+
+    def _together(self, runs: list[Taken], metric: RunMetric) -> Iterator[tuple[Taken, float | UserError]]:
+        """The metric of runs that differ only in figures of one structure."""
+        try:
+            made = self._configured(runs)
+            if len(runs) > 1 and (made.most_points < len(runs) or made.system.spatial):
+                for one in runs:
+                    yield from self._together([one], metric)
+                return
+            result = made.answer(self._request(runs[0]))
+            found = [metric.of(result, at if len(result) > 1 else 0) for at in range(len(runs))]
+        except UserError as error:
+            yield from ((one, error) for one in runs)
+            return
+        yield from zip(runs, found, strict=True)
+
+    def _request(self, taken: Taken) -> Request:
+        sizes = {name: (self.b if name in taken else self.a).request for name in WORKLOAD}
+        return Request(**{name: getattr(request, name) for name, request in sizes.items()})
+
+    def _configured(self, runs: Sequence[Taken]) -> Configuration:
+        """The configuration of runs with the same model and options, on an array of their chips."""
+        key = tuple(one.difference(WORKLOAD) for one in runs)
+        if key not in self.configurations:
+            taken, chips = runs[0], [self._chip(one) for one in runs]
+            of_model = self.b if MODEL in taken else self.a
+            words = {name: (self.b if name in taken else self.a).words[name] for name in OPTIONS}
+            words |= {name: of_model.words[name] for name in OF_MODEL}
+            words[SET] = self._times(taken)
+            options = options_of(words)
+            self.configurations[key] = configuration(of_model.model, stacked(chips), **options)
+        return self.configurations[key]
+
+    def _times(self, taken: Taken) -> str:
+        """The text of `set` for launches and messages; the figures of the chip are its own."""
+        stated = {name: (self.b if name in taken else self.a).times.get(name) for name in TIMES}
+        factors = (f"{name}=x{factor!r}" for name, factor in stated.items() if factor is not None)
+        return ",".join(factors) or str(OPTIONS[SET].default)
+
+    def _chip(self, taken: Taken) -> Chip:
+        return self.chips.between(taken)
+
+
+def pair(a: Side, b: Side, chips: tuple[Chip, Chip]) -> Pair:
+    """Two runs.  chips: of a and b, with the figures that they set."""
+    named = [one.name for side in (a, b) for one in side.settings if one.name not in TIMES]
+    return Pair(a=a, b=b, chips=chips_of_two(*chips, named))
+
+
+def _told(value: Any) -> Any:
+    """The value of an option, in words where the engine chooses it."""
+    return "the engine's" if value is None else value
+
+
+def _name(model: Any) -> str:
+    return model if isinstance(model, str) else str(getattr(model, "name", "a config"))
+
+
+#: Sets of names of the factors that have the value of B -> each with the value of the metric, or the error it raised.
+Values = Callable[[Sequence[frozenset[str]]], Iterable[tuple[frozenset[str], float | UserError]]]
+Group = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Factors that change together, and why they cannot change one by one."""
+
+    names: Group
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouped:
+    """Groups of factors that change together, with the value of every coalition of groups that a split needs."""
+
+    groups: tuple[Group, ...]
+    values: Mapping[Coalition, float]
+    merges: tuple[Merge, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Known:
+    """Values that were computed, and messages of combinations that do not exist."""
+
+    evaluate: Values
+    values: dict[frozenset[str], float] = field(default_factory=dict)
+    refused: dict[frozenset[str], str] = field(default_factory=dict)
+
+    def learn(self, wanted: Iterable[frozenset[str]]) -> None:
+        """Evaluate the combinations that are not known yet."""
+        new = [names for names in wanted if names not in self.values and names not in self.refused]
+        for names, found in self.evaluate(new):
+            if isinstance(found, UserError):
+                self.refused[names] = str(found)
+            else:
+                self.values[names] = found
+
+
+def grouped(names: tuple[str, ...], evaluate: Values) -> Grouped:
+    """The values of all coalitions, after merging the factors of impossible combinations.
+
+    evaluate: has a value for no names (A) and for all names (B).
+    """
+    known = _Known(evaluate=evaluate)
+    groups: tuple[Group, ...] = tuple((name,) for name in names)
+    merges: list[Merge] = []
+    while True:
+        members = {one: frozenset(n for at in one for n in groups[at]) for one in coalitions(len(groups))}
+        known.learn(members.values())
+        refused = [one for one, taken in members.items() if taken in known.refused]
+        if not refused:
+            values = {one: known.values[taken] for one, taken in members.items()}
+            return Grouped(groups=groups, values=values, merges=tuple(merges))
+        first, second = _closest(refused, len(groups))
+        joined = groups[first] + groups[second]
+        merges = [one for one in merges if not set(one.names) <= set(joined)]
+        merges.append(Merge(names=joined, reason=_reason(known, [members[one] for one in refused], joined)))
+        groups = tuple(joined if at == first else one for at, one in enumerate(groups) if at != second)
+
+
+def _closest(refused: list[Coalition], count: int) -> tuple[int, int]:
+    """The two groups that stand apart in most of the refused coalitions; merged, none of these remains."""
+    return max(combinations(range(count), 2), key=lambda two: sum((two[0] in s) != (two[1] in s) for s in refused))
+
+
+def _reason(known: _Known, refused: list[frozenset[str]], joined: Group) -> str:
+    """The message of the smallest refused combination that separates the factors."""
+    apart = [taken for taken in refused if 0 < len(taken & set(joined)) < len(joined)]
+    return known.refused[min(apart, key=len)]
+
 
 SCHEMA = "llmviewer.why/1"
 Found = TypeVar("Found")

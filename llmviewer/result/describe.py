@@ -1,4 +1,4 @@
-"""Models and chips as the JSON objects that every command prints."""
+"""Models, chips and techniques as the JSON objects that every command prints, and the lists of all known ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from llmviewer import models
 from llmviewer.core.counts import Count
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import decode
-from llmviewer.hardware.chip import Chip
-from llmviewer.models.fields import ABSENT_CONTEXT
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import FIGURES, Chip
+from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.ops.attention import ROW_BLOCKS
+from llmviewer.techniques.methods import METHODS, preset_names
+from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
+from llmviewer.techniques.technique import Declared
 
 #: Key of the growth of the cache while no window is full.
 PER_TOKEN = "kv_cache_bytes_per_token"
@@ -154,3 +161,90 @@ def roofs(chip: Chip) -> list[dict[str, Any]]:
         if bandwidth is not None:
             rows.append({"roof": "memory", "what": what, "rate": float(np.max(bandwidth))})
     return [{"hardware": chip.name, **row} for row in rows]
+
+
+#: Figure of a chip -> (label, SI unit).
+FIGURE_LABELS = {name: (info.label, info.unit) for name, info in FIGURES.items()}
+
+
+def model_list() -> list[dict[str, Any]]:
+    """Model objects of all models; a model that cannot be read has only `name` and `error`."""
+    return [_model(name) for name in models.names()]
+
+
+def _model(name: str) -> dict[str, Any]:
+    try:
+        return model_object(models.load(name))
+    except UserError as error:
+        return {"name": name, "error": str(error)}
+
+
+def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The model object with published parameter counts, layers, notes and the fields of its config."""
+    card = models.read(name)
+    model = models.build(card, dtype=dtype, ignored=ignored)
+    return {
+        **model_object(model),
+        "title": card.title,
+        "aliases": list(card.aliases),
+        "compared": card.compared or None,
+        "source": card.source,
+        "published_parameters": dict(card.published) or None,
+        "layers": [{"block": layer.name, "layers": layer.repeats} for layer in model.all_layers],
+        "notes": list(model.notes),
+        "config": dict(card.config),
+    }
+
+
+def hardware_list() -> list[dict[str, Any]]:
+    """Hardware objects of all chips; a chip that cannot be read has only `name` and `error`."""
+    return [_chip(name) for name in specs.names()]
+
+
+def _chip(name: str) -> dict[str, Any]:
+    try:
+        return hardware_object(specs.load(name))
+    except UserError as error:
+        return {"name": name, "error": str(error)}
+
+
+def hardware_card(name: str) -> dict[str, Any]:
+    """The hardware object with the source of every figure and a list of unpublished figures."""
+    chip = specs.load(name)
+    return {
+        **hardware_object(chip),
+        "path": chip.path,
+        "figures": sources(chip),
+        "assumed": unknowns(chip),
+    }
+
+
+def technique_list() -> list[dict[str, Any]]:
+    """The entries of all techniques in the order of application; those without an option come last."""
+    return [technique_card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
+
+
+def technique_card(name: str) -> dict[str, Any]:
+    """The registry's entry of a technique."""
+    technique, option = load(name), TECHNIQUES.get(name)
+    return {
+        "name": name,
+        "kind": technique.kind,
+        "option": _command_line_option(name),
+        "default": option.default if option else "",
+        "summary": technique.summary,
+        "parameters": dict(technique.parameters),
+        "schema": technique.grammar.schema() if isinstance(technique, Declared) else {},
+        "methods": {method: load(method).summary for method in METHODS.get(name, ())},
+        "presets": list(preset_names(name)),
+        "formula": technique.formula,
+        "source": technique.source,
+        "example": technique.example,
+    }
+
+
+def _command_line_option(name: str) -> str:
+    """The command-line option of a technique, or ""."""
+    if name in TECHNIQUES:
+        return " ".join(OPTIONS[name].spellings(name))
+    return next((f"--{option} {name}" for option, methods in METHODS.items() if name in methods), "")

@@ -14,7 +14,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.hardware import prices
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import is_hypothetical
-from llmviewer.language import formula
+from llmviewer.language import quantity
 from llmviewer.language.quantity import METRICS
 
 
@@ -77,7 +77,7 @@ class Figures(Mapping[str, Any]):
         if name in INPUTS:
             return INPUTS[name].of(self.analysis)
         text = METRICS[name].formula
-        found: Count = formula.evaluated(text, self) if text else getattr(self.analysis, name)
+        found: Count = quantity.evaluated_formula(text, self) if text else getattr(self.analysis, name)
         return found
 
     def __iter__(self) -> Iterator[str]:

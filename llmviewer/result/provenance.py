@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,144 @@ import numpy as np
 from llmviewer.analysis import capacity
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.engine_parts import REPORTED_SHARE, capacity_bytes
+from llmviewer.analysis.memory import Memory
+from llmviewer.analysis.system import System
 from llmviewer.core.ir import Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import is_hypothetical
-from llmviewer.result import basis
+from llmviewer.models.model import Model
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.figures import price_of
-from llmviewer.result.fusion_report import assumptions
-from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT
+from llmviewer.result.stages import ValueOf, assumptions, value_at, values_of_stage
+from llmviewer.timing.calibrated import Calibrated, SelectedFit
 from llmviewer.timing.engine import ENGINE_ROUTING
+from llmviewer.timing.engine_memory import PCIE, EngineMemory
+from llmviewer.timing.lending import ASSUMED, MEASURED, OTHER_ENGINE
+
+#: Parts of the weights beside the language model, as `Memory.parts` names them -> why they are there.
+WEIGHT_PARTS = {
+    "vision tower": "stored in 16 bit beside the language model, its projector included",
+    "rotary tables": "cosines and sines up to the model's maximum context",
+    "allocator's rounding": "segments of 2 MiB of PyTorch's allocator",
+    "padding of MXFP4 experts": "rows and columns padded for the engine's kernels",
+}
+
+
+def memory_items(model: Model, system: System, memory: Memory) -> list[dict[str, Any]]:
+    """Items of one point: name, the field of the memory object that contains it (`within`), bytes, basis and note.
+
+    basis: `counted` from the shapes of the model, `measured` constants of the engine's version, or `assumed`.
+    """
+    constants = system.engine.memory
+    rows = _plain(model, memory) if constants is None else _of_engine(system, memory, constants)
+    names = ("name", "within", "bytes", "basis", "note")
+    items = [dict(zip(names, row, strict=True)) for row in rows]
+    return [{**item, "bytes": round(float(np.max(item["bytes"])))} for item in items if np.max(item["bytes"])]
+
+
+def _plain(model: Model, memory: Memory) -> Iterator[tuple[Any, ...]]:
+    vision = memory.parts.get("vision tower", 0.0)
+    yield "language model", "weights_bytes", memory.weights_bytes - vision, "counted", ""
+    yield "vision tower", "weights_bytes", vision, "counted", WEIGHT_PARTS["vision tower"]
+    yield "KV cache", "kv_cache_bytes", memory.kv_cache_bytes, "counted", "of this workload"
+    yield "activations", "activations_bytes", memory.activations_bytes, "counted", "peak of live tensors"
+    yield "framework", "framework_bytes", memory.framework_bytes, "assumed", "CUDA context and libraries"
+
+
+def _of_engine(system: System, memory: Memory, constants: EngineMemory) -> Iterator[tuple[Any, ...]]:
+    parts = memory.parts
+    beside = sum(parts[name] for name in WEIGHT_PARTS)
+    yield "language model", "weights_bytes", memory.weights_bytes - beside, "counted", ""
+    for name, why in WEIGHT_PARTS.items():
+        yield name, "weights_bytes", parts[name], "counted", why
+    yield "KV cache", "kv_cache_bytes", memory.kv_cache_bytes, "counted", "of this workload"
+    yield _activations(memory, constants)
+    if np.isfinite(parts["sampler"]):
+        basis = constants.basis("vision_gib")
+        yield "vision encoder", "activations_bytes", parts["vision"], basis, "what its profiling run adds"
+    pair = "pcie_group_gib" if system.chip.default_link in PCIE else "group_gib"
+    names = ("alone_gib",) if system.parallelism.tensor == 1 else (pair, "member_gib")
+    note = "CUDA context and libraries" + ("" if len(names) == 1 else ", buffers of the tensor group")
+    yield "outside PyTorch", "framework_bytes", memory.framework_bytes, constants.basis(*names), note
+    where = "in the budget" if constants.graphs_in_budget else "beside the budget, not in the total"
+    within = "cuda_graphs_bytes" if constants.graphs_in_budget else ""
+    size = memory.cuda_graphs_bytes if constants.graphs_in_budget else parts["CUDA graphs"]
+    yield "CUDA graphs", within, size, constants.basis("graph_gib"), where
+
+
+def _activations(memory: Memory, constants: EngineMemory) -> tuple[Any, ...]:
+    """The peak of the profiling run and the part of a pass that sets it."""
+    parts = memory.parts
+    if not np.isfinite(parts["sampler"]):
+        return "activations", "activations_bytes", memory.activations_bytes, "counted", "peak of live tensors"
+    sampled = parts["sampler"] >= parts["layer"]
+    tokens, sequences = f"{constants.tokens:,.0f}", f"{min(constants.sequences, constants.tokens):,.0f}"
+    what = f"sampling for {sequences} sequences" if sampled else f"a layer on {tokens} tokens"
+    basis = constants.basis("logit_bytes" if sampled else "layer_hidden")
+    size = max(parts["sampler"], parts["layer"])
+    return "profiling run", "activations_bytes", size, basis, f"{what}; reserved whatever the workload"
+
+
+#: Basis of lending.BASES -> the words for it; all others are transferred from other chips.
+WORDS = {MEASURED: "measured", OTHER_ENGINE: "another engine's on this chip", ASSUMED: "assumed"}
+TRANSFERRED = "transferred"
+#: Smallest share of the time that is told.
+LEAST_SHARE = 0.005
+
+
+def time_by_basis(analysis: Analysis, calibration: Calibrated, point: int) -> dict[str, float]:
+    """Share of the kernels' time of a request by basis, nearest first; its decode steps count as the one shown."""
+    seconds = dict.fromkeys((*WORDS.values(), TRANSFERRED), 0.0)
+    for found, spent in _fits(analysis, calibration, point):
+        seconds[WORDS.get(found.basis, TRANSFERRED)] += spent
+    order = (WORDS[MEASURED], WORDS[OTHER_ENGINE], TRANSFERRED, WORDS[ASSUMED])
+    whole = sum(seconds.values())
+    return {name: seconds[name] / whole for name in order if seconds[name]}
+
+
+def _fits(analysis: Analysis, calibration: Calibrated, point: int) -> Iterator[tuple[SelectedFit, float]]:
+    """The fit of every kernel of a request, with its time over all layers and passes [s]."""
+    steps = 0.0 if analysis.model.is_encoder else max(value_at(analysis.request.output_len, point) - 1.0, 0.0)
+    for stage, passes in (("prefill", 1.0), ("decode", steps)):
+        if passes:
+            at, _ = values_of_stage(analysis.schedule, stage, point)
+            yield from _fits_of_stage(analysis, calibration, at, passes)
+
+
+def _fits_of_stage(
+    analysis: Analysis, calibration: Calibrated, at: ValueOf, passes: float
+) -> Iterator[tuple[SelectedFit, float]]:
+    for row in analysis.evaluation.rows:
+        seconds = at(row.timing.time_s) * row.block.repeats * passes if row.operator.is_kernel else 0.0
+        if seconds > 0.0:
+            yield calibration.fit_in(row.operator, at), seconds
+
+
+def summary(analysis: Analysis, calibration: Calibrated, point: int) -> str:
+    """One line about the origin of the times: `kernels measured on h200 for 62 % of their time, assumed for 38 %`."""
+    shares = {
+        name: share for name, share in time_by_basis(analysis, calibration, point).items() if share >= LEAST_SHARE
+    }
+    donors = {found.chip for found, _ in _fits(analysis, calibration, point) if found.basis not in WORDS}
+    own, here = shares.get(WORDS[MEASURED], 0.0), f"kernels measured on {calibration.chip}"
+    words = {
+        WORDS[MEASURED]: here,
+        WORDS[OTHER_ENGINE]: f"{'' if own else f'{here}, '}those of another engine",
+        TRANSFERRED: f"transferred from {', '.join(sorted(donors))}",
+        WORDS[ASSUMED]: WORDS[ASSUMED],
+    }
+    listed = [
+        words[name] + ("" if len(shares) == 1 else f" for {100.0 * share:.0f} %") for name, share in shares.items()
+    ]
+    if len(listed) > 1:
+        listed[0] += " of their time"
+    if own and len(listed) == 1:
+        return listed[0]
+    unmeasured = "" if own or WORDS[OTHER_ENGINE] in shares else "kernels not measured on this chip: "
+    return f"{unmeasured}{', '.join(listed)}; intervals widened"
+
 
 #: Source of the framework memory, which an engine takes in addition to tensors.
 FRAMEWORK_NOTE = (
@@ -37,9 +165,6 @@ UNCOMPILED = (
 SHEET = "roofline of the data sheet, a lower bound"
 HYPOTHETICAL_NOTE = "hypothetical chip: kernels reach the same share of the new figures as of the real ones"
 
-#: How draft tokens choose experts with the popularity of a preset.
-RELATED_NOTE = f"experts: a draft token has {SERVED_REPEAT:.0%} of its experts in common with the one before it"
-
 
 def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]], point: int) -> dict[str, Any]:
     """The provenance object of one point.  chip: the chip of this point.  fusions: rows of the fusion report."""
@@ -48,7 +173,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "llmviewer": __version__,
         "model": analysis.model.source,
         "hardware": chip.path,
-        "times": SHEET if calibration is None else basis.summary(analysis, calibration, point),
+        "times": SHEET if calibration is None else summary(analysis, calibration, point),
         "figures": sources(chip),
         "price": None if price is None else {**price.to_dict(), "kind": price.kind, "term": price.term},
         "assumed": [
@@ -74,7 +199,7 @@ def efficiency_object(analysis: Analysis, kind: str, point: int) -> dict[str, An
         bounds = {"bounds_all_chunks": True} if analysis.bounds_all_chunks else {}
         return {"kind": kind, "profile": None, **bounds}
     kernels = {key: found.to_dict() for key, found in calibration.selected.items()}
-    shares = basis.time_by_basis(analysis, calibration, point)
+    shares = time_by_basis(analysis, calibration, point)
     engine = analysis.system.engine
     known = {"profile": calibration.profile, "engine": engine.name, "engine_title": engine.called}
     return {"kind": kind, **known, "time_by_basis": shares, "kernels": kernels}
@@ -137,9 +262,12 @@ def _routing(analysis: Analysis) -> list[str]:
     shapes = (row.operator.shape for row in analysis.evaluation.rows)
     if not by_preset or all(getattr(shape, "popularity", None) is None for shape in shapes):
         return []
+    from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT  # few models have experts
+
+    related = f"experts: a draft token has {SERVED_REPEAT:.0%} of its experts in common with the one before it"
     return [
         f"experts: popularity i^-{engine.expert_skew:g} in requests that {engine.name} serves; --expert-skew sets it",
-        *([RELATED_NOTE] if np.any(analysis.system.generation.verifies) else []),
+        *([related] if np.any(analysis.system.generation.verifies) else []),
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.engine_limits import at_start
+from llmviewer.analysis.limits import at_start
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
@@ -19,12 +19,66 @@ from llmviewer.result import describe, provenance, stages
 from llmviewer.result.columns import columns
 from llmviewer.result.describe import number
 from llmviewer.result.figures import Figures
-from llmviewer.result.fusion_report import fusion_outcomes
-from llmviewer.result.memory_items import memory_items
-from llmviewer.result.stages import request_at, system_at, value_at
+from llmviewer.result.provenance import memory_items
+from llmviewer.result.stages import fusion_outcomes, request_at, system_at, value_at
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: A change that saves less of the time of a request than this is none worth making.
+LEAST_GAIN = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Change:
+    """One or more options with other values, and the result they would have.
+
+    option: as typed on the command line.  words: the same by name.
+    """
+
+    option: str
+    result: Result
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        """Devices that the changed configuration needs."""
+        return int(self.result.analysis.system.parallelism.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verdict:
+    """The result of one point and the changes that were tried.
+
+    remedies: for a result that does not fit, the least change of each kind that does.
+    changes: for one that fits, every change that was tried.
+    """
+
+    result: Result
+    remedies: tuple[Change, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def best(self) -> Change | None:
+        """The change with the least time of a request on as many devices; None if none saves LEAST_GAIN."""
+        return self._best(lambda change: change.devices <= self._devices)
+
+    @property
+    def best_with_more_devices(self) -> Change | None:
+        """The change with the least time of a request among those that need more devices, if it saves LEAST_GAIN."""
+        return self._best(lambda change: change.devices > self._devices)
+
+    @property
+    def _devices(self) -> int:
+        return int(self.result.analysis.system.parallelism.devices)
+
+    def _best(self, allowed: Callable[[Change], bool]) -> Change | None:
+        tried = [change for change in self.changes if allowed(change) and change.result.fits]
+        fastest = min(tried, key=lambda change: float(change.result.e2e_s), default=None)
+        if fastest is None or float(fastest.result.e2e_s) * LEAST_GAIN > float(self.result.e2e_s):
+            return None
+        return fastest
+
 
 SCHEMA = "llmviewer.analysis/1"
 STAGES = ("prefill", "decode")
@@ -205,9 +259,9 @@ class Result:
         """The early_exit object of one point; None without early exit."""
         if not self.analysis.system.applies("early_exit"):
             return None
-        from llmviewer.result import exit_report
+        from llmviewer.result import speculation_report
 
-        return exit_report.exit_object(self.analysis, point)
+        return speculation_report.exit_object(self.analysis, point)
 
     def to_json(self) -> str:
         """The analysis object for one point, or `{"schema", "points": [...]}` for several."""
@@ -255,7 +309,7 @@ class Result:
         import pandas as pd
 
         self._check(point)
-        from llmviewer.result.attribution import attribution_rows  # few callers need it
+        from llmviewer.result.request_time import attribution_rows  # few callers need it
 
         return pd.DataFrame(attribution_rows(self.analysis, metric, point), columns=["name", "kind", "seconds"])
 

@@ -1,4 +1,4 @@
-"""Speculation report: time and expected tokens of a round, compared with plain decoding."""
+"""Reports of rounds and exits: time and tokens of speculation beside plain decoding, layers that early exit leaves."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis import search
+from llmviewer.analysis import limits
 from llmviewer.analysis.analysis import Analysis, analyze
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.workload import Request
+from llmviewer.core.ir import Graph
+from llmviewer.core.workload import Request, Step
 from llmviewer.result.describe import number
 from llmviewer.result.stages import request_at, stage_object, system_at, value_at
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
+from llmviewer.techniques.sparsity.early_exit import ExitingStep, plan_of, without_exits
 
 #: Largest batch size of the break-even search.
 MAX_BATCH_SIZE = 2.0**14
@@ -111,4 +113,38 @@ def _break_even_batch(analysis: Analysis, system: System, request: Request) -> i
     if not lost.size:
         return number(MAX_BATCH_SIZE)
     first = int(lost[0])
-    return number(search.largest(pays, tried[first] - 1.0, tried[first - 1] if first else 0.0))
+    return number(limits.largest(pays, tried[first] - 1.0, tried[first - 1] if first else 0.0))
+
+
+def exit_object(analysis: Analysis, point: int) -> dict[str, Any]:
+    """The early_exit object of one point of a system with early exit.
+
+    layers: those that a token passes.  token_layers, step_layers: how many of them a token and the deepest token of a
+    decode step run (of an encoder: a sequence and the pass), means over the answer.  time_s, plain_time_s: time per
+    output token after the first with and without exits (of an encoder, and of answers of one token: TTFT).
+    """
+    plan = plan_of(analysis.system)
+    step = ExitingStep.of(plan, _last_pass(analysis, point), np.nan)
+    system, request = system_at(analysis, point), request_at(analysis, point)
+    plain = analyze(analysis.model, without_exits(system), request)
+    own, other = _seconds(analysis, point), _seconds(plain, 0)
+    return {
+        "layers": len(step.runs),
+        "token_layers": number(sum(float(np.max(reach)) for reach in plan.exits.reach(len(step.runs)))),
+        "step_layers": number(sum(float(np.max(runs)) for runs in step.runs)),
+        "time_s": number(own),
+        "plain_time_s": number(other),
+        "speedup": number(other / own),
+    }
+
+
+def _last_pass(analysis: Analysis, point: int) -> Graph:
+    """The graph of the decode step of a point, or of the one pass of an encoder, before techniques change it."""
+    plan = analysis.schedule
+    last = np.flatnonzero(plan.point_of_pass[: plan.shown] == point)[-1:]
+    return analysis.model.graph(Step(tuple(group.select(last) for group in plan.step.groups)))
+
+
+def _seconds(analysis: Analysis, point: int) -> float:
+    mean = float(value_at(analysis.tpot_s, point))
+    return mean if np.isfinite(mean) else float(value_at(analysis.ttft_s, point))

@@ -2,24 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import TimedOperator
-from llmviewer.analysis.system import System
-from llmviewer.core.counts import Count
-from llmviewer.core.ir import Access, Role
-from llmviewer.core.workload import Request, kept_tokens
+from llmviewer.analysis.system import RuleOutcome, System
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.ir import Access, Graph, Operator, Role
+from llmviewer.core.kinds import Kind
+from llmviewer.core.workload import Request, Step, kept_tokens
 from llmviewer.hardware.chip import Chip
-from llmviewer.result import bounds
 from llmviewer.result.describe import number
-from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE
-from llmviewer.serving.schedule import Schedule
-from llmviewer.timing.roofline import bound
+from llmviewer.serving.schedule import START_TOKENS, Schedule
+from llmviewer.timing.engine_work import changed_kernels
+from llmviewer.timing.roofline import OVERHEAD, bound, slowest
+
+if TYPE_CHECKING:
+    from llmviewer.timing.overlap import LayerWithCopies
+
+#: Resource on which a kernel spends its time although the roofline names another -> what limits the kernel.
+LIMITS = {
+    "compute": "arithmetic below the peak rate",
+    "vector": "vector arithmetic below the peak rate",
+    "special": "exponentials below the peak rate",
+    "memory": "memory traffic below the bandwidth",
+    "l2": "L2 traffic below the bandwidth",
+    "link": "exchange below the link's rate",
+    "host": "work on the host",
+    "disk": "the disk",
+}
+
+#: Operators of a stage with their OPERATOR objects.
+Rows = Iterable[tuple[TimedOperator, Mapping[str, Any]]]
+
+
+def kernel_limit(operator: Operator, kernel: Mapping[str, float], roof: Mapping[str, float]) -> str:
+    """The limit of a kernel before that of the roofline; empty where it spends its time on the roofline's resource.
+
+    kernel, roof: as of roofline.bound.
+    """
+    limit = slowest(kernel)
+    if limit in (OVERHEAD, slowest(roof)):
+        return ""
+    if limit in ("compute", "vector") and operator.kind is Kind.GEMM:
+        weights = operator.weight_dtype
+        if weights.compute != operator.compute:
+            return f"unpacking of {int(weights.bits)}-bit weights"
+    return LIMITS[limit]
+
+
+def time_by_bound(
+    rows: Rows, at: Callable[[Count], float], copying: tuple[LayerWithCopies, ...], engine: Mapping[str, float]
+) -> dict[str, float]:
+    """Time of a stage, summed by bound [s]; the largest sum is the bound of the stage.
+
+    copying: layers that overlap copies with kernels; the slowest resource is their bound.  engine: its terms [s]; time
+    of its own kernels has the bounds of the operators that they run, all other time is overhead.
+    """
+    summed: dict[str, float] = {}
+    layers = {layer.block.name: layer for layer in copying}
+    behind = set()
+    for name, layer in layers.items():
+        bound, seconds, copies_longest = layer.slowest_copy(at)
+        if seconds:
+            summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.repeats
+        behind |= {name} if copies_longest else set()
+    timed = [(row, shown["bound"], at(row.timing.time_s) * row.block.repeats) for row, shown in rows]
+    counted = [
+        entry
+        for entry in timed
+        if (name := entry[0].block.name) not in layers
+        or not (name in behind or layers[name].is_copy(entry[0].operator))
+    ]
+    for _, bound, seconds in counted:
+        summed[bound] = summed.get(bound, 0.0) + seconds
+    if engine:
+        left = sum(engine.values()) - sum(at(layers[name].engine_s) * layers[name].block.repeats for name in behind)
+        _add_gaps(summed, left - _add_own_kernels(summed, timed, counted, engine))
+    return summed
+
+
+def _add_own_kernels(
+    summed: dict[str, float],
+    timed: list[tuple[TimedOperator, str, float]],
+    counted: list[tuple[TimedOperator, str, float]],
+    engine: Mapping[str, float],
+) -> float:
+    """Add the time of the engine's own kernels to the bounds of the operators they run, and return its sum [s]."""
+    added = 0.0
+    for term, seconds in engine.items():
+        runs = changed_kernels(term)
+        taken = sum(spent for row, _, spent in timed if runs(row.operator)) if runs else 0.0
+        for row, resource, spent in counted if taken else ():
+            if runs and runs(row.operator):
+                summed[resource] += seconds * spent / taken
+                added += seconds * spent / taken
+    return added
+
+
+def _add_gaps(summed: dict[str, float], seconds: float) -> None:
+    """Add time between kernels to `overhead`; if negative (kernels faster than the profile's), scale all resources."""
+    if seconds >= 0.0:
+        summed[OVERHEAD] = summed.get(OVERHEAD, 0.0) + seconds
+        return
+    taken = sum(summed.values())
+    for resource in summed:
+        summed[resource] *= 1.0 + seconds / taken
+
+
+def engine_bounds(rows: Rows, engine: Mapping[str, float]) -> dict[str, str]:
+    """Bound of each engine term: that of most time of the kernels it changes, overhead between kernels."""
+    found = {}
+    operators = [(row, shown["bound"], shown["time_s"] * shown["layers"]) for row, shown in rows]
+    for term in engine:
+        runs, spent = changed_kernels(term), dict[str, float]()
+        for row, resource, seconds in operators if runs else ():
+            if runs and runs(row.operator):
+                spent[resource] = spent.get(resource, 0.0) + seconds
+        found[term] = slowest(spent) if spent else OVERHEAD
+    return found
+
+
+def time_by_kernel_limit(operators: Iterable[Mapping[str, Any]], engine: Mapping[str, float]) -> dict[str, float]:
+    """Time of the kernels of a stage by what limits them before the roofline does, most first [s].
+
+    operators: OPERATOR objects.  engine: its terms, of which those of its own, slower kernels are such limits.
+    """
+    found: dict[str, float] = {}
+    for one in operators:
+        if one["kernel_limit"]:
+            seconds = one["time_s"] * one["layers"]
+            found[one["kernel_limit"]] = found.get(one["kernel_limit"], 0.0) + seconds
+    found |= {term: seconds for term, seconds in engine.items() if seconds > 0.0 and changed_kernels(term)}
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
 
 #: A count of all passes -> its value for the selected passes of one point.
 ValueOf = Callable[[Count], float]
@@ -63,7 +183,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     ]
     engine = {term: at(seconds) for term, seconds in totals.served}
     shown = tuple(zip(rows, operators, strict=True))
-    resources = bounds.time_by_bound(shown, at, totals.copying, engine)
+    resources = time_by_bound(shown, at, totals.copying, engine)
     new, cached = _sizes_of_stage(analysis, name, point)
     return {
         "time_s": number(at(totals.time_s)),
@@ -75,10 +195,10 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "bound": max(resources, key=lambda name: resources[name]),
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
         "time_by_kernel_limit_s": {
-            limit: number(seconds) for limit, seconds in bounds.time_by_kernel_limit(operators, engine).items()
+            limit: number(seconds) for limit, seconds in time_by_kernel_limit(operators, engine).items()
         },
         "served_s": {term: number(seconds) for term, seconds in engine.items()},
-        "served_bounds": bounds.engine_bounds(shown, engine),
+        "served_bounds": engine_bounds(shown, engine),
         "overlap_s": {layer.block.name: number(at(layer.hidden_s)) for layer in totals.copying},
         "new_tokens": number(new),
         "cached_tokens": number(kept_tokens(cached, analysis.system.kv_cache.kept)),
@@ -152,7 +272,7 @@ def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueO
         "arithmetic_intensity": number(flops / traffic) if traffic else None,
         "attainable_flops_per_s": number(min(flops / ideal_s, peak)) if ideal_s else None,
         "bound": bound(resources, roof),
-        "kernel_limit": bounds.kernel_limit(operator, resources, roof),
+        "kernel_limit": kernel_limit(operator, resources, roof),
         "time_s": total(row.timing.time_s),
         "time_interval_s": None,
         "ideal_time_s": number(ideal_s),
@@ -191,3 +311,48 @@ def does_run(row: TimedOperator, at: ValueOf) -> bool:
     if not isinstance(row.operator.where, float) and not at(row.operator.where) > 0.0:
         return False
     return at(row.timing.time_s) > 0.0
+
+
+def fusion_outcomes(analysis: Analysis, point: int) -> list[dict[str, Any]]:
+    """Outcome of every fusion rule and candidate: rule, block, operators, kernel, prefill, decode, reason."""
+    if all(applied.explain is None for applied in analysis.system.passes):
+        return []
+    plan = analysis.schedule
+    passes = np.flatnonzero(plan.point_of_pass[: plan.shown] == point)
+    chip = analysis.system.chip
+    if chip.points > 1:
+        chip = chip.spread(np.full(len(passes), float(point)))
+    graph: Graph = analysis.model.graph(Step(tuple(group.select(passes) for group in plan.step.groups)))
+    found: list[RuleOutcome] = []
+    for applied in analysis.system.passes:
+        if applied.explain is not None:
+            found += applied.explain(graph, chip)
+        graph = applied.make(chip)(graph)
+    return [_row(outcome, len(passes)) for outcome in found]
+
+
+def assumptions(rows: list[dict[str, Any]], chip: str) -> list[str]:
+    """Assumptions of the result that come from rules applied without published chip figures."""
+    if not any(row["assumed"] for row in rows):
+        return []
+    return [f"on-chip memory per compute unit: unknown for {chip}, tiles of fused operators are assumed to fit"]
+
+
+def _row(outcome: RuleOutcome, passes: int) -> dict[str, Any]:
+    """One row; the last pass is the decode step, the passes before it are the prefill."""
+    where: Array = np.broadcast_to(np.asarray(outcome.where, dtype=np.float64), (passes,))
+    return {
+        "rule": outcome.rule,
+        "block": outcome.block,
+        "operators": list(outcome.operators),
+        "kernel": outcome.kernel,
+        "prefill": _frequency(where[:-1]),
+        "decode": _frequency(where[-1:]),
+        "reason": outcome.reason,
+        "assumed": outcome.assumed,
+    }
+
+
+def _frequency(where: Array) -> str:
+    share = float(np.mean(where))
+    return "always" if share == 1.0 else "never" if share == 0.0 else "in some passes"

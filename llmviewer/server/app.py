@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import missing_extra
 from llmviewer.server import guard, headers, limits, problems, routes
-from llmviewer.server.budget import Budget
+from llmviewer.server.limits import Budget
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -50,19 +50,19 @@ def plain(value: Any) -> Any:
 
 
 def _models() -> object:
-    from llmviewer.result import catalog
+    from llmviewer.result import describe
 
-    return catalog.model_list()
+    return describe.model_list()
 
 
 def _hardware() -> object:
-    from llmviewer.result import catalog
+    from llmviewer.result import describe
 
-    return catalog.hardware_list()
+    return describe.hardware_list()
 
 
 def _techniques() -> object:
-    from llmviewer.result.technique_cards import technique_list
+    from llmviewer.result.describe import technique_list
 
     return technique_list()
 

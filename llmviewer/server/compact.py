@@ -19,7 +19,7 @@ from llmviewer.timing.engine_serving import ENGINE
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
-    from llmviewer.planning.advice import Advice
+    from llmviewer.planning.advise import Advice
     from llmviewer.planning.require import Required
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.why import Why

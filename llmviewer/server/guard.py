@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core import files
 from llmviewer.server import headers, limits, problems
-from llmviewer.server.budget import Budget, client_of
+from llmviewer.server.limits import Budget, client_of
 
 if TYPE_CHECKING:
     from flask import Flask, Response

@@ -56,17 +56,17 @@ def _tool(question: Question) -> Tool:
 
 
 def _models(given: Words) -> dict[str, Any]:
-    from llmviewer.result import catalog
+    from llmviewer.result import describe
 
     keys = ("name", "architecture", "parameters", "active_parameters", "max_context_len", "error")
-    return {"models": _found(catalog.model_list(), keys, given)}
+    return {"models": _found(describe.model_list(), keys, given)}
 
 
 def _hardware(given: Words) -> dict[str, Any]:
-    from llmviewer.result import catalog
+    from llmviewer.result import describe
 
     keys = ("name", "title", "generation", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops_per_s")
-    found = _found(catalog.hardware_list(), keys, given)
+    found = _found(describe.hardware_list(), keys, given)
     return {"hardware": [{**one, "peak_flops_per_s": _main_rates(one)} for one in found]}
 
 

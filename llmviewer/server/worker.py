@@ -18,7 +18,7 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from llmviewer.server import headers, limits, problems
 from llmviewer.server.app import DIRECT
-from llmviewer.server.budget import client_at
+from llmviewer.server.limits import client_at
 
 #: Seconds in which a request has to arrive whole, and where its client keeps all other threads waiting already.
 READ_S, CROWDED_READ_S = 10.0, 1.0

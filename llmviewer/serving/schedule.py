@@ -13,8 +13,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Group, Request, Step
 from llmviewer.serving.branches import Columns, Steps, one_after_another
-from llmviewer.serving.denoising import Denoising
-from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Generation, PassShape
+from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Denoising, Generation, PassShape
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.serving.prompts import all_passes, first_and_last_passes, prefill_passes
 
@@ -298,3 +297,68 @@ def _shaped(plan: Schedule, shape: PassShape) -> Schedule:
 def _columns(request: Request) -> tuple[Array, ...]:
     sizes = (request.batch_size, request.input_len, request.output_len)
     return tuple(np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in sizes)))
+
+
+#: Tokens with which a decoder begins.
+START_TOKENS = 1.0
+
+
+def with_encoder(plan: Schedule, input_len: Count) -> Schedule:
+    """The schedule of a decoder over whole prompts as that of an encoder-decoder.
+
+    A prefill pass decodes the start token in place of the prompt; a decode step has the start token and the generated
+    ones in its cache, in place of prompt and generated ones.  The decode step shown is the first one.
+    """
+    (group,) = plan.step.groups
+    inputs = (input_len * np.ones(plan.points))[plan.point_of_pass.astype(int)]
+    is_prefill = np.arange(len(plan.repeats)) < plan.prefill_passes
+    generated = np.maximum(group.cached_tokens - inputs, 0.0)
+    group = replace(
+        group,
+        new_tokens=np.where(is_prefill, START_TOKENS, group.new_tokens),
+        cached_tokens=np.where(is_prefill, 0.0, START_TOKENS + generated),
+        input_len=inputs,
+    )
+    return replace(plan, step=Step((group,)))
+
+
+def with_filled_chunks(plan: Schedule, chunk: Count) -> Schedule:
+    """The schedule if a prompt's last chunk shares its pass with the next prompt's first one.
+
+    The chunk is charged its part of a pass of `chunk` tokens and attends to as many pairs as before.  chunk 0: it
+    has its own pass.
+    """
+    group, points = plan.step.groups[0], plan.point_of_pass[: plan.prefill_passes].astype(int)
+    new, cached, repeats = (np.array(column) for column in (group.new_tokens, group.cached_tokens, plan.repeats))
+    own = new[: plan.prefill_passes]
+    full = np.maximum((chunk * np.ones(plan.points))[points], own)
+    repeats[: plan.prefill_passes] *= own / full
+    cached[: plan.prefill_passes] -= (full - own) / 2.0
+    new[: plan.prefill_passes] = full
+    return replace(plan, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), repeats=repeats)
+
+
+def with_decodes(plan: Schedule, decodes: Count, cached: Count, shape: PassShape = ONE_TOKEN) -> Schedule:
+    """The schedule with `decodes` decoding sequences over `cached` tokens in each prefill pass of a point.
+
+    shape: tokens of these sequences.
+    """
+    points = plan.point_of_pass[: plan.prefill_passes].astype(int)
+    rest = len(plan.repeats) - plan.prefill_passes
+    sequences, context = ((count * np.ones(plan.points))[points] for count in (decodes, cached))
+    (group,) = plan.step.groups
+
+    def each(count: Count) -> Array:
+        """A count of the shape in prefill passes, and any in the others, which have no decoding sequences."""
+        return np.concatenate(((count * np.ones(plan.points))[points], np.ones(rest)))
+
+    pairs = shape.attended_new_pairs
+    decoding = replace(
+        group,
+        batch_size=np.concatenate((sequences, np.zeros(rest))),
+        new_tokens=each(shape.new_tokens),
+        cached_tokens=np.concatenate((context, np.zeros(rest))),
+        logit_positions=each(shape.logit_positions),
+        attended_new_pairs=None if pairs is None else each(pairs),
+    )
+    return replace(plan, step=Step((group, decoding)))

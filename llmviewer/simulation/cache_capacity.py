@@ -8,11 +8,11 @@ from math import ceil, floor, isfinite
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
-from llmviewer.analysis.engine_limits import blocks_of_engine
+from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.workload import Request
-from llmviewer.models.fields import ABSENT_CONTEXT
+from llmviewer.models.config import ABSENT_CONTEXT
 
 #: Tokens of a block where no option says otherwise: vLLM's default (--block-size),
 #: https://docs.vllm.ai/en/latest/configuration/engine_args.html

@@ -18,9 +18,9 @@ from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
+from llmviewer.simulation.limits import TOLERANCE, highest_rate
 from llmviewer.simulation.pace import search_notes, staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
-from llmviewer.simulation.rate_search import TOLERANCE, highest_rate
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests

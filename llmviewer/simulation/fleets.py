@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis.admission import replica_of
+from llmviewer.analysis.capacity import replica_of
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
 from llmviewer.simulation.cache_capacity import cache_capacity
-from llmviewer.simulation.fleet import Fleet, Pool
-from llmviewer.simulation.routing import ROUTERS
+from llmviewer.simulation.fleet import ROUTERS, Fleet, Pool
 from llmviewer.simulation.scheduling import SCHEDULERS
 from llmviewer.simulation.separate_passes import SeparatePasses
 from llmviewer.simulation.step_times import step_times

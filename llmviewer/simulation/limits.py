@@ -1,9 +1,11 @@
-"""Limits that users set on latencies: `p99:2s`, or `80ms` of the mean."""
+"""Limits that users set on latencies (`p99:2s`, `80ms` of the mean), and the highest rate that keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
@@ -37,3 +39,30 @@ def limit(option: str, text: str | float) -> Limit:
     if not 0.0 < seconds < float("inf"):
         raise UserError(f"{option} is {quoted(text)}; allowed: a time above 0, such as 2s or p99:80ms")
     return Limit(metric=METRICS[option], statistic=statistic or "mean", seconds=seconds)
+
+
+#: Width at which the search ends, as a fraction of the rate.
+TOLERANCE = 0.01
+#: Doublings of a first guess that was too low.
+MOST_DOUBLINGS = 40
+
+Meets = Callable[[Sequence[float]], Sequence[bool]]
+
+
+def highest_rate(meets: Meets, guess: float, at_once: int = 1) -> float:
+    """The highest rate [requests/s] for which `meets` is true, within TOLERANCE; 0 where none of the rates tried is.
+
+    meets: rates -> whether each is sustained, true below some rate and false above.  guess: a rate near it.  at_once:
+    rates that are tried together, one per core: each round divides the interval by one more.
+    """
+    low, high = 0.0, guess
+    for _ in range(MOST_DOUBLINGS):
+        if not meets((high,))[0]:
+            break
+        low, high = high, 2.0 * high
+    while high - low > TOLERANCE * high and high > TOLERANCE * guess:
+        rates = np.linspace(low, high, at_once + 2)[1:-1].tolist()
+        failed = next((index for index, kept in enumerate(meets(rates)) if not kept), at_once)
+        bounds = [low, *rates, high]
+        low, high = bounds[failed], bounds[failed + 1]
+    return low

@@ -9,10 +9,8 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.simulation import traces
-from llmviewer.simulation.arrivals import gaps_of, rate_curve
-from llmviewer.simulation.lengths import lengths_of
 from llmviewer.simulation.limits import METRICS, Limit, limit
-from llmviewer.simulation.traffic import MOST_REQUESTS, Traffic
+from llmviewer.simulation.traffic import MOST_REQUESTS, Traffic, gaps_of, lengths_of, rate_curve
 
 
 def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Option:

@@ -14,10 +14,10 @@ from llmviewer.core.counts import Array
 from llmviewer.language.quantity import SERVED
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet
-from llmviewer.simulation.intervals import around, of_replications, scaled
 from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.requests import Gaps, Records
 from llmviewer.simulation.run import REFUSALS, Outcome
+from llmviewer.simulation.statistics import around, of_replications, scaled
 from llmviewer.simulation.traffic import Traffic
 
 if TYPE_CHECKING:

@@ -1,19 +1,213 @@
-"""Runs requests through a fleet: who gets them, and what is kept of the run."""
+"""Runs requests through a fleet: routes arrivals, advances the replicas together, closes the loop of users."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from math import inf, nan, nextafter
 from typing import Any
 
 import numpy as np
 
-from llmviewer.simulation.driving import Driven, drive
-from llmviewer.simulation.fleet import Fleet
+from llmviewer.simulation.fleet import Fleet, Pool, Router
+from llmviewer.simulation.ledger import Ledger
+from llmviewer.simulation.replica import Replica
 from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Whole
 from llmviewer.simulation.timelines import gaps_of, timeline_of
+
+
+@dataclass(slots=True)
+class Station:
+    """A pool that runs: its replicas, their ledger and their router."""
+
+    pool: Pool
+    ledger: Ledger
+    replicas: list[Replica]
+    router: Router
+
+    @staticmethod
+    def of(pool: Pool, requests: Requests, rounds: list[int], held: list[int] | None = None) -> Station:
+        """An idle pool for these requests.
+
+        rounds: decode steps of each after its first token.  held: tokens of each that another pool has computed.
+        """
+        requests = requests.in_blocks(pool.room.block_tokens)
+        ledger = Ledger(requests, rounds, pool.hits(requests.input_len), pool.host_s)
+        ledger.held = held or ledger.held
+        replicas = [
+            Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens)
+            for _ in range(pool.replicas)
+        ]
+        return Station(pool, ledger, replicas, pool.router())
+
+    def route(self, request: int) -> None:
+        """Put a request into the inbox of a replica."""
+        chosen = 0
+        if len(self.replicas) > 1:
+            prefixes = self.ledger.prefixes[request] if self.ledger.prefixes is not None else ()
+            chosen = self.router.choose(request, prefixes, self.replicas)
+        inbox, ready = self.replicas[chosen].inbox, self.ledger.ready_s
+        place = len(inbox)
+        while place and ready[inbox[place - 1]] > ready[request]:  # a short transfer arrives before a longer one
+            place -= 1
+        inbox.insert(place, request)
+
+    def run(self, requests: Iterable[int]) -> None:
+        """Answer requests that arrive in this order, and no others."""
+        ready, waits = self.ledger.ready_s, self.router.waits and len(self.replicas) > 1
+        for request in requests:
+            if waits:
+                for replica in self.replicas:
+                    replica.run(ready[request])
+            self.route(request)
+        for replica in self.replicas:
+            replica.run()
+
+
+@dataclass(slots=True)
+class Driven:
+    """Requests on their way through a fleet.
+
+    links: time until which each link between the pools is busy [s].
+    """
+
+    requests: Requests
+    fleet: Fleet
+    stations: list[Station]
+    links: list[float]
+
+    @staticmethod
+    def of(requests: Requests, fleet: Fleet) -> Driven:
+        """An idle fleet; only the last pool decodes more than the first token."""
+        rounds = np.ceil((requests.output_len - 1.0) / fleet.answering.prices.tokens_per_round).astype(int).tolist()
+        links = min(pool.replicas for pool in fleet.pools)
+        if fleet.decode is None:
+            return Driven(requests, fleet, [Station.of(fleet.prefill, requests, rounds)], [0.0] * links)
+        first = Station.of(fleet.prefill, requests, [0] * len(requests))
+        then = Station.of(fleet.decode, requests, rounds, requests.input_len.tolist())
+        return Driven(requests, fleet, [first, then], [0.0] * links)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """All replicas, pool by pool."""
+        return [replica for station in self.stations for replica in station.replicas]
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Index of the pool of each replica."""
+        return tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
+
+    def hand_over(self, request: int, time_s: float) -> bool:
+        """Send the KV cache of a prompt that ended to the decode pool; False where no token is left to generate."""
+        first, then = self.stations
+        then.ledger.first_token_s[request] = first.ledger.first_token_s[request]
+        if not then.ledger.rounds[request]:
+            then.ledger.finish_s[request] = time_s
+            return False
+        link = self.links.index(min(self.links))
+        arrived = max(time_s, self.links[link]) + self.fleet.transfer_s(then.ledger.input_len[request])
+        self.links[link] = then.ledger.ready_s[request] = arrived
+        return True
+
+    def goes_on(self, station: Station, request: int, time_s: float) -> bool:
+        """Send a request that left a pool to the next one; False where its answer is complete."""
+        if station is self.stations[-1] or not self.hand_over(request, time_s):
+            return False
+        self.stations[-1].route(request)
+        return True
+
+    def records(self) -> Records:
+        """Times of the requests so far."""
+        first, last = self.stations[0].ledger, self.stations[-1].ledger
+        last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
+        last.host_s = first.host_s
+        owners = [0] * len(self.requests)
+        for index, replica in enumerate(self.stations[-1].replicas):
+            for _, request in replica.left:
+                owners[request] = index
+        return last.records(owners)
+
+
+def drive(driven: Driven) -> None:
+    """Run all requests."""
+    if driven.requests.concurrency:
+        _closed_loop(driven)
+        return
+    if driven.requests.after:
+        _sessions(driven)
+        return
+    first, *others = driven.stations
+    first.run(range(len(driven.requests)))
+    for then in others:  # nothing flows back, so the pools run one after another
+        ended = sorted(left for replica in first.replicas for left in replica.left)
+        handed = [request for time_s, request in ended if driven.hand_over(request, time_s)]
+        then.run(sorted(handed, key=then.ledger.ready_s.__getitem__))
+
+
+def _closed_loop(driven: Driven) -> None:
+    """Run requests of which each, but for the first ones, is sent when another ends."""
+    count, users = len(driven.requests), driven.requests.concurrency
+    first, replicas = driven.stations[0], driven.replicas
+    following = iter(range(users, count))
+    if len(replicas) == 1:
+        replicas[0].following.extend(following)
+        first.run(range(min(users, count)))
+        return
+    for request in range(min(users, count)):
+        first.route(request)
+    for replica in replicas:
+        replica.pauses = True
+    stations = [station for station in driven.stations for _ in station.replicas]
+    while True:
+        times = [replica.next_s for replica in replicas]
+        chosen = times.index(min(times))
+        if times[chosen] == inf:
+            return
+        others = min(times[:chosen] + times[chosen + 1 :])
+        replica, seen = replicas[chosen], len(replicas[chosen].left)
+        replica.run(max(others, nextafter(times[chosen], inf)))
+        for time_s, request in replica.left[seen:]:
+            if driven.goes_on(stations[chosen], request, time_s):
+                continue
+            if (sent := next(following, None)) is not None:
+                first.ledger.send(sent, time_s)
+                first.route(sent)
+
+
+def _sessions(driven: Driven) -> None:
+    """Run requests of which some are sent a delay after another one ends."""
+    after, first = driven.requests.after, driven.stations[0]
+    then: dict[int, list[tuple[int, float]]] = {}
+    for request, (before, delay_s) in after.items():
+        then.setdefault(before, []).append((request, delay_s))
+    coming = [(time_s, at) for at, time_s in enumerate(first.ledger.arrival_s) if at not in after]
+    for request in after:
+        first.ledger.send(request, nan)
+    heapify(coming)
+    replicas, stations = driven.replicas, [station for station in driven.stations for _ in station.replicas]
+    for replica in replicas:
+        replica.pauses = True
+    while True:
+        times = [replica.next_s for replica in replicas]
+        chosen, sent_s = times.index(min(times)), coming[0][0] if coming else inf
+        if coming and sent_s <= times[chosen]:
+            _, request = heappop(coming)
+            first.ledger.send(request, sent_s)
+            first.route(request)
+            continue
+        if times[chosen] == inf:
+            return
+        others = min(sent_s, *times[:chosen], *times[chosen + 1 :], inf)
+        replica, seen = replicas[chosen], len(replicas[chosen].left)
+        replica.run(max(others, nextafter(times[chosen], inf)))
+        for time_s, request in replica.left[seen:]:
+            if not driven.goes_on(stations[chosen], request, time_s):
+                for following, delay_s in then.get(request, ()):
+                    heappush(coming, (time_s + delay_s, following))
+
 
 #: Reasons for which requests are refused; 0 where a request is not.
 REFUSALS = (

@@ -13,10 +13,8 @@ from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
-from llmviewer.simulation.evaluated_passes import Passes, Sizes
-from llmviewer.simulation.pass_tables import ModelTable
-from llmviewer.simulation.surfaces import Knots
-from llmviewer.simulation.table_building import decode_knots, model_table
+from llmviewer.simulation.pass_tables import Knots, ModelTable
+from llmviewer.simulation.table_building import Passes, Sizes, decode_knots, model_table
 
 #: Longest context of a table [token]; steps over longer ones are extrapolated.
 LONGEST_CONTEXT = 2.0**24

@@ -11,22 +11,116 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Operator
-from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.chip import Chip, Host
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
-from llmviewer.timing.efficiency import Rates
-from llmviewer.timing.host_copies import MEMORY_SHARE, PINNED_SHARE
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
-from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
-from llmviewer.timing.kernels.profile_checks import check_families, check_fit
-from llmviewer.timing.lending import ASSUMED, Kernel, Loan, fit_error, nearest, serves
+from llmviewer.timing.lending import ASSUMED, Kernel, Loan, adapt_constants, fit_error, nearest, serves
 from llmviewer.timing.profile import Fit, Profile
-from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
-from llmviewer.timing.roofline import Timing
+from llmviewer.timing.roofline import Rates, Timing
+
+#: Constants are written with five digits, so rounding may move them past a bound by this fraction.
+ROUNDING = 1e-4
+
+
+def check_fit(fit: Fit, source: Profile) -> None:
+    """Raise UserError if constants are missing, unknown or out of bounds for the formula of their family."""
+    known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
+    where = f"'{printable(source.path)}': {fit.key}"
+    hint = "this version of llmviewer needs them; run `llmviewer calibrate fit` again"
+    if missing := [name for name in known if name not in fit.constants]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; {hint}")
+    for name, value in fit.constants.items():
+        if name not in known:
+            raise unknown(f"constant of {fit.key}", name, known, where=f"'{printable(source.path)}'")
+        low, high = known[name].low, known[name].high
+        if not low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING):
+            raise UserError(f"{where}: constants.{name} is {value:g}; allowed: {low:g} to {high:g}")
+
+
+def check_families(own: Profile) -> None:
+    """Raise UserError for fits of an unknown kernel family."""
+    for key in own.texts:
+        if key.partition("/")[0] not in FAMILIES:
+            raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{printable(own.path)}'")
+
+
+#: Kernels shorter than this are bound by launch and latency instead of the roofline [s].
+SHORT_S = 20e-6
+REGIMES = ("short", "memory", "compute")
+
+
+def regime_of(timing: Timing) -> Array:
+    """Index into REGIMES per point."""
+    seconds = dict(timing.resources)
+    work = np.maximum(seconds.get("compute", 0.0), 0.0)
+    computing = work > seconds.get("memory", 0.0)
+    return np.where(np.asarray(timing.time_s) < SHORT_S, 0, np.where(computing, 2, 1)).reshape(-1)
+
+
+def interval_factor(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:
+    """Factor on the width of intervals: 1 inside the fitted range, plus 0.5 for every factor of two beyond it."""
+    excess: Count = 0.0
+    for name, value in quantities.items():
+        if name not in fitted:
+            continue
+        low, high = fitted[name]
+        number = np.where(np.asarray(value) > 0.0, np.maximum(value, 1e-9), high)  # a pass without this work is exact
+        excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
+    return np.asarray(1.0 + 0.5 * excess)
+
+
+#: From page-locked memory: 25.1 GB/s of an A100 (of 31.5, https://github.com/NVIDIA/nvbandwidth/issues/42), 25 GB/s
+#: (https://github.com/ZaidQureshi/bam/issues/54), 12 GB/s of PCIe 3.0 (of 15.75, CUDA C++ Best Practices Guide,
+#: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#pinned-memory), 52.8 GB/s of an H100 (of 63,
+#: https://github.com/NVIDIA/nvbandwidth/issues/24).
+PINNED_SHARE = 0.8
+#: From pageable memory, which the driver copies to a page-locked buffer first: 5 to 6 GB/s where page-locked memory
+#: gave 11 to 12 (https://github.com/rapidsai/dask-cuda/pull/98).
+PAGEABLE_SHARE = PINNED_SHARE * 5.5 / 11.5
+#: Of the memory of a host: STREAM gives 378 GB/s of 460.8 with 12 channels of DDR5-4800, and 189 of 204.8 with 8 of
+#: DDR4-3200 (Micron, https://www.ctimes.com.tw/DispNews-cn.asp?o=2211231820AR); a desktop reads 46 of 51.2 GB/s
+#: (https://guru3d.com/review/g-skill-tridentz-royal-ddr4-3200-mhz-review/page-10).  Their mean.
+MEMORY_SHARE = 0.88
+#: Of the matrix units of a CPU (Intel AMX): 21.3 TFLOP/s of one Xeon Platinum 8452Y (36 cores x 1024 FLOP x 2.0 GHz) in
+#: kernels made for experts on the host (https://lmsys.org/blog/2025-10-22-KTransformers, machine:
+#: https://github.com/sgl-project/sglang/issues/11425).  PyTorch's reach a quarter of that.
+AMX_SHARE = 21.3 / 73.7
+
+#: Sources of the shares by field of `Host`.
+SOURCES = {
+    "link_share": "share of the link that copies from page-locked memory reach "
+    "(https://github.com/NVIDIA/nvbandwidth/issues/42); from pageable memory half of that "
+    "(https://github.com/rapidsai/dask-cuda/pull/98)",
+    "memory_share": "share of the memory's rate that STREAM reaches "
+    "(Micron, https://www.ctimes.com.tw/DispNews-cn.asp?o=2211231820AR)",
+    "matrix_share": "share of AMX that kernels for experts reach (https://lmsys.org/blog/2025-10-22-KTransformers)",
+}
+
+
+def attainable(host: Host, *, pinned: bool = True) -> Host:
+    """The host with the shares of its rates that are reached.  pinned: copies read page-locked memory.
+
+    A CPU without matrix units reaches its rate in fp32, as it multiplies quantized weights in integers, at several
+    times that rate: llamafile's kernels for 4 bits reach 2.7 TFLOP/s of a Ryzen 9 7950X, which has 2.3
+    (https://github.com/mozilla-ai/llamafile/pull/435).
+    """
+    return replace(
+        host,
+        link_share=PINNED_SHARE if pinned else PAGEABLE_SHARE,
+        memory_share=MEMORY_SHARE,
+        matrix_share=AMX_SHARE if host.cpu and has_amx(host.cpu) else 1.0,
+    )
+
+
+def has_amx(cpu: Chip) -> bool:
+    """True if a CPU multiplies by matrix units, which have no fp32."""
+    return "fp32" not in cpu.matrix_flops_per_s
+
 
 #: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]

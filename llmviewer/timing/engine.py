@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.core import data, file_cache
+from llmviewer.core import data, files
 from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Graph
@@ -275,7 +275,7 @@ def names() -> tuple[str, ...]:
 
 
 #: Presets that were read.
-PRESETS: file_cache.CacheOfFiles[Engine] = file_cache.CacheOfFiles()
+PRESETS: files.CacheOfFiles[Engine] = files.CacheOfFiles()
 
 
 def load(text: str) -> Engine:

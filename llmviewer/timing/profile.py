@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llmviewer.core import data, file_cache
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 
@@ -101,7 +101,7 @@ class Profile:
 
 
 #: Profiles that were read.
-PROFILES: file_cache.CacheOfFiles[Profile] = file_cache.CacheOfFiles()
+PROFILES: files.CacheOfFiles[Profile] = files.CacheOfFiles()
 
 
 def shipped(chip: str) -> Profile | None:
@@ -109,7 +109,7 @@ def shipped(chip: str) -> Profile | None:
     if Path(chip).name != chip:  # a chip of the user's own fields may have any name
         return None
     path = data.folder(FOLDER) / f"{chip}.yaml"
-    file_cache.record(path)
+    files.record(path)
     return load(path) if path.is_file() else None
 
 
@@ -121,7 +121,7 @@ def sources(chip: Chip) -> tuple[Profile, ...]:
 
 def load(path: Path) -> Profile:
     """Read a profile; cached until the file changes.  Raises UserError for an invalid file."""
-    file_cache.record(path)
+    files.record(path)
     return PROFILES.get(str(path), lambda: parse(data.read_text(path, MAX_BYTES), path))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from llmviewer.layers.mlp import Mlp
-from llmviewer.layers.moe import Moe
+from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.tracing.parts import Trace, biased, linears
 
 if TYPE_CHECKING:

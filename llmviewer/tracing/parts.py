@@ -11,8 +11,7 @@ import numpy as np
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections, QkNorm
-from llmviewer.ops.elementwise import Activation, activation
-from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.ops.elementwise import Activation, Norm, NormKind, activation
 
 if TYPE_CHECKING:
     from llmviewer.tracing.recorder import Call, Recorder

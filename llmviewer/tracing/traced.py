@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step, decode, prefill
-from llmviewer.models.config import QUANTIZATION_FIELDS, Config
-from llmviewer.models.fields import max_context
+from llmviewer.models.config import QUANTIZATION_FIELDS, Config, max_context
 from llmviewer.models.model import Embedding, Head, Model
 from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.gemm import Linear

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
-from llmviewer.reports import formulas
 from llmviewer.reports.stage_table import roofline_share
 
 
@@ -53,8 +53,8 @@ class Line:
     @property
     def formulas(self) -> tuple[tuple[str, str], ...]:
         """Formulas of its counts and its time, with their names."""
-        counts = (("FLOP =", formulas.FLOPS[self.operator["kind"]]), ("Bytes =", formulas.BYTES))
-        return (*counts, ("Time =", formulas.seconds(self.operator, self.efficiency)))
+        counts = (("FLOP =", bottleneck.FLOPS[self.operator["kind"]]), ("Bytes =", bottleneck.BYTES))
+        return (*counts, ("Time =", bottleneck.seconds(self.operator, self.efficiency)))
 
 
 HEADS = (

@@ -17,11 +17,11 @@ from llmviewer.core.errors import missing_extra
 from llmviewer.language.quantity import METRICS, QUANTITIES
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
-from llmviewer.reports.cells import safe_columns
 from llmviewer.reports.html import charts, curves, explanations, operators, provenance, roofline
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.page import Page
 from llmviewer.reports.report import Report
+from llmviewer.reports.tables import safe_columns
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from llmviewer.core.errors import unknown
 from llmviewer.language.quantity import LATENCIES
-from llmviewer.planning.advice import Advice
+from llmviewer.planning.advise import Advice
 from llmviewer.reports.plots import waterfall
 from llmviewer.reports.plots.style import Style
 

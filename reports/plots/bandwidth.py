@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import curves, labels, length, ticks
+from llmviewer.reports.plots import curves, length, ticks
 from llmviewer.reports.plots.curves import frame
 from llmviewer.reports.plots.style import Style, colour
 
@@ -75,7 +75,7 @@ def _draw_target(axes: Axes, rows: pd.DataFrame, target_s: float, style: Style) 
     log = axes.get_yscale() == "log"
     axes.set_ylim(min(low, 0.8 * level if log else low), max(high, 1.2 * level))
     axes.axhline(level, color=style.theme.ink, linewidth=1.0, linestyle="--", zorder=1)
-    order, space = list(dict.fromkeys(rows["configuration"])), labels.Space(axes=axes)
+    order, space = list(dict.fromkeys(rows["configuration"])), ticks.Space(axes=axes)
     points = rows[[X, "decode_time_s"]].to_numpy(float) / (1e9, scale)
     space.take_points(points, np.full(len(points), 0.35 * style.size.text))
     space.take_line((axes.get_xlim()[0], level), (axes.get_xlim()[1], level))
@@ -88,8 +88,8 @@ def _draw_target(axes: Axes, rows: pd.DataFrame, target_s: float, style: Style) 
         ink = colour(order.index(name))
         axes.vlines(rate / 1e9, axes.get_ylim()[0], level, color=ink, linewidth=1.0, linestyle=":", zorder=2)
         space.take_line((rate / 1e9, axes.get_ylim()[0]), (rate / 1e9, level))
-        words.append(labels.Label(words=fmt.bandwidth(rate), x=rate / 1e9, y=level, colour=ink))
-    labels.place(space, words, 0.85 * style.size.text)
+        words.append(ticks.Label(words=fmt.bandwidth(rate), x=rate / 1e9, y=level, colour=ink))
+    ticks.place(space, words, 0.85 * style.size.text)
 
 
 def _target(words: str, style: Style) -> Line2D:

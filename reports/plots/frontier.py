@@ -10,7 +10,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import labels, ticks
+from llmviewer.reports.plots import ticks
 from llmviewer.reports.plots.style import Style, colour, dashes
 from llmviewer.result.columns import figure_text
 
@@ -55,9 +55,9 @@ def picture(found: Required, style: Style) -> Figure:
     chips = [] if middle else _chips(axes, found, {name: scale for name, (scale, _) in scales.items()}, style)
     style.legend_below(figure, axes.get_legend_handles_labels()[0])
     style.settle(figure)
-    space = labels.Space(axes=axes)
+    space = ticks.Space(axes=axes)
     space.take_points(rows[[x, y]].to_numpy(float) / (scales[x][0], scales[y][0]), np.full(len(rows), 3.0))
-    labels.place(space, chips, 0.8 * style.size.text)
+    ticks.place(space, chips, 0.8 * style.size.text)
     return figure
 
 
@@ -91,7 +91,7 @@ def axis_scale(name: str, largest: float) -> tuple[float, str]:
     return 1000.0 ** round(np.log10(largest / float(number)) / 3.0), unit
 
 
-def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) -> list[labels.Label]:
+def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) -> list[ticks.Label]:
     """Draws the chips that exist near the frontier, and returns labels of the chip asked about and the nearest one."""
     rows = frame(found)
     x, y = scales
@@ -109,7 +109,7 @@ def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) 
         axes.scatter(across, up, s=10.0, color=style.theme.ink, zorder=4, label="chips that exist")
     axes.set_ylim(min([limits[y][0] / scales[y], *(0.9 * at for _, at in points)]), limits[y][1] / scales[y])
     return [
-        labels.Label(words=chip, x=point[0], y=point[1], colour=style.theme.ink)
+        ticks.Label(words=chip, x=point[0], y=point[1], colour=style.theme.ink)
         for chip, point in zip(kept, points, strict=True)
         if chip in named
     ]

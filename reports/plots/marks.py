@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.core.kinds import Kind
-from llmviewer.reports.plots.labels import Label
 from llmviewer.reports.plots.style import Style, colour, marker
+from llmviewer.reports.plots.ticks import Label
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.reports.plots import curves, labels, ticks
+from llmviewer.reports.plots import curves, ticks
 from llmviewer.reports.plots.curves import frame
 from llmviewer.reports.plots.style import Style, colour
 
@@ -56,7 +56,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 def _name(figure: Figure, rows: pd.DataFrame, x: str, style: Style) -> None:
     """Labels points with their batch size, where there is room."""
-    space = labels.Space(axes=figure.axes[0])
+    space = ticks.Space(axes=figure.axes[0])
     space.take_points(rows[[USER, DEVICE]].to_numpy(float), np.full(len(rows), style.size.text * 0.3))
     found = []
     for at, (_, unsorted) in enumerate(rows.groupby("configuration", sort=False)):
@@ -64,5 +64,5 @@ def _name(figure: Figure, rows: pd.DataFrame, x: str, style: Style) -> None:
         for one, other in pairwise(zip(own[USER], own[DEVICE], strict=True)):
             space.take_line(one, other)
         points = zip(own[x], own[USER], own[DEVICE], strict=True)
-        found += [labels.Label(words=f"{int(n):,}", x=a, y=b, colour=colour(at)) for n, a, b in points]
-    labels.place(space, found, style.size.text * 0.75, labels.RINGS[:1])
+        found += [ticks.Label(words=f"{int(n):,}", x=a, y=b, colour=colour(at)) for n, a, b in points]
+    ticks.place(space, found, style.size.text * 0.75, ticks.RINGS[:1])

@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.planning.advice import Advice
+from llmviewer.planning.advise import Advice
 from llmviewer.planning.elasticity import Elasticities
 from llmviewer.planning.require import Required
 from llmviewer.planning.why import Why

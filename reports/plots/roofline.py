@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.reports.plots import curves, labels, marks
+from llmviewer.reports.plots import curves, marks, ticks
 from llmviewer.reports.plots.roofs import Roofs, label_zones, reserve_main_roofs, reserve_ridge, scales
 from llmviewer.reports.plots.roofs import draw as draw_roofs
 from llmviewer.reports.plots.style import Style, colour
@@ -99,17 +99,17 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style, title: str =
     ]
     space = _space(axes, operators, style)
     _draw_roofs_of_chips(space, own, style)
-    rings = labels.RINGS if len(inks) == 1 else labels.RINGS[:4]  # long leaders of several chips would cross
-    labels.place(space, marks.names(operators, style), style.size.text * 0.8, rings)
+    rings = ticks.RINGS if len(inks) == 1 else ticks.RINGS[:4]  # long leaders of several chips would cross
+    ticks.place(space, marks.names(operators, style), style.size.text * 0.8, rings)
     if len(own) == 1:
         label_zones(space, own[0].ridge, style)
     return figure
 
 
-def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> labels.Space:
+def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> ticks.Space:
     """Returns the space with markers reserved."""
     shown = operators[operators["share"] > MIN_SHARE]
-    space = labels.Space(axes=axes)
+    space = ticks.Space(axes=axes)
     space.take_points(
         shown[["arithmetic_intensity", "performance"]].to_numpy(float),
         np.sqrt(marks.areas(shown, style) / np.pi) * MARKER_CORE,
@@ -125,7 +125,7 @@ def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> labels.Space:
     return space
 
 
-def _draw_roofs_of_chips(space: labels.Space, chips: list[Roofs], style: Style) -> None:
+def _draw_roofs_of_chips(space: ticks.Space, chips: list[Roofs], style: Style) -> None:
     """Draws the roofs of all chips, fastest memory first, and reserves their space."""
     for one in chips:
         reserve_ridge(space, one)

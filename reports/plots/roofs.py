@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots.labels import Space
 from llmviewer.reports.plots.style import Style, dashes
-from llmviewer.reports.plots.ticks import plain
+from llmviewer.reports.plots.ticks import Space, plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,9 +1,10 @@
-"""Scales and ticks of curves: linear or logarithmic, at the sizes or at round numbers, as many as fit."""
+"""Scales, ticks and labels of plots: round numbers, as many as fit, and labels that do not overlap."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,3 +103,194 @@ def up(axes: Axes, values: Values) -> None:
         return
     axes.set_yscale("log")
     round_ticks(axes.yaxis, known)
+
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy.typing as npt
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
+
+    Points: TypeAlias = npt.NDArray[np.float64]
+    Boxes: TypeAlias = npt.NDArray[np.float64]
+
+#: Positions of a label relative to its point: (x, y, horizontal, vertical alignment), in text heights.
+PLACES = (
+    (0.7, 0.0, "left", "center"),
+    (-0.7, 0.0, "right", "center"),
+    (0.0, 0.8, "center", "bottom"),
+    (0.0, -0.8, "center", "top"),
+    (0.6, 0.7, "left", "bottom"),
+    (-0.6, 0.7, "right", "bottom"),
+    (0.6, -0.7, "left", "top"),
+    (-0.6, -0.7, "right", "top"),
+)
+#: Distances of a label, as multiples of PLACES; from the second on, a line connects it to its point.
+RINGS = (1.2, 2.4, 3.6, 5.0, 7.0, 9.0, 12.0)
+#: Margin around text, in text heights.
+MARGIN = 0.08
+#: Distance between the points that represent a line [pixel].
+LINE_STEP = 8.0
+#: How far text may extend beyond the axes [pixel].
+EDGE = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """Text for the point (x, y) in data coordinates; callers list the most important labels first."""
+
+    words: str
+    x: float
+    y: float
+    colour: str
+
+
+@dataclass(slots=True, eq=False)
+class Space:
+    """Occupied boxes inside axes of fixed position and limits: rows of (x0, y0, x1, y1) [pixel].
+
+    texts: those of words among them.
+    """
+
+    axes: Axes
+    taken: Boxes = field(default_factory=lambda: np.empty((0, 4)))
+    texts: Boxes = field(default_factory=lambda: np.empty((0, 4)))
+
+    @property
+    def renderer(self) -> Any:
+        """Renderer that measures text."""
+        return _renderer(self.axes)
+
+    def keep(self, text: Text) -> bool:
+        """Reserves the text's place; removes the text if it overlaps another box or leaves the axes."""
+        boxes, free = self.boxes(text), self.axes.get_window_extent().padded(EDGE)
+        (x0, y0), (x1, y1) = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+        within = free.x0 <= x0 and x1 <= free.x1 and free.y0 <= y0 and y1 <= free.y1
+        if within and not _overlap(boxes, self.taken):
+            self.take(boxes)
+            self.texts = np.concatenate([self.texts, boxes])
+            return True
+        text.remove()
+        return False
+
+    def take(self, boxes: Boxes) -> None:
+        """Reserves boxes without a test."""
+        self.taken = np.concatenate([self.taken, boxes])
+
+    def take_points(self, points: Points, radii: Points) -> None:
+        """Reserves markers.  points: in data coordinates.  radii: of the markers [point]."""
+        if len(points):
+            halves = radii * float(self.axes.figure.dpi) / 72.0
+            self.take(_squares(self.axes.transData.transform(points), halves[:, None]))
+
+    def take_line(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
+        """Reserves a straight line between two points in data coordinates."""
+        self.take(_along(self.axes.transData.transform([start, stop])))
+
+    def lead(self, text: Text, x: float, y: float) -> bool:
+        """Reserves a text and the line from its centre to (x, y); removes it if the line would strike through words."""
+        box = self.boxes(text)[0]
+        line = _along(np.array([0.5 * (box[:2] + box[2:]), self.axes.transData.transform((x, y))]))
+        if _overlap(line, self.texts):
+            text.remove()
+            return False
+        if not self.keep(text):
+            return False
+        self.take(line)
+        return True
+
+    def take_legend(self) -> None:
+        """Reserves the place of the legend."""
+        legend = self.axes.get_legend()
+        if legend is not None:
+            self.take(np.array([legend.get_window_extent(self.renderer).extents]))
+
+    def boxes(self, text: Text) -> Boxes:
+        """Returns the text's box, or squares along a rotated text."""
+        from matplotlib.text import Text
+
+        turned = text.get_rotation()
+        if turned % 90.0 == 0.0:
+            box = Text.get_window_extent(text, self.renderer)
+            margin = MARGIN * float(text.get_fontsize()) * float(self.axes.figure.dpi) / 72.0
+            return np.array([box.padded(margin).extents])
+        text.set_rotation(0.0)
+        flat = Text.get_window_extent(text, self.renderer)
+        text.set_rotation(turned)
+        x, y = text.get_transform().transform(text.get_unitless_position())
+        along, half = np.radians(turned), flat.height / 2.0
+        steps = np.linspace(half, max(flat.width - half, half), max(int(flat.width / half), 1))
+        off = half if text.get_verticalalignment() == "bottom" else -half
+        xs = x + steps * np.cos(along) - off * np.sin(along)
+        ys = y + steps * np.sin(along) + off * np.cos(along)
+        return _squares(np.stack([xs, ys], axis=-1), half)
+
+
+def _squares(centres: Points, half: float | Points) -> Boxes:
+    """Returns squares around centres.  half: half of their width [pixel]."""
+    return np.concatenate([centres - half, centres + half], axis=-1)
+
+
+def _overlap(some: Boxes, others: Boxes) -> bool:
+    """Whether any box of `some` overlaps or touches one of `others`."""
+    meeting = (some[:, None, :2] <= others[:, 2:]) & (others[:, :2] <= some[:, None, 2:])
+    return bool(meeting.all(axis=-1).any())
+
+
+def _along(ends: Points) -> Boxes:
+    """Returns small boxes along a straight line [pixel]."""
+    (x0, y0), (x1, y1) = ends
+    steps = np.linspace(0.0, 1.0, int(np.hypot(x1 - x0, y1 - y0) / LINE_STEP) + 2)
+    return _squares(np.stack([x0 + steps * (x1 - x0), y0 + steps * (y1 - y0)], axis=-1), 0.5)
+
+
+def _renderer(axes: Axes) -> Any:
+    """Returns the renderer of the Agg canvas that every figure of `Style` has."""
+    canvas: Any = axes.figure.canvas
+    return canvas.get_renderer()
+
+
+def place(space: Space, labels: Sequence[Label], size: float, rings: Sequence[float] = RINGS) -> list[str]:
+    """Draws the labels that fit inside the axes, in order; returns the text of those that do not.
+
+    rings: allowed distances, from RINGS.
+    """
+    lost = []
+    for label in labels:
+        if not any(_placed(space, label, offset, size) for offset in _offsets(size, rings)):
+            lost.append(label.words)
+    return lost
+
+
+def _placed(space: Space, label: Label, offset: tuple[float, float, str, str, bool], size: float) -> bool:
+    """Whether the label has room at this offset, where it is drawn then."""
+    text = _drawn(space.axes, label, offset, size)
+    return space.lead(text, label.x, label.y) if offset[4] else space.keep(text)
+
+
+def _offsets(size: float, rings: Sequence[float]) -> Iterator[tuple[float, float, str, str, bool]]:
+    """Yields offsets [point], alignments, and whether a line connects the label to its point."""
+    for ring in rings:
+        for x, y, horizontal, vertical in PLACES:
+            yield x * size * ring, y * size * ring, horizontal, vertical, ring > RINGS[0]
+
+
+def _drawn(axes: Axes, label: Label, offset: tuple[float, float, str, str, bool], size: float) -> Text:
+    """Draws the label at this offset from its point."""
+    x, y, horizontal, vertical, led = offset
+    line: dict[str, Any] = {"arrowstyle": "-", "color": label.colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+    text = axes.annotate(
+        label.words,
+        (label.x, label.y),
+        xytext=(x, y),
+        textcoords="offset points",
+        ha=horizontal,
+        va=vertical,
+        fontsize=size,
+        color=label.colour,
+        zorder=6,
+        arrowprops=line if led else None,
+    )
+    text.update_positions(_renderer(axes))
+    return text

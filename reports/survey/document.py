@@ -11,7 +11,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports import markdown
 from llmviewer.reports.page import Row, Table, left, right
-from llmviewer.reports.survey import claims_text
+from llmviewer.reports.survey import claims
 from llmviewer.reports.survey.claims import Judged
 from llmviewer.reports.survey.figure import Claim, Frames, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.peer import MEMORY, read, reasons
@@ -113,7 +113,7 @@ def as_markdown(sections: Sequence[SurveySection], judged: Sequence[Judged], *, 
     parts.append(markdown.text((summary(sections),)).strip())
     for section in sections:
         parts += _markdown_section(section, pictures=pictures)
-    parts += [*claims_text.as_markdown(judged), *(["Data: [claims.csv](claims.csv)."] if pictures else [])]
+    parts += [*claims.as_markdown(judged), *(["Data: [claims.csv](claims.csv)."] if pictures else [])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -140,7 +140,7 @@ def _markdown_section(section: SurveySection, *, pictures: bool) -> Iterator[str
 
 def alt(section: SurveySection) -> str:
     """Returns the alternative text of the plot."""
-    return claims_text.plain(f"{section.figure.title}. {section.figure.setting}")
+    return claims.plain(f"{section.figure.title}. {section.figure.setting}")
 
 
 def as_html(sections: Sequence[SurveySection], judged: Sequence[Judged], *, theme: str = "light") -> str:
@@ -161,7 +161,7 @@ def as_html(sections: Sequence[SurveySection], judged: Sequence[Judged], *, them
         summary=summary(sections),
         word=verdict_word,
         alt=alt,
-        text=claims_text,
+        text=claims,
         judged=judged,
         theme=theme,
         colours=THEMES[theme],

@@ -9,10 +9,18 @@ import numpy as np
 from llmviewer.language.quantity import MEMORY
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
-from llmviewer.reports.survey.lines import labelled, tagged
-from llmviewer.reports.survey.peer import peers
+from llmviewer.reports.survey.figure import (
+    Claim,
+    Frames,
+    Results,
+    Rows,
+    SurveyFigure,
+    Verdict,
+    joined_rows,
+    labelled,
+    tagged,
+)
+from llmviewer.reports.survey.peer import SurveyQuery, peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import labels, roofline
+from llmviewer.reports.plots import roofline, ticks
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
-from llmviewer.reports.survey.roof_axes import under
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, under
+from llmviewer.reports.survey.peer import SurveyQuery
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -80,7 +79,7 @@ def draw(frames: Frames, style: Style) -> Picture:
         if row.speedup > MIN_LABELLED_SPEEDUP:
             words = f"{RULES[row.rule]}, {row.stage}: {fmt.times(row.speedup)} as fast"
             named.append(
-                labels.Label(words=words, x=row.intensity_after, y=row.performance_after, colour=style.theme.ink)
+                ticks.Label(words=words, x=row.intensity_after, y=row.performance_after, colour=style.theme.ink)
             )
     _key(axes, style)
     roofs = frames["roofs"]

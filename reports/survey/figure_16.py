@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
-from llmviewer.reports.survey.lines import labelled, tagged
-from llmviewer.reports.survey.peer import peers
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, labelled, tagged
+from llmviewer.reports.survey.peer import SurveyQuery, peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

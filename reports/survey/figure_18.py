@@ -9,9 +9,19 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
-from llmviewer.reports.survey.lines import curves, log, tagged
+from llmviewer.reports.survey.figure import (
+    Claim,
+    Frames,
+    Results,
+    Rows,
+    SurveyFigure,
+    Verdict,
+    curves,
+    joined_rows,
+    log,
+    tagged,
+)
+from llmviewer.reports.survey.peer import SurveyQuery
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

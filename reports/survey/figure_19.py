@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict, joined_rows, rising
-from llmviewer.reports.survey.lines import log
-from llmviewer.reports.survey.peer import peers
+from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict, joined_rows, log, rising
+from llmviewer.reports.survey.peer import SurveyQuery, peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

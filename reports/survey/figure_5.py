@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.survey import table_1
-from llmviewer.reports.survey.figure import Claim, Frames, SurveyFigure, Verdict
-from llmviewer.reports.survey.roof_axes import under
+from llmviewer.reports.survey.figure import Claim, Frames, SurveyFigure, Verdict, under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

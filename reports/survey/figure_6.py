@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import labels, roofline
+from llmviewer.reports.plots import roofline, ticks
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict
-from llmviewer.reports.survey.roof_axes import under
+from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict, under
+from llmviewer.reports.survey.peer import SurveyQuery
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -44,7 +43,7 @@ def draw(frames: Frames, style: Style) -> Picture:
             label=f"{row.configuration}: {row.compute_dtype} units", s=4.0 * style.size.text,
         )  # fmt: skip
         at_point = {"x": row.arithmetic_intensity, "y": row.performance}
-        named.append(labels.Label(words=row.configuration, colour=style.theme.ink, **at_point))
+        named.append(ticks.Label(words=row.configuration, colour=style.theme.ink, **at_point))
     style.title(figure, "q_proj of Llama-2-13b on a6000: prefill of 2,048 tokens")
     style.legend(axes, loc="lower right")
     under(axes, frames["roofs"], INT8, named, style)

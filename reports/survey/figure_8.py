@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.faults import LINEAR
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows, rising
-from llmviewer.reports.survey.lines import curves, log
-from llmviewer.reports.survey.peer import peers
+from llmviewer.reports.survey.figure import (
+    Claim,
+    Frames,
+    Results,
+    Rows,
+    SurveyFigure,
+    Verdict,
+    curves,
+    joined_rows,
+    log,
+    rising,
+)
+from llmviewer.reports.survey.peer import SurveyQuery, peers
+from llmviewer.reports.survey.rules import LINEAR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
-from llmviewer.reports.survey.lines import curves, log
-from llmviewer.reports.survey.peer import peers
+from llmviewer.reports.survey.figure import (
+    Claim,
+    Frames,
+    Results,
+    Rows,
+    SurveyFigure,
+    Verdict,
+    curves,
+    joined_rows,
+    log,
+)
+from llmviewer.reports.survey.peer import SurveyQuery, peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -1,4 +1,4 @@
-"""Numbers printed by LLM-Viewer (llm_viewer.yaml) and ours at the same settings."""
+"""Queries that a figure needs, and numbers printed by LLM-Viewer (llm_viewer.yaml) beside ours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,34 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.reports.survey.ask import SurveyQuery
-from llmviewer.reports.survey.faults import COUNT_DIFFERENCES
+from llmviewer.reports.survey.rules import COUNT_DIFFERENCES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyQuery:
+    """A query of `analyze` or `train`.  Sizes have one value, or one per point.
+
+    options: pairs of option and value.  bandwidths: of hypothetical chips, as multiples of the chip's, one per point.
+    """
+
+    model: str = "llama-2-13b"
+    hardware: str = "a6000"
+    batch_size: tuple[int, ...] = (1,)
+    input_len: tuple[int, ...] = (1024,)
+    output_len: tuple[int, ...] = (1,)
+    options: tuple[tuple[str, Any], ...] = ()
+    bandwidths: tuple[float, ...] = ()
+    command: str = "analyze"
+
+    def with_options(self, **options: str) -> SurveyQuery:
+        """Returns the query with these options; the default is eager attention, as in the survey."""
+        chosen = {"efficiency": "ideal", "attention": "eager", **options}
+        kept = {name: getattr(self, name) for name in self.__slots__ if name != "options"}
+        return SurveyQuery(**kept, options=tuple(chosen.items()))
+
 
 #: Bits of weights/activations/cache -> our quantization option.
 BITS = {"16/16/16": "none", "8/8/8": "w8a8kv8", "4/16/16": "w4a16", "4/16/4": "w4a16kv4"}

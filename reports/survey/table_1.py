@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Row, Table, left, right
 from llmviewer.reports.plots import roofline
-from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
-from llmviewer.reports.survey.peer import peers, read
+from llmviewer.reports.survey.peer import SurveyQuery, peers, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -14,10 +14,10 @@ from flask import Flask, Response, request
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports.html.page import library
 from llmviewer.reports.web import possible
-from llmviewer.reports.web.colours import sheet
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.downloads import downloads
 from llmviewer.reports.web.equivalents import OWN, foot
+from llmviewer.reports.web.graphs import sheet
 from llmviewer.reports.web.layout import layout, tabs
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.state import State as Asked

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, abort, request
 
 from llmviewer.reports import markdown, simulation_page, sizing_page
-from llmviewer.reports.cells import csv_text, safe_frame
+from llmviewer.reports.tables import csv_text, safe_frame
 from llmviewer.reports.web.equivalents import run_of
 from llmviewer.reports.web.state import OF_FORMS, parsed
 from llmviewer.reports.web.tabs.asked import answered_of
@@ -35,7 +35,7 @@ def download(name: str) -> Response:
 
 
 def _report(view: View) -> str:
-    from llmviewer.api.verdict import verdict
+    from llmviewer.api.trials import verdict
     from llmviewer.reports.html import page
     from llmviewer.reports.report import Report
 

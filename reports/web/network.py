@@ -11,7 +11,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS
-from llmviewer.reports.web.colours import of_bound, palette
+from llmviewer.reports.web.graphs import of_bound, palette
 from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.shown import Shown
 from llmviewer.reports.web.view import STAGES, View

@@ -13,16 +13,15 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
 from llmviewer.reports.web.state import State, default_text, parsed
 from llmviewer.reports.web.view import View
-from llmviewer.techniques import presets
-from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.methods import METHODS, preset_names
 from llmviewer.techniques.options import OPTIONS
 
 #: Options whose values are tried one by one; the others take texts.
 SIZES = ("1", "2", "4", "8", "16")
 TRIED: dict[str, tuple[str, ...]] = {
     "dtype": OPTIONS["dtype"].choices,
-    "quantization": tuple(dict.fromkeys(("none", *presets.names("quantization")))),
-    "kv_cache_dtype": tuple(dict.fromkeys(("auto", *presets.names("kv_cache_dtype")))),
+    "quantization": tuple(dict.fromkeys(("none", *preset_names("quantization")))),
+    "kv_cache_dtype": tuple(dict.fromkeys(("auto", *preset_names("kv_cache_dtype")))),
     "tensor_parallel_size": SIZES,
     "pipeline_parallel_size": SIZES,
     "data_parallel_size": SIZES,
@@ -112,4 +111,4 @@ def _parts(part: Any) -> Iterator[Any]:
 
 def suggestions(name: str) -> tuple[str, ...]:
     """Texts that a field of an option suggests, whatever the model."""
-    return tuple(OPTIONS[name].choices or METHODS.get(name) or presets.names(name) or ())
+    return tuple(OPTIONS[name].choices or METHODS.get(name) or preset_names(name) or ())

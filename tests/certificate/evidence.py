@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.models.architectures import ARCHITECTURES
-from llmviewer.models.multimodal import MULTIMODAL
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL
 from tests import test_library_defaults as defaults
 from tests.test_first_forms import ALIKE
 from tests.test_other_architectures import STATED, TEXT_PARTS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmviewer.cli import candidates, output, views
+from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.core.errors import UserError, printable
 from llmviewer.timing import profile as profiles
@@ -84,7 +84,7 @@ def _chip_path(inputs: FitInputs, output: str) -> str:
 
 
 def _put(text: str, path: str) -> None:
-    with output.atomic_file(path) as temporary:
+    with views.atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import write
+from llmviewer.cli.views import write
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, unknown
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmviewer.cli import candidates, views
-from llmviewer.cli.output import print_warnings
+from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable
 
 if TYPE_CHECKING:

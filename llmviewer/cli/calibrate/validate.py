@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates, output, views
+from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.core import arguments
 from llmviewer.result.columns import parquet_library
@@ -79,7 +79,7 @@ def command(
     """
     views.check_output(format, output, (*map(str, table), profile))
     from llmviewer.calibrate import judge
-    from llmviewer.calibrate.readers.stated import Stated
+    from llmviewer.calibrate.readers.run import Stated
 
     own = profiles.load(Path(profile)) if profile else None
     stated = Stated(
@@ -122,10 +122,10 @@ def _write(predictions: list[pd.DataFrame], path: str) -> None:
     """Write the rows of all tables, as Parquet or CSV depending on the file name."""
     import pandas as pd
 
-    from llmviewer.reports.cells import safe_frame
+    from llmviewer.reports.tables import safe_frame
 
     rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
-    with output.atomic_file(path) as temporary:
+    with views.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
             parquet_library()
             _of_one_type(rows).to_parquet(temporary)

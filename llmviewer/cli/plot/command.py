@@ -11,7 +11,7 @@ import typer
 from llmviewer.cli import candidates, process
 from llmviewer.cli import options as opt
 from llmviewer.cli.load_options import with_load_options
-from llmviewer.cli.output import atomic_file, check_not_an_input, check_writable, print_warnings
+from llmviewer.cli.views import atomic_file, check_not_an_input, check_writable, print_warnings
 from llmviewer.core.errors import UserError, quoted, unknown
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def command(
 
 
 def _print_kinds(kinds: Mapping[str, PlotKind]) -> int:
-    from llmviewer.cli.output import write
+    from llmviewer.cli.views import write
 
     write("\n".join(f"{name:13} {kind.summary}" for name, kind in kinds.items()), None)
     return 0

@@ -1,21 +1,23 @@
-"""Loads the data of a plot: results of configurations, a crossover map, or a table of rows."""
+"""Data of a plot: results of configurations, a crossover map, or a table of rows from a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer import api
 from llmviewer.api.figure_axis import CONTEXT, figure_axis
 from llmviewer.cli import options as opt
-from llmviewer.cli.plot import loads, tables
+from llmviewer.cli.plot import loads
 from llmviewer.cli.plot.loads import simulated
+from llmviewer.core import arguments, data
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware.hypothetical import figure_name
@@ -28,6 +30,101 @@ from llmviewer.result.crossover import crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
+from llmviewer.timing import profile as profiles
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llmviewer.calibrate.readers.run import Stated
+
+
+def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
+    """Rows of a CSV or Parquet file.  Raises UserError if one of `columns` is missing."""
+    from llmviewer.calibrate import table_file
+
+    rows = table_file.read(Path(path))
+    missing = [name for name in columns if name not in rows.columns]
+    if missing:
+        raise UserError(f"'{printable(path)}' has no column {', '.join(missing)}")
+    return rows
+
+
+def is_benchmark(path: str) -> bool:
+    """Whether a file is one of a benchmark program, which options of a run complete."""
+    from llmviewer.calibrate.readers import files
+
+    if path and not Path(path).exists():
+        raise UserError(f"no file {quoted(path)}")
+    return files.is_benchmark(Path(path))
+
+
+def parity_rows(path: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Measured rows with their predictions: a table that has them, or a file of a benchmark program.
+
+    options: values of the command for what a benchmark does not state.
+    """
+    from llmviewer.reports.plots import parity
+
+    if not path:
+        raise UserError(
+            "this plot needs a benchmark's file, or one written by `llmviewer calibrate validate FILE -o FILE`"
+        )
+    rows = _predicted(path, options) if is_benchmark(path) else table(path)
+    if not parity.is_table(rows.columns):
+        raise UserError(f"'{printable(path)}' is not a file written by `llmviewer calibrate validate TABLE -o FILE`")
+    if parity.frame(rows).empty:
+        raise UserError(f"'{printable(path)}' has no row with a prediction")
+    return rows
+
+
+def _predicted(path: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows of a benchmark's file with predictions."""
+    from llmviewer.calibrate import judge
+
+    own = profiles.load(Path(options["profile"])) if options.get("profile") else None
+    try:
+        return judge.predict_tables([Path(path)], "", own, _stated(options))[0]
+    except UserError as error:
+        hint = "" if "--model" not in error.marked else " to `llmviewer calibrate validate FILE -o rows.csv`; plot that"
+        raise UserError(f"{error.marked}{hint}") from error
+
+
+def _stated(options: Mapping[str, Any]) -> Stated:
+    """The options of the command that describe a benchmark; one that has its default states nothing."""
+    from llmviewer.calibrate.readers.run import Stated
+    from llmviewer.techniques.options import OPTIONS
+
+    given: dict[str, Any] = {}
+    for declared in fields(Stated):
+        default = getattr(OPTIONS.get(declared.name), "default", None)
+        value = options.get(declared.name)
+        if value not in ("", None, default):
+            if isinstance(declared.default, int):
+                value = arguments.whole_number(declared.name, arguments.parse_number(value))
+            given[declared.name] = value
+    return Stated(**given)
+
+
+def ledger_rows(path: str) -> pd.DataFrame:
+    """Rows of the ledger, from a file or scored now."""
+    import pandas as pd
+
+    from llmviewer.reports.plots import ledger as picture
+
+    if path:
+        rows = table(path, ("source", "metric", "published", "predicted", "low80", "high80"))
+    else:
+        if not data.folder("calibrate/ledger").is_dir():
+            raise UserError(
+                "the ledger is not installed; give a file written by `llmviewer calibrate ledger --format csv`"
+            )
+        from llmviewer.calibrate import ledger, ledger_score
+
+        rows = pd.DataFrame(ledger_score.document(ledger_score.score(ledger.load()))["rows"])
+    if picture.frame(rows).empty:
+        raise UserError("no row has a prediction")
+    return rows
+
 
 #: Maximum points per curve; more would not be visible.
 MAX_PLOT_POINTS = 20_000
@@ -66,7 +163,7 @@ class LoadedData:
 
 def load_data(request: PlotRequest) -> LoadedData:
     """The data that the requested kind of plot draws."""
-    benchmark = request.kind.data is PlotData.TABLE and tables.is_benchmark(request.model)
+    benchmark = request.kind.data is PlotData.TABLE and is_benchmark(request.model)
     if request.kind.data in (PlotData.TABLE, PlotData.LEDGER) and not benchmark:
         _check_only_a_file(request)
     return LOADERS[request.kind.data](request)
@@ -92,7 +189,7 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
     if measured:
         if kind.module != "roofline":
             raise _not_taken("measured", measured)
-        options["measured"] = tables.table(measured, ("stage", "name", "time_s"))
+        options["measured"] = table(measured, ("stage", "name", "time_s"))
     return options
 
 
@@ -225,11 +322,11 @@ def _crossover_map(request: PlotRequest) -> LoadedData:
 
 def _parity(request: PlotRequest) -> LoadedData:
     stated = {**request.options, **request.sizes, "hardware": request.hardware}
-    return LoadedData(data=tables.parity_rows(request.model, stated))
+    return LoadedData(data=parity_rows(request.model, stated))
 
 
 def _ledger(request: PlotRequest) -> LoadedData:
-    return LoadedData(data=tables.ledger_rows(request.model))
+    return LoadedData(data=ledger_rows(request.model))
 
 
 def _simulation(request: PlotRequest) -> LoadedData:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from llmviewer.core.errors import UserError
-from llmviewer.planning.manifests import pods, text, trtllm, vllm
+from llmviewer.planning.manifests import commands, kubernetes, trtllm, vllm
 from llmviewer.planning.manifests.commands import ENGINES
 from llmviewer.planning.manifests.flags import Launch
 from llmviewer.planning.manifests.serving import Serving
@@ -39,7 +39,7 @@ def emit(serving: Serving) -> str:
     services: dict[str, Any] = {"Frontend": frontend}
     for pool in serving.pools:
         launch = ENGINES[pool.engine].launch(pool)
-        notes += text.heading(pool, launch, INSIDE[pool.engine])
+        notes += commands.heading(pool, launch, INSIDE[pool.engine])
         services[pool.role or "worker"] = _service(pool, launch)
     if not serving.from_hub:
         notes.append("the model is a path: it must exist in the container, so mount its volume")
@@ -49,7 +49,7 @@ def emit(serving: Serving) -> str:
         "metadata": {"name": serving.label},
         "spec": {"backendFramework": serving.engine, "services": services},
     }
-    return text.documents([graph], notes)
+    return commands.documents([graph], notes)
 
 
 def _service(pool: Serving, launch: Launch) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _service(pool: Serving, launch: Launch) -> dict[str, Any]:
         raise UserError(f"the images of Dynamo {VERSION} are for chips of NVIDIA; {pool.hardware} is of {pool.maker}")
     program = ("python3", "-m", f"dynamo.{pool.engine}")
     arguments = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[pool.engine](pool, launch)
-    main = {"image": IMAGES[pool.engine], "command": list(program), "args": pods.literal(arguments)}
+    main = {"image": IMAGES[pool.engine], "command": list(program), "args": kubernetes.literal(arguments)}
     service: dict[str, Any] = {"envFromSecret": "hf-token-secret", "componentType": "worker"}
     if pool.role:
         service["subComponentType"] = pool.role
@@ -76,7 +76,7 @@ def _vllm(pool: Serving, launch: Launch) -> list[str]:
     if pool.role:
         arguments += ["--disaggregation-mode", pool.role]
     if pool.nodes > 1 and pool.data > 1:
-        vllm.join(pool, pods.CLUSTER, 0)  # raises for ranks that a computer does not hold whole
+        vllm.join(pool, kubernetes.CLUSTER, 0)  # raises for ranks that a computer does not hold whole
         local = pool.per_node // (pool.tensor * pool.pipeline)
         arguments += ["--data-parallel-hybrid-lb", "--data-parallel-size-local", str(local)]
     return arguments

@@ -1,12 +1,88 @@
-"""Kubernetes objects: a Deployment per pool, a LeaderWorkerSet where a replica takes several computers, a Service."""
+"""Kubernetes objects: pods, a Deployment per pool, a LeaderWorkerSet for replicas of several computers, a Service."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmviewer.planning.manifests import pods, text, trtllm, vllm
+from llmviewer.core.errors import UserError
+from llmviewer.planning.manifests import commands, trtllm, vllm
 from llmviewer.planning.manifests.commands import ENGINES, PROXIES
+from llmviewer.planning.manifests.flags import Cluster
 from llmviewer.planning.manifests.serving import Serving
+
+#: Resource that a maker's device plugin offers.  https://github.com/NVIDIA/k8s-device-plugin,
+#: https://github.com/ROCm/k8s-device-plugin
+RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
+#: Variables that LeaderWorkerSet sets in each pod.  https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/
+CLUSTER = Cluster(address="LWS_LEADER_ADDRESS", rank="LWS_WORKER_INDEX")
+TOKEN = {
+    "name": "HF_TOKEN",
+    "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN", "optional": True}},
+}
+ADDRESS = {"name": vllm.SIDE_CHANNEL, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+SHARED_MEMORY = {"name": "dshm", "emptyDir": {"medium": "Memory"}}
+MOUNT = {"name": "dshm", "mountPath": "/dev/shm"}
+
+
+def image(serving: Serving) -> str:
+    """The engine's image for the chip's maker.  Raises UserError if none is published."""
+    engine = ENGINES[serving.engine]
+    if serving.maker not in engine.IMAGES:
+        raise UserError(
+            f"{engine.TABLES.title} {engine.TABLES.version} publishes no image for {serving.hardware} of "
+            f"{serving.maker}; makers with one: {', '.join(engine.IMAGES)}"
+        )
+    return str(engine.IMAGES[serving.maker])
+
+
+def resource(serving: Serving) -> str:
+    """The resource name of the chip.  Raises UserError if none is known."""
+    if serving.maker not in RESOURCES:
+        raise UserError(f"no device plugin is known for {serving.hardware} of {serving.maker}: {', '.join(RESOURCES)}")
+    return RESOURCES[serving.maker]
+
+
+def devices(serving: Serving) -> dict[str, Any]:
+    """The devices of one pod, as limits and requests."""
+    count = {resource(serving): str(serving.per_node)}
+    return {"limits": count, "requests": count}
+
+
+def readiness(serving: Serving, port: int) -> dict[str, Any]:
+    """The probe that says when a server takes requests; loading weights may take as long as it needs."""
+    path = ENGINES[serving.engine].HEALTH
+    return {"httpGet": {"path": path, "port": port}, "periodSeconds": 10, "timeoutSeconds": 5}
+
+
+def environment(serving: Serving) -> list[dict[str, Any]]:
+    """Variables of a container: the Hub's token, and for pools of vLLM the pod's address."""
+    return [TOKEN, *([ADDRESS] if serving.role and serving.engine == "vllm" else [])]
+
+
+def literal(words: Sequence[str]) -> list[str]:
+    """Words as Kubernetes passes them on: it would expand $(NAME) in a command and its arguments."""
+    return [str(one).replace("$(", "$$(") for one in words]
+
+
+def shell(serving: Serving, flags: Sequence[str], words: Sequence[str], rank: int) -> list[str]:
+    """The command of one of the computers of a replica, run by a shell that knows LeaderWorkerSet's variables."""
+    engine = ENGINES[serving.engine]
+    own = (*words, *flags, *engine.join(serving, CLUSTER, rank))
+    return ["sh", "-c", *literal(["exec " + commands.line(own)])]
+
+
+def container(serving: Serving, command: Mapping[str, Any]) -> dict[str, Any]:
+    """A container of the engine.  command: its `command`, and `args`."""
+    return {
+        "name": serving.engine,
+        "image": image(serving),
+        **command,
+        "env": environment(serving),
+        "resources": devices(serving),
+        "volumeMounts": [MOUNT],
+    }
+
 
 FOLDER = "/etc/engine"
 
@@ -17,9 +93,9 @@ def emit(serving: Serving) -> str:
     notes = ["kubectl apply -f FILE; the token of the Hub is read from the secret hf-token, if there is one"]
     for pool in serving.pools:
         engine = ENGINES[pool.engine]
-        notes += text.heading(pool, engine.launch(pool), f"{engine.TABLES.title} {engine.TABLES.version}")
+        notes += commands.heading(pool, engine.launch(pool), f"{engine.TABLES.title} {engine.TABLES.version}")
         objects += _pool(pool)
-    return text.documents(objects, [*notes, *_needs(serving)])
+    return commands.documents(objects, [*notes, *_needs(serving)])
 
 
 def _needs(serving: Serving) -> list[str]:
@@ -67,7 +143,7 @@ def _served(serving: Serving, command: dict[str, Any]) -> dict[str, Any]:
     """The container that answers requests."""
     port = ENGINES[serving.engine].PORT
     ports = [{"name": "http", "containerPort": port}]
-    return pods.container(serving, command) | {"ports": ports, "readinessProbe": pods.readiness(serving, port)}
+    return container(serving, command) | {"ports": ports, "readinessProbe": readiness(serving, port)}
 
 
 def _pod(container: dict[str, Any], volumes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -79,11 +155,11 @@ def _one_computer(serving: Serving, labels: dict[str, str]) -> dict[str, Any]:
     engine = ENGINES[serving.engine]
     launch = engine.launch(serving)
     flags = [f"{FOLDER}/{one}" if one == trtllm.FILE else one for one in (*launch.flags, *engine.listen())]
-    command = {"command": pods.literal(launch.program), "args": pods.literal(flags)}
+    command = {"command": literal(launch.program), "args": literal(flags)}
     served = _served(serving, command)
-    volumes: list[dict[str, Any]] = [pods.SHARED_MEMORY]
+    volumes: list[dict[str, Any]] = [SHARED_MEMORY]
     if launch.files:
-        served["volumeMounts"] = [pods.MOUNT, {"name": "options", "mountPath": FOLDER}]
+        served["volumeMounts"] = [MOUNT, {"name": "options", "mountPath": FOLDER}]
         volumes.append({"name": "options", "configMap": {"name": name_of(serving)}})
     return {
         "apiVersion": "apps/v1",
@@ -101,9 +177,9 @@ def _several(serving: Serving, labels: dict[str, str]) -> dict[str, Any]:
     engine = ENGINES[serving.engine]
     launch = engine.launch(serving)
     flags = (*launch.flags, *engine.listen())
-    first, other = ({"command": pods.shell(serving, flags, launch.program, rank)} for rank in (0, 1))
-    leader = _pod(_served(serving, first), [pods.SHARED_MEMORY])
-    worker = _pod(pods.container(serving, other), [pods.SHARED_MEMORY])
+    first, other = ({"command": shell(serving, flags, launch.program, rank)} for rank in (0, 1))
+    leader = _pod(_served(serving, first), [SHARED_MEMORY])
+    worker = _pod(container(serving, other), [SHARED_MEMORY])
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmviewer.core.errors import UserError
-from llmviewer.planning.manifests import pods, text, vllm
+from llmviewer.planning.manifests import commands, kubernetes, vllm
 from llmviewer.planning.manifests.serving import Serving
 
 CHART = "v0.4.0"
@@ -37,14 +37,14 @@ def emit(serving: Serving) -> str:
         "decode": _pool(serving),
         "prefill": _pool(serving.prefill) if serving.prefill else {"create": False, "replicas": 0},
     }
-    return text.documents([values], _notes(serving))
+    return commands.documents([values], _notes(serving))
 
 
 def _notes(serving: Serving) -> list[str]:
     repository = "llm-d-modelservice --repo https://llm-d-incubation.github.io/llm-d-modelservice"
     notes = [f"helm install {serving.label} {repository} --version {CHART} -f FILE; needs the secret hf-token"]
     for pool in serving.pools:
-        notes += text.heading(pool, vllm.launch(pool), f"vLLM {vllm.TABLES.version}")
+        notes += commands.heading(pool, vllm.launch(pool), f"vLLM {vllm.TABLES.version}")
     if serving.prefill:
         notes.append(vllm.IN_IMAGE)
     return [*notes, "the gateway and the InferencePool come with their own charts"]
@@ -60,22 +60,22 @@ def _pool(pool: Serving) -> dict[str, Any]:
         "parallelism": parallelism,
         "enableServiceLinks": False,
         "containers": [_container(pool)],
-        "volumes": [pods.SHARED_MEMORY],
+        "volumes": [kubernetes.SHARED_MEMORY],
     }
 
 
 def _container(pool: Serving) -> dict[str, Any]:
     port = BEHIND_PROXY if pool.role == "decode" else PORT
-    environment = [pods.ADDRESS] if pool.role else []  # the chart adds the token
+    environment = [kubernetes.ADDRESS] if pool.role else []  # the chart adds the token
     return {
         "name": "vllm",
-        "image": pods.image(pool),
+        "image": kubernetes.image(pool),
         **(_chart_command(pool) if pool.nodes == 1 else _own_command(pool, port)),
         "env": environment,
         "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
-        "resources": pods.devices(pool),
+        "resources": kubernetes.devices(pool),
         "mountModelVolume": False,
-        "volumeMounts": [pods.MOUNT],
+        "volumeMounts": [kubernetes.MOUNT],
     }
 
 
@@ -85,14 +85,14 @@ def _chart_command(pool: Serving) -> dict[str, Any]:
     for name in ("--tensor-parallel-size", "--data-parallel-size"):
         if name in flags:
             del flags[(at := flags.index(name)) : at + 2]
-    probe = pods.readiness(pool, BEHIND_PROXY if pool.role == "decode" else PORT)
-    return {"modelCommand": "vllmServe", "args": pods.literal(flags), "extraConfig": {"readinessProbe": probe}}
+    probe = kubernetes.readiness(pool, BEHIND_PROXY if pool.role == "decode" else PORT)
+    return {"modelCommand": "vllmServe", "args": kubernetes.literal(flags), "extraConfig": {"readinessProbe": probe}}
 
 
 def _own_command(pool: Serving, port: int) -> dict[str, Any]:
     """Computers of a replica start alike, so a shell asks which one it is."""
     launch = vllm.launch(pool)
     flags = (*launch.flags, *vllm.listen(port), "--served-model-name", pool.model)
-    first, other = (pods.shell(pool, flags, launch.program, rank)[-1] for rank in (0, 1))
-    script = f'if [ "${pods.CLUSTER.rank}" = 0 ]; then {first}; else {other}; fi'
+    first, other = (kubernetes.shell(pool, flags, launch.program, rank)[-1] for rank in (0, 1))
+    script = f'if [ "${kubernetes.CLUSTER.rank}" = 0 ]; then {first}; else {other}; fi'
     return {"modelCommand": "custom", "command": ["sh", "-c"], "args": [script]}

@@ -59,8 +59,7 @@ def with_limits(serving: Serving, model: str, options: Mapping[str, Any]) -> Ser
 def _stated(serving: Serving, model: str, words: dict[str, Any]) -> Serving:
     """The pool with limits from the memory of one device."""
     from llmviewer.analysis.capacity import memory_of
-    from llmviewer.analysis.engine_limits import most_tokens
-    from llmviewer.analysis.limits import largest_sizes
+    from llmviewer.analysis.limits import largest_sizes, most_tokens
     from llmviewer.api.configuration import configuration
     from llmviewer.core.workload import Request
 

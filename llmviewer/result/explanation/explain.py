@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.language import formula
+from llmviewer.language import quantity
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, METRICS
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
-from llmviewer.result.explanation.latencies import metric_time
-from llmviewer.result.explanation.limits import LIMITS, limit
-from llmviewer.result.explanation.memory import NAMES, memory_node
+from llmviewer.result.explanation.latencies import metric_time, utilization
+from llmviewer.result.explanation.memory import LIMITS, NAMES, limit, memory_node
 from llmviewer.result.explanation.metrics import Question, stage_time
 from llmviewer.result.explanation.node import SCHEMA, Node, evaluated, of_formula
-from llmviewer.result.explanation.utilization import utilization
 from llmviewer.result.figures import INPUTS, Figures
 from llmviewer.result.result import Result
 
@@ -149,7 +147,7 @@ def _metric(figures: Figures, one: Question, name: str) -> Node:
         return utilization(one, name)
     if np.isnan(one.at(figures[name])):
         raise UserError(f"{name} is undefined: {declared.undefined or METRICS['tpot_s'].undefined}")
-    named = formula.names_in(declared.formula)
+    named = quantity.names_in(declared.formula)
     inputs = {used: one.at(figures[used]) for used in named if used in INPUTS}
     children = tuple(_metric(figures, one, used) for used in named if used in METRICS)
     told = dict.fromkeys(INPUTS[used].source(one.analysis) for used in inputs)

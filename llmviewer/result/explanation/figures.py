@@ -11,7 +11,7 @@ from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Role
-from llmviewer.result.explanation.chips import sheet
+from llmviewer.result.explanation.kernels import sheet
 from llmviewer.result.explanation.metrics import Question, over_layers
 from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.explanation.times import operator_time

@@ -9,9 +9,8 @@ import numpy as np
 from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.core.counts import Count
 from llmviewer.core.terms import Term
-from llmviewer.result.explanation.formulas import Formulas
 from llmviewer.result.explanation.kernels import timing_of_terms
-from llmviewer.result.explanation.node import Node
+from llmviewer.result.explanation.node import Formulas, Node
 from llmviewer.result.explanation.work import Pass
 from llmviewer.timing.roofline import OVERHEAD
 

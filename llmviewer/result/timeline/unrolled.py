@@ -1,19 +1,197 @@
-"""One forward pass of one device, unrolled: layers in execution order, operators with engine time."""
+"""One forward pass of one device as events on tracks: layers in execution order, operators with engine time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, TypeAlias
 
+import numpy as np
+
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.analysis.pipeline import layer_numbers
+from llmviewer.core.counts import Array
 from llmviewer.core.ir import Block, Graph, Operator, Place
 from llmviewer.core.kinds import Kind
+from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.transfer import Direction, copy_direction
-from llmviewer.result.stages import Interval, ValueOf, does_run, operator_object
+from llmviewer.result.describe import number
+from llmviewer.result.stages import Interval, ValueOf, does_run, operator_object, request_at, system_at, value_at
 from llmviewer.timing.engine_work import changed_kernels
+
+#: Number of an arrow, which one event sends and a later one receives, and the name of what it carries.
+Arrow: TypeAlias = tuple[int, str]
+
+#: Tracks of a device: kernels with the passes and layers that contain them, and engine time between kernels.
+COMPUTE, ENGINE = "compute", "engine"
+#: The track of prefill and decode steps as a whole.
+REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of the timeline, from start_s to end_s after the request arrives [s].
+
+    kind: step, pass, layer, engine, transfer, or the kind of an operator.  stage: pipeline stage, from 0; None for
+    events that are not on a device.  machine: pool of a disaggregated system, prefill or decode; "" if there is one.
+    track: events on a track may nest but never overlap.  facts: counts of one device, named as in an OPERATOR object.
+    sends, receives: arrows that leave at the end of the event and arrive at its start.
+    """
+
+    name: str
+    kind: str
+    start_s: float
+    end_s: float
+    track: str = REQUEST
+    stage: int | None = None
+    machine: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    sends: tuple[Arrow, ...] = ()
+    receives: tuple[Arrow, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        """The event as a dict, by field name."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepFacts:
+    """Facts of the steps of one point.
+
+    cache_bytes: KV cache of one device after prefill, and after each step.  ratios: stage -> bounds of its time over
+    the time; empty for ideal times.
+    """
+
+    cache_bytes: Array
+    ratios: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, analysis: Analysis, steps: int, point: int) -> StepFacts:
+        """Facts of prefill and the first `steps` decode steps."""
+        ratios: Mapping[str, Array] = {}
+        if analysis.calibration is not None:
+            from llmviewer.result import interval  # ideal times have no interval
+
+            ratios = {name: bounds[:, point] for name, bounds in interval.step_ratios(analysis).items()}
+        return cls(cache_bytes=_cache_bytes(analysis, steps, point), ratios=ratios)
+
+    def at(self, step: int, seconds: float) -> dict[str, object]:
+        """Facts of a decode step, counted from 1, that takes `seconds`."""
+        return {**self.interval("decode", seconds), "kv_cache_bytes": self.cache(step)}
+
+    def cache(self, step: int) -> int | float | None:
+        """KV cache after prefill (step 0) or a decode step [byte]."""
+        return number(float(self.cache_bytes[step]))
+
+    def interval(self, stage: str, seconds: float) -> dict[str, object]:
+        """The time of a prefill or decode step with its interval."""
+        if stage not in self.ratios:
+            return {"time_s": seconds}
+        from llmviewer.result import interval
+
+        return {"time_s": seconds, "time_interval_s": interval.levels(self.ratios[stage][:, None] * seconds, 0)}
+
+
+def _cache_bytes(analysis: Analysis, steps: int, point: int) -> Array:
+    """KV cache of one device after 0 ... steps decode steps [byte].
+
+    A request of t + 1 output tokens has stored input_len + t tokens when it ends, so the memory of shorter requests is
+    the memory along the way.  A batching policy reserves the cache of its running sequences: it does not grow.
+    """
+    whole = value_at(analysis.memory.kv_cache_bytes, point)
+    if analysis.running is not None:
+        return np.full(steps + 1, whole)
+    request, system = request_at(analysis, point), system_at(analysis, point)
+    further, plan = value_at(request.output_len, 0) - 1.0, analysis.schedule
+    per_step = value_at(system.generation.tokens, 0)
+    if system.generation.counts_passes:  # branches end at different times: drawn as growing evenly
+        first = int(plan.decode_starts[point])
+        taken = plan.repeats[first : first + int(plan.decode_steps[point])]
+        per_step *= further / max(float(np.sum(taken)), 1.0)
+    tokens = np.minimum(np.floor(np.arange(steps + 1.0) * per_step + 1e-9), further)
+    ones = np.ones(steps + 1)
+    shorter = Request(batch_size=request.batch_size * ones, input_len=request.input_len * ones, output_len=1.0 + tokens)
+    return np.asarray(memory_of(analysis.model, system, shorter).kv_cache_bytes) * ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPlacement:
+    """Name and position of a pass.  start: earliest start [s].  share: fraction of the pass that runs.
+
+    sends, receives: arrows of the whole pass, which may run on several pipeline stages.
+    """
+
+    name: str
+    start: float
+    share: float = 1.0
+    pool: str = ""
+    sends: tuple[Arrow, ...] = ()
+    receives: tuple[Arrow, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PassWriter:
+    """Writes the events of one device in one pass.
+
+    clock: start of the next kernel [s].  end: end of the pass [s]; no event exceeds it by rounding.
+    """
+
+    events: list[Event]
+    event: partial[Event]
+    share: float
+    clock: float
+    end: float
+
+    def write(self, unrolled: UnrolledPass, whole: partial[Event]) -> None:
+        """Add the events of a pass, its engine time and its layers.  whole: the event of the pass without its times."""
+        self.events.append(whole(kind="pass", start_s=self.clock, end_s=self.end, track=COMPUTE))
+        self._engine(unrolled.before)
+        for section in unrolled.sections:
+            self._section(section)
+        self._engine(unrolled.after)
+
+    def _section(self, section: LayerRun) -> None:
+        start = self.clock
+        whole = (start, min(start + section.seconds * self.share, self.end))
+        layer = {} if section.number is None else {"layer": section.number}
+        self._add(section.name, "layer", whole, COMPUTE, layer)
+        self._engine(section.before)
+        for kernel in section.kernels:
+            if not kernel.copies:
+                self._engine(kernel.before)
+                begin, self.clock = self.clock, min(self.clock + kernel.seconds * self.share, whole[1])
+                self._kernel(kernel, (begin, self.clock), kernel.track, layer)
+        for track in dict.fromkeys(name for kernel in section.kernels for name in kernel.copies):
+            self._copies([kernel for kernel in section.kernels if track in kernel.copies], track, whole, layer)
+        self.clock = whole[1]
+
+    def _copies(
+        self, copies: list[KernelRun], track: str, whole: tuple[float, float], layer: Mapping[str, object]
+    ) -> None:
+        """Add the copies of one track, one after another within the layer."""
+        clock, end = whole
+        taken = sum(kernel.copies[track] for kernel in copies)
+        for kernel in copies:
+            begin, clock = clock, min(clock + kernel.copies[track] * min(self.share, (end - whole[0]) / taken), end)
+            self._kernel(kernel, (begin, clock), track, layer)
+
+    def _kernel(self, kernel: KernelRun, when: tuple[float, float], track: str, layer: Mapping[str, object]) -> None:
+        counts = kernel.counts
+        self._add(str(counts["name"]), str(counts["kind"]), when, track, {**counts, **layer})
+
+    def _engine(self, terms: EngineTerms) -> None:
+        for name, seconds in terms:
+            begin, self.clock = self.clock, min(self.clock + seconds * self.share, self.end)
+            self._add(name, "engine", (begin, self.clock), ENGINE, {})
+
+    def _add(self, name: str, kind: str, when: tuple[float, float], track: str, facts: Mapping[str, object]) -> None:
+        start, end = when
+        self.events.append(self.event(name=name, kind=kind, start_s=start, end_s=end, track=track, facts=facts))
+
 
 #: Engine term spent before kernels -> which kernels; other terms are spent before the pass, `sampling` after it.
 BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {

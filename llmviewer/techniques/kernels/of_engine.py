@@ -4,9 +4,100 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from llmviewer.analysis.system import AppliedTechnique, System
-from llmviewer.techniques.kernels import cache_write, expert_inputs
+from llmviewer.core import dtypes
+from llmviewer.core.counts import total
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Block, Graph, Operator, Role, Tensor
+from llmviewer.core.kinds import Kind, OperatorRole
+from llmviewer.formats.linear import Format, with_formats
+from llmviewer.ops.gemm import has_routed_experts, is_routed
 from llmviewer.timing.engine import ENGINE_ROUTING
+
+NAME = "cache_write"
+
+
+def cache_write(graph: Graph) -> Graph:
+    """Write the new entries of the KV cache by one kernel of each layer with attention.
+
+    Without it, the operators that compute keys, values and latents write them to the cache.  With it, they write
+    activations, which the kernel reads.  It adds a write and a read of the new entries; the bytes written to the cache
+    are the same.  Rope and attention of one kernel write the cache themselves, as in TensorRT-LLM.
+    Source: reshape_and_cache_flash, concat_and_cache_mla in
+    https://github.com/vllm-project/vllm/blob/main/csrc/cache_kernels.cu
+    """
+    return graph.map_blocks(_with_kernel)
+
+
+def _with_kernel(block: Block) -> Block:
+    writers = [at for at, op in enumerate(block.operators) if _entries(op)]
+    if not writers or not any(op.role is OperatorRole.ATTENTION for op in block.operators):
+        return block
+    changed = list(block.operators)
+    for at in writers:
+        if changed[at].kind is Kind.ATTENTION:
+            return block
+        changed[at] = _writing_activations(changed[at], _widest(block.operators[: writers[-1] + 1]))
+    stored = tuple(access for at in writers for access in _entries(block.operators[at]))
+    new = tuple(access for at in writers for access in changed[at].writes if access.tensor.name.startswith("new_"))
+    changed.insert(writers[-1] + 1, _kernel(block.operators[writers[-1]], new, stored))
+    return replace(block, operators=tuple(changed))
+
+
+def _entries(operator: Operator) -> tuple[Access, ...]:
+    return tuple(access for access in operator.writes if access.tensor.role is Role.CACHE)
+
+
+def _widest(operators: tuple[Operator, ...]) -> Dtype:
+    """The widest format of activations: that of products, norms and rope, whose inputs may be quantized."""
+    accesses = (access for op in operators for access in (*op.reads, *op.writes))
+    return max((a.tensor.dtype for a in accesses if a.tensor.role is Role.ACTIVATION), key=lambda dtype: dtype.bits)
+
+
+def _writing_activations(operator: Operator, dtype: Dtype) -> Operator:
+    """The operator that writes its entries as activations of a format."""
+
+    def activation(access: Access) -> Access:
+        if access.tensor.role is not Role.CACHE:
+            return access
+        name = f"new_{access.tensor.name}_of_{operator.name}"
+        return Access(Tensor(name=name, elements=access.elements, dtype=dtype), access.elements)
+
+    return replace(operator, writes=tuple(map(activation, operator.writes)))
+
+
+def _kernel(last: Operator, new: tuple[Access, ...], stored: tuple[Access, ...]) -> Operator:
+    """The copy of new entries, by one row per token."""
+    tokens = last.output_shape[0]
+    width = total(access.elements for access in stored) / np.maximum(tokens, 1.0)
+    return Operator(
+        name=NAME, kind=Kind.ELEMENTWISE, reads=new, writes=stored, output_shape=(tokens, width), where=last.where
+    )
+
+
+#: OCP Microscaling v1.0: 32 elements share one 8-bit scale.
+MXFP8 = dtypes.scaled("fp8", 8, group=32.0, scale_bits=8.0, name="mxfp8")
+
+
+def quantize_expert_inputs(graph: Graph) -> Graph:
+    """Quantize the inputs of experts stored as MXFP4 to MXFP8, 8.25 bits an element.
+
+    Source: get_mxfp4_quant_algo of TensorRT-LLM, W4A8_MXFP4_MXFP8 from SM 100 on,
+    https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/_torch/model_config.py
+    """
+    return graph.map_blocks(_quantized)
+
+
+def _quantized(block: Block) -> Block:
+    if not any(map(_is_mxfp4_expert, block.operators)):
+        return block
+    return with_formats(block, lambda op: Format(activations=MXFP8) if _is_mxfp4_expert(op) else Format())
+
+
+def _is_mxfp4_expert(operator: Operator) -> bool:
+    return is_routed(operator) and any(a.tensor.dtype.name == "mxfp4" for a in operator.reads)
 
 
 def with_engine_kernels(system: System, *, routed: bool = False) -> System:
@@ -18,18 +109,18 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     engine = system.engine
     before, after = [], []
     if engine.mxfp8_inputs == system.chip.generation:
-        make = expert_inputs.quantize_expert_inputs
+        make = quantize_expert_inputs
         before.append(AppliedTechnique(name="mxfp8_expert_inputs", make=lambda _: make))
     if engine.expert_skew and not routed:
         before.append(_routing(engine.expert_skew))
     if engine.cache_write:
-        after.append(AppliedTechnique(name=cache_write.NAME, make=lambda _: cache_write.cache_write))
+        after.append(AppliedTechnique(name=NAME, make=lambda _: cache_write))
     return replace(system, passes=(*before, *system.passes, *after)) if before or after else system
 
 
 def _routing(alpha: float) -> AppliedTechnique:
     """Experts of unequal popularity, in models that have experts."""
-    from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT, expert_skew, has_routed_experts
+    from llmviewer.techniques.sparsity.expert_skew import SERVED_REPEAT, expert_skew
 
     skew = expert_skew(alpha, SERVED_REPEAT)
     return AppliedTechnique(

@@ -9,7 +9,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.ops.gemm import is_routed
+from llmviewer.ops.gemm import has_routed_experts, is_routed
 from llmviewer.ops.transfer import Direction, blocking_copy, stage
 from llmviewer.techniques.offload.places import (
     HIDDEN,
@@ -64,7 +64,7 @@ def experts_on_host(share: float) -> Pass:
 
     def change(graph: Graph) -> Graph:
         _check_unsharded(graph)
-        if not any(is_routed(op) for _, op in graph):
+        if not has_routed_experts(graph):
             raise UserError("--offload experts: this model has no routed experts")
         return graph.map_blocks(lambda block: _experts_on_host(block, share))
 

@@ -15,7 +15,7 @@ from llmviewer.techniques.offload.flash import Flash
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, HostWork, Offload, Overlap, with_host, with_offload
 from llmviewer.techniques.technique import Change, Technique, Whole, refusing, unchanged
-from llmviewer.timing.host_copies import has_amx
+from llmviewer.timing.calibrated import has_amx
 
 
 def without_amx(host: Host) -> Chip:

@@ -17,8 +17,8 @@ from llmviewer.techniques.offload.flash import Flash, load_neurons_from_disk
 from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, layers_on_host
 from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares
 from llmviewer.techniques.offload.stream import Streams, all_weights, stream
-from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.host_copies import attainable
+from llmviewer.timing.calibrated import attainable
+from llmviewer.timing.roofline import ideal
 
 WHERE = "--offload"
 #: Kinds of tensors that can be offloaded.

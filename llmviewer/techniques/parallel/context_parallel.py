@@ -14,7 +14,7 @@ from llmviewer.core.workload import Group
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.kernels.flash_decoding import PREFIX_KERNEL
+from llmviewer.techniques.kernels.flash_attention import PREFIX_KERNEL
 from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 
 #: Operators of the head, whose rows belong to the last tokens, which one device has.

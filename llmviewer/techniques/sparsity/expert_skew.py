@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.language.grammar import Number
-from llmviewer.ops.gemm import GemmShape
+from llmviewer.ops.gemm import GemmShape, has_routed_experts
 from llmviewer.techniques.technique import Change, add_pass, technique, unchanged
 
 #: Share of its experts that a draft token of a served request has in common with the one before it: 0.38 by Cohere (128
@@ -96,18 +96,9 @@ def expert_skew(alpha: float, repeat: float = 0.0) -> Pass:
     return apply
 
 
-def has_routed_experts(graph: Graph) -> bool:
-    """Whether a layer of the graph chooses among experts."""
-    return any(_routed(operator) for _, operator in graph)
-
-
-def _routed(operator: Operator) -> bool:
-    return isinstance(operator.shape, GemmShape) and operator.shape.experts > 1.0
-
-
 def _skewed(operator: Operator, block: Block, alpha: float, repeat: float) -> Operator:
     shape = operator.shape
-    if not isinstance(shape, GemmShape) or not _routed(operator):
+    if not isinstance(shape, GemmShape) or shape.experts <= 1.0:
         return operator
     tokens = next(op for op in block.operators if op.role is OperatorRole.ROUTER).output_shape[0]
     chosen = round(float(np.ravel(shape.m / tokens)[0]))

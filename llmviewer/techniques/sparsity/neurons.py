@@ -21,8 +21,8 @@ from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.scaling import scale_moved, with_probability
 from llmviewer.techniques.technique import Change, Whole, add_pass, technique, unchanged
-from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.host_copies import attainable
+from llmviewer.timing.calibrated import attainable
+from llmviewer.timing.roofline import ideal
 
 #: Roles of the kernels of eager attention.
 CORE = (OperatorRole.SCORES, OperatorRole.SOFTMAX, OperatorRole.WEIGHTED_VALUES)

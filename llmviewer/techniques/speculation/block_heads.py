@@ -19,14 +19,11 @@ from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.models import parts
-from llmviewer.models.config import Config
-from llmviewer.models.fields import layer_types, max_context
+from llmviewer.models.config import Config, layer_types, max_context
 from llmviewer.models.model import Model
 from llmviewer.ops.attention import rope
-from llmviewer.ops.elementwise import activate, activation, add, elementwise
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import Norm, NormKind, activate, activation, add, elementwise, embedding, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind, rms_norm
 from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.method import (

@@ -14,12 +14,11 @@ from llmviewer.core.ir import Block, Operator, Tensor
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import DecoderLayer, Norms
+from llmviewer.layers.feed_forward import Mlp
 from llmviewer.layers.mla import Mla
-from llmviewer.layers.mlp import Mlp
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import add
+from llmviewer.ops.elementwise import Norm, NormKind, add, rms_norm
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind, rms_norm
 from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.method import (

@@ -12,8 +12,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
 from llmviewer.language.grammar import Choice, Number
 from llmviewer.models.model import Model
-from llmviewer.serving.denoising import Cached, Denoising
-from llmviewer.serving.generation import Draft, Generation, PassShape
+from llmviewer.serving.generation import Cached, Denoising, Draft, Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.method import (
     RATES,

@@ -14,10 +14,8 @@ from llmviewer.core.ir import Block, Operator, Role, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.language.grammar import Choice, Form
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import activate, activation, add, elementwise
-from llmviewer.ops.embedding import embedding
+from llmviewer.ops.elementwise import Norm, NormKind, activate, activation, add, elementwise, embedding
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind
 from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation import trees
 from llmviewer.techniques.speculation.acceptance import Acceptance, Ranks

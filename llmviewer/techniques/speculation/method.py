@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -27,8 +27,6 @@ MAX_BEST_TOKENS = 16
 BEST = "best"
 #: Hint in error messages on where to find the preset names.
 PRESETS_HINT = "`llmviewer techniques show speculative` lists them"
-#: Share of a vocabulary that may be padding (Qwen2.5: 151,936 tokens in small models, 152,064 in large ones).
-PADDING = 0.01
 #: A round for a target, which is the same for all, or one of the rounds of which every point uses the fastest.
 Round: TypeAlias = Callable[[Model], Generation]
 Rounds: TypeAlias = Generation | Round | Sequence[Round]
@@ -155,23 +153,3 @@ def tree_verification_pass(nodes: float, depth: float, pairs: float = 0.0) -> Pa
 def round_facts(draft: str, tokens: float, rates: Acceptance | Ranks) -> dict[str, float | str]:
     """Facts of a round for results: draft model, draft tokens, acceptance."""
     return {"draft": draft, "drafted_tokens": tokens, "acceptance": str(rates)}
-
-
-def vocabulary_notes(generations: Iterable[Generation], target: Model) -> tuple[str, ...]:
-    """Warnings that the tokens of a draft model are not those of its target, which verification compares.
-
-    Vocabularies of one tokenizer may be padded differently.
-    """
-    own = _vocabulary(target)
-    drafts = {draft.name: _vocabulary(draft.model) for generation in generations for draft in generation.drafts}
-    return tuple(
-        f"draft {name} has {size:,.0f} tokens, its target {own:,.0f}: engines verify drafts of one vocabulary only"
-        for name, size in drafts.items()
-        if own and size and abs(size - own) > PADDING * own
-    )
-
-
-def _vocabulary(model: Model) -> float:
-    """The number of tokens that a model predicts; 0 without a head."""
-    head = getattr(model.head, "lm_head", None)
-    return float(head.out_features) if head else 0.0

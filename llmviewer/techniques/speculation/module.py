@@ -9,7 +9,7 @@ from llmviewer.core.ir import Block, Graph, Pass, Tensor, as_built
 from llmviewer.core.workload import Step
 from llmviewer.formats.checkpoint import Checkpoint, Variant
 from llmviewer.layers.attention import Attention, QkNorm, Values
-from llmviewer.layers.mlp import Mlp
+from llmviewer.layers.feed_forward import Mlp
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear

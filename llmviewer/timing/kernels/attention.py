@@ -13,8 +13,8 @@ from llmviewer.core.ir import Operator, Role
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.family import Constants
+from llmviewer.timing.roofline import Rates, ideal
 
 #: Most queries of a sequence for which engines run their decode kernel (one token, or a few draft tokens).
 MAX_DECODE_QUERIES = 16.0

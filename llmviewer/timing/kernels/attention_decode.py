@@ -15,10 +15,10 @@ from llmviewer.core.ir import Operator, Place, Role
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.timing.kernels import l2
+from llmviewer.timing.kernels import power
 from llmviewer.timing.kernels.attention import EQUIVALENTS, SUBSTITUTES, GroupTime, quantities, single_kernel, variant
-from llmviewer.timing.kernels.clock import h100_cycle, units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.power import h100_cycle, units_of
 
 #: Query rows of a task's tile, which grouped heads and draft tokens share.
 TILE_ROWS = 64.0
@@ -51,8 +51,8 @@ def group_time(group: Group, operator: Operator, chip: Chip, constants: Constant
         floor = floor + single * (constants["head_floor"] - constants["floor"]) - single * narrow
     floor = floor + narrow
     partial = constants["partial"] * group.tokens * shape.heads * shape.v_dim
-    held = l2.held_share(partial, chip)
-    partial_s = partial * (held / l2.rate(chip) + (1.0 - held) / chip.bandwidth_bytes_per_s)
+    held = power.held_share(partial, chip)
+    partial_s = partial * (held / power.rate(chip) + (1.0 - held) / chip.bandwidth_bytes_per_s)
     return GroupTime(
         fixed_s=floor * 1e-6 + group.batch_size * (constants["sequence"] * 1e-9) + partial_s,
         tiles_s=tasks,
@@ -152,12 +152,12 @@ def _byte_s(operator: Operator, shape: AttentionShape, chip: Chip, constants: Co
     elif constants["kernel"] == FLASH_2 and shape.window < np.inf:
         again = shape.heads / shape.kv_heads - 1.0
     if np.any(again):
-        held = l2.held_share(operator.read_bytes(Role.CACHE) / shape.kv_heads, chip)
+        held = power.held_share(operator.read_bytes(Role.CACHE) / shape.kv_heads, chip)
         byte_s = byte_s * (1.0 + again * (1.0 - held))
     warm = 0.0 if len(shape.groups) > 1 else operator.moved_bytes(Place.L2)
     if not present(warm):
         return byte_s
-    return byte_s + warm / (np.maximum(operator.traffic_bytes, 1.0) * l2.rate(chip))
+    return byte_s + warm / (np.maximum(operator.traffic_bytes, 1.0) * power.rate(chip))
 
 
 FAMILY = Family(

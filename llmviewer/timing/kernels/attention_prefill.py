@@ -15,10 +15,10 @@ from llmviewer.core.ir import Operator
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
-from llmviewer.timing.kernels import l2
+from llmviewer.timing.kernels import power
 from llmviewer.timing.kernels.attention import EQUIVALENTS, SUBSTITUTES, GroupTime, quantities, single_kernel, variant
-from llmviewer.timing.kernels.clock import h100_cycle, units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.power import h100_cycle, units_of
 
 #: Query rows of a tile on generations that ROW_BLOCKS does not list.
 DEFAULT_TILE_ROWS = 128.0
@@ -58,8 +58,8 @@ def group_time(group: Group, operator: Operator, chip: Chip, constants: Constant
 def _byte_s(operator: Operator, chip: Chip, constants: Constants) -> Count:
     """Seconds per byte: inputs and outputs that fit the L2 stay there between the kernels that write and read them."""
     device_s = 1.0 / (chip.bandwidth_bytes_per_s * constants["memory"])
-    held = l2.held_share(CACHED_COPIES * operator.traffic_bytes, chip)
-    return device_s + held * np.minimum(1.0 / l2.rate(chip) - device_s, 0.0)
+    held = power.held_share(CACHED_COPIES * operator.traffic_bytes, chip)
+    return device_s + held * np.minimum(1.0 / power.rate(chip) - device_s, 0.0)
 
 
 def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, constants: Constants) -> Count:

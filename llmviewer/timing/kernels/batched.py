@@ -9,9 +9,9 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.attention import quantities
 from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.roofline import Rates, ideal
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:

@@ -11,9 +11,9 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.collective import Collective, CollectiveShape
-from llmviewer.timing.efficiency import AlgorithmRates, Rates, ideal
-from llmviewer.timing.kernels.clock import clock_hz
 from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
+from llmviewer.timing.kernels.power import clock_hz
+from llmviewer.timing.roofline import AlgorithmRates, Rates, ideal
 
 #: Chunks that each device of a ring copies locally in addition to those it sends: 2 devices reach 0.64 of an A100's
 #: links and 0.57 to 0.72 of an H100's, 4 devices 0.72 and 0.68 to 0.79, 8 devices 0.74 of both (NCCL timed by

@@ -11,11 +11,10 @@ from llmviewer.core.counts import Array, Count, present
 from llmviewer.core.ir import Operator, Place
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.timing.efficiency import Rates, ideal
-from llmviewer.timing.kernels import gemm, l2
-from llmviewer.timing.kernels.clock import units_of
+from llmviewer.timing.kernels import gemm, power
 from llmviewer.timing.kernels.family import Constants, Family, constant
-from llmviewer.timing.kernels.power import reachable_share, sustained_share
+from llmviewer.timing.kernels.power import reachable_share, sustained_share, units_of
+from llmviewer.timing.roofline import Rates, ideal
 
 #: Rows x columns of the tiles that kernels choose from.  Sixteen rows are the least that matrix units multiply, and
 #: what Triton's, CUTLASS', DeepGEMM's and TensorRT-LLM's kernels use for few rows per expert.
@@ -96,7 +95,7 @@ def _beyond_l2(size_bytes: Count, chip: Chip) -> Count:
     """Time of traffic over that of device memory: less where data of this size stays in the L2."""
     if chip.l2_bytes is None:
         return 1.0
-    held: Count = 1.0 - l2.held_share(size_bytes, chip) * (1.0 - chip.bandwidth_bytes_per_s / l2.rate(chip))
+    held: Count = 1.0 - power.held_share(size_bytes, chip) * (1.0 - chip.bandwidth_bytes_per_s / power.rate(chip))
     return held
 
 
@@ -106,7 +105,7 @@ def _with_l2(operator: Operator, chip: Chip, sheet: Rates, share: Count) -> Rate
     warm = operator.moved_bytes(Place.L2)
     if present(warm):
         traffic = operator.traffic_bytes
-        bandwidth = traffic / (traffic / bandwidth + warm / l2.rate(chip))
+        bandwidth = traffic / (traffic / bandwidth + warm / power.rate(chip))
     return replace(sheet, memory_bytes_per_s=bandwidth)
 
 

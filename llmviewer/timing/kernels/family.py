@@ -9,7 +9,7 @@ from typing import TypeAlias
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.efficiency import Rates
+from llmviewer.timing.roofline import Rates
 
 Constants: TypeAlias = Mapping[str, float]
 

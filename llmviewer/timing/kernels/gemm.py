@@ -12,11 +12,10 @@ from llmviewer.core.counts import Array, Count, present
 from llmviewer.core.ir import Operator, Place, Role
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels import tiles
-from llmviewer.timing.kernels.clock import clock_hz, units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
-from llmviewer.timing.kernels.power import reachable_share, sustained_share
+from llmviewer.timing.kernels.power import clock_hz, reachable_share, sustained_share, units_of
+from llmviewer.timing.roofline import Rates, ideal
 
 #: Compute classes whose inputs need no conversion.
 UNCONVERTED = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))

@@ -1,4 +1,4 @@
-"""Sustained rates of a chip: peaks under its power limit, and the bandwidth that its units can request."""
+"""Rates that a chip sustains: its clocks and units, peaks under its power limit, and its last-level cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,52 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.kernels.clock import has_sm_like_units
+
+#: Clock of chips that publish none [Hz].
+DEFAULT_CLOCK_HZ = 1.7e9
+#: Clock of an H100 SXM [Hz], on which times of single instructions and of a unit's tasks are stated.
+H100_CLOCK_HZ = 1.98e9
+#: Units of an A100, and its memory bandwidth per unit and clock [byte]; the 132 units of an H100 get 12.8.
+A100_UNITS, A100_BYTES_PER_CLOCK = 108.0, 13.4
+#: Limits for units that work on tiles or rows like a streaming multiprocessor or a CPU core: 16-bit FLOP/s of a unit,
+#: and units of a chip.  The core of a TPU v5e does 197 TFLOP/s, an SM of a B200 15; a Cerebras has 900,000 units.
+#: Chips beyond the limits count as A100_UNITS.
+MAX_UNIT_FLOPS_PER_S, MAX_UNITS = 50e12, 1024.0
+
+
+def clock_hz(chip: Chip) -> Count:
+    """Boost clock of the vector units [Hz]."""
+    clock = chip.clock_hz if chip.vector_clock_hz is None else chip.vector_clock_hz
+    return DEFAULT_CLOCK_HZ if clock is None else clock
+
+
+def h100_cycle(chip: Chip) -> Count:
+    """Time of a cycle over that of an H100: factor on times in which a unit waits for its own instructions."""
+    return H100_CLOCK_HZ / clock_hz(chip)
+
+
+def has_sm_like_units(chip: Chip) -> bool:
+    """Whether the chip's units are known and work on tiles or rows like streaming multiprocessors."""
+    if chip.units is None or np.max(chip.units) > MAX_UNITS:
+        return False
+    rates = chip.real.matrix_flops_per_s
+    return all(np.max(rates[name] / chip.units) <= MAX_UNIT_FLOPS_PER_S for name in ("bf16", "fp16") if name in rates)
+
+
+@lru_cache(maxsize=64)
+def units_of(chip: Chip) -> Count:
+    """Units that work in parallel; an A100's if the chip's are unknown or of another kind."""
+    return chip.units if chip.units is not None and has_sm_like_units(chip) else A100_UNITS
+
+
+@lru_cache(maxsize=64)
+def units_and_clock(chip: Chip) -> tuple[Count, Count]:
+    """(units, clock [Hz]); if unknown or of another kind, an A100's units, clocked to match the chip's bandwidth."""
+    clock = chip.clock_hz if chip.vector_clock_hz is None else chip.vector_clock_hz
+    if clock is None or not has_sm_like_units(chip):
+        return A100_UNITS, chip.real.bandwidth_bytes_per_s / (A100_UNITS * A100_BYTES_PER_CLOCK)
+    return units_of(chip), clock
+
 
 #: Large products exceed the power limit, and the clock falls.  By generation: the fraction of the 16-bit peak at which
 #: the fitted constant `compute` of a good library is 1, W per peak TFLOP/s of the chip that was measured, and the
@@ -71,3 +116,28 @@ def reachable_share(chip: Chip) -> Count:
         return share * DEFAULT_REACHABLE
     per_clock = chip.real.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
     return share / (1.0 + per_clock / REQUESTED_PER_CLOCK)
+
+
+#: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
+PARTITIONED = frozenset(("ampere", "hopper", "blackwell"))
+#: Data over the L2's size up to which all of it is held, and from which nothing is, since data that are read in a cycle
+#: evict one another before their turn: of one piece (L40S, RTX PRO 6000), and of two partitions.
+WHOLE, HALVES = (1.0, 1.2), (0.5, 1.0)
+#: Bytes that a unit reads per clock (5 to 6 TB/s of an L40S), and rate over device memory below which no L2 is.
+UNIT_BYTES_PER_CLOCK, MIN_SPEEDUP = 16.0, 1.5
+
+
+def held_share(data: Count, chip: Chip) -> Count:
+    """Share of `data` bytes, read once per cycle, that the L2 holds from one cycle to the next."""
+    if chip.l2_bytes is None:
+        return 0.0 * data
+    full, none = HALVES if chip.generation in PARTITIONED else WHOLE
+    share: Count = np.clip((none - data / chip.l2_bytes) / (none - full), 0.0, 1.0)
+    return share
+
+
+def rate(chip: Chip) -> Count:
+    """Byte/s that the units read from the L2."""
+    units, clock = units_and_clock(chip)
+    fastest: Count = np.maximum(units * clock * UNIT_BYTES_PER_CLOCK, MIN_SPEEDUP * chip.bandwidth_bytes_per_s)
+    return fastest

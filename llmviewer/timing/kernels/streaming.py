@@ -12,9 +12,9 @@ from llmviewer.core.ir import Operator, Place
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import QuantizeShape
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.efficiency import Rates, ideal
-from llmviewer.timing.kernels.clock import units_and_clock
 from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.power import units_and_clock
+from llmviewer.timing.roofline import Rates, ideal
 
 #: Tensors up to this fraction of the L2 stay in it; one as large as the L2 is evicted before it is read again.
 RESIDENT = 0.75

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
-from llmviewer.api.verdict import verdict as tried
+from llmviewer.api.trials import verdict as tried
 from llmviewer.language.quantity import LATENCIES, METRICS
 from llmviewer.reports import analysis_page, verdict
 from llmviewer.reports import format as fmt
