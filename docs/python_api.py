@@ -65,10 +65,10 @@ def keywords() -> str:
 
 
 def _type(name: str, option: Option, *, listed: bool) -> str:
-    """The type of an option in Python; techniques take texts, sizes of groups numbers too, and switches booleans."""
+    """The type of an option in Python; techniques take texts, but for sizes of groups and switches."""
     kind = KEYWORD_TYPES[option.kind]
     if option.group == "technique":
-        kind = "int | str" if name.endswith("_size") else "bool | str" if option.default == "off" else "str | float"
+        kind = "int" if name.endswith("_size") else "bool" if option.default == "off" else "str | float"
     if option.repeated:
         kind += " | Sequence[str]" if option.group == "sizing" else " | Mapping[str, str | float]"
     several = f" | Sequence[{kind}]" if listed and option.kind is not Kind.WORDS else ""

@@ -19,7 +19,7 @@ from llmviewer.core import arguments
 from llmviewer.language.option import Kind
 from llmviewer.planning.options import SIZE
 from llmviewer.questions import QUESTIONS, Question
-from llmviewer.reports.plots.plot import VALUES
+from llmviewer.reports.plots.plot import VALUES, PlotOptions
 from llmviewer.server import arguments as described
 from llmviewer.server import calls, compact, tools
 from llmviewer.simulation.options import LOAD as OF_A_LOAD
@@ -247,6 +247,7 @@ OF_PLOTS = {
 def test_every_option_of_plots_has_a_case() -> None:
     assert OF_PLOTS.keys() - VALUES.keys() == {"theme", "size"}
     assert VALUES.keys() < OF_PLOTS.keys()
+    assert VALUES.keys() == PlotOptions.__annotations__.keys()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmviewer.calibrate.diagnosis.slots import patterns, slot_kind
 from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.ir import WORK_FIELDS, Block, Operator, Tensor, summed_work, whole
 from llmviewer.core.kinds import Kind, KindFacts, OperatorRole
@@ -35,6 +36,21 @@ def test_a_kind_needs_all_of_its_facts() -> None:
 def test_every_kind_is_priced_fused_and_drawn(kind: Kind) -> None:
     assert set(kind.facts.families) <= set(FAMILIES)
     assert (kind.value in FLOPS, kind.value in SYMBOLS) == (True, True)
+
+
+@pytest.mark.parametrize("kind", [one for one in Kind if one is not Kind.COLLECTIVE], ids=lambda kind: kind.value)
+def test_the_recorded_kernel_of_a_kind_is_in_the_table_and_runs_its_operators(kind: Kind) -> None:
+    """ELEMENTWISE is the only kind whose recorded kernels the table tells apart by what they compute."""
+    operator: Any = SimpleNamespace(name="one", kind=kind, role=OperatorRole.OTHER)
+    place = slot_kind(operator)
+    assert kind.facts.recorded in {found for found, _ in patterns()}
+    assert kind.facts.recorded in (place.parts if kind is Kind.ELEMENTWISE else place.main)
+
+
+def test_a_new_kind_has_a_place_among_recorded_kernels() -> None:
+    kind: Any = type("NewKind", (), {"facts": replace(Kind.NORM.facts, recorded="sampling")})()
+    operator: Any = SimpleNamespace(name="penalty", kind=kind, role=OperatorRole.OTHER)
+    assert slot_kind(operator).main == {"sampling": 3.0}
 
 
 @pytest.mark.parametrize("fact", ["fusion_rank", "marker"])

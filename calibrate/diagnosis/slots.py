@@ -113,7 +113,6 @@ QUANTIZE = _kind(0.3, {"quantize": 3.0}, elementwise=0.2, quantize=0.3)
 RESIDUAL = _kind(0.5, {"residual": 2.5, "add_norm": 1.0}, elementwise=0.7)
 ROUTE = _kind(0.5, {"route": 3.0, "sampling": 1.0}, route=2.0, permute=2.0, elementwise=0.4, sampling=0.4, prepare=0.3)
 COMBINE = _kind(0.5, {"combine": 3.0}, elementwise=0.5, residual=0.5, permute=0.3)
-EMBEDDING = _kind(0.6, {"embedding": 3.0}, elementwise=0.4)
 RECURRENCE = _kind(2.0, {"recurrence": 4.0}, recurrence=2.0, elementwise=0.4, norm=0.3)
 CONV = _kind(1.0, {"conv": 4.0}, elementwise=0.3)
 INDEX = _kind(1.0, {"index": 4.0}, index=1.5, matmul=0.4, quantize=0.3)
@@ -152,12 +151,12 @@ BY_ROLE = {
     OperatorRole.EXPERT_COMBINE: COMBINE,
     OperatorRole.INDEX_SCORES: INDEX,
 }
+#: Places of operators whose kind has more than its recorded kernel, and elementwise kernels beside it.
 BY_KIND = {
     Kind.GEMM: MATMUL,
     Kind.ATTENTION: ATTENTION,
     Kind.NORM: NORM,
     Kind.SOFTMAX: ROUTE,
-    Kind.EMBEDDING: EMBEDDING,
     Kind.RECURRENCE: RECURRENCE,
     Kind.CONV: CONV,
     Kind.ELEMENTWISE: POINTWISE,
@@ -249,7 +248,8 @@ def _main_kind(operator: Operator) -> SlotKind:
     if operator.kind is Kind.COLLECTIVE:
         return next((kind for name, kind in COLLECTIVES.items() if name in operator.name), COLLECTIVES["all_reduce"])
     named = (kind for of, matches, kind in BY_NAME if operator.kind is of and matches.search(operator.name))
-    return next(named, None) or BY_ROLE.get(operator.role, BY_KIND[operator.kind])
+    of_kind = BY_KIND.get(operator.kind) or _kind(0.6, {operator.kind.facts.recorded: 3.0}, elementwise=0.4)
+    return next(named, None) or BY_ROLE.get(operator.role, of_kind)
 
 
 def with_others(slots: Sequence[Slot], kinds: Iterable[str]) -> list[Slot]:

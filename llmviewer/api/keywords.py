@@ -32,7 +32,7 @@ class RunOptions(TypedDict, total=False):
     kv_cache_dtype: str | float
     matformer: str | float
     prune: str | float
-    kv_block_size: int | str
+    kv_block_size: int
     kv_reserve: str | float
     prefix_cache: str | float
     kv_evict: str | float
@@ -40,13 +40,13 @@ class RunOptions(TypedDict, total=False):
     attention: str | float
     link: str | float
     network: str | float
-    tensor_parallel_size: int | str
-    sequence_parallel: bool | str
-    data_parallel_size: int | str
-    expert_parallel_size: int | str
-    context_parallel_size: int | str
-    pipeline_parallel_size: int | str
-    spatial: bool | str
+    tensor_parallel_size: int
+    sequence_parallel: bool
+    data_parallel_size: int
+    expert_parallel_size: int
+    context_parallel_size: int
+    pipeline_parallel_size: int
+    spatial: bool
     fusion: str | float
     offload: str | float
     skip_layers: str | float
@@ -82,7 +82,7 @@ class RunOptionLists(TypedDict, total=False):
     kv_cache_dtype: str | float | Sequence[str | float]
     matformer: str | float | Sequence[str | float]
     prune: str | float | Sequence[str | float]
-    kv_block_size: int | str | Sequence[int | str]
+    kv_block_size: int | Sequence[int]
     kv_reserve: str | float | Sequence[str | float]
     prefix_cache: str | float | Sequence[str | float]
     kv_evict: str | float | Sequence[str | float]
@@ -90,13 +90,13 @@ class RunOptionLists(TypedDict, total=False):
     attention: str | float | Sequence[str | float]
     link: str | float | Sequence[str | float]
     network: str | float | Sequence[str | float]
-    tensor_parallel_size: int | str | Sequence[int | str]
-    sequence_parallel: bool | str | Sequence[bool | str]
-    data_parallel_size: int | str | Sequence[int | str]
-    expert_parallel_size: int | str | Sequence[int | str]
-    context_parallel_size: int | str | Sequence[int | str]
-    pipeline_parallel_size: int | str | Sequence[int | str]
-    spatial: bool | str | Sequence[bool | str]
+    tensor_parallel_size: int | Sequence[int]
+    sequence_parallel: bool | Sequence[bool]
+    data_parallel_size: int | Sequence[int]
+    expert_parallel_size: int | Sequence[int]
+    context_parallel_size: int | Sequence[int]
+    pipeline_parallel_size: int | Sequence[int]
+    spatial: bool | Sequence[bool]
     fusion: str | float | Sequence[str | float]
     offload: str | float | Sequence[str | float]
     skip_layers: str | float | Sequence[str | float]

@@ -30,8 +30,7 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
             raise stop.__context__ from None
         return int(stop.code or 0)
     except UserError as error:
-        from llmviewer.cli.typed import advised
-        from llmviewer.cli.typed import as_typed
+        from llmviewer.cli.typed import advised, as_typed
 
         raise as_typed(advised(words, error), words, command) from error
     except Exception as error:

@@ -18,6 +18,7 @@ class KindFacts:
     summary_group: the bar of a summary that includes it; "" if the operator's name decides.
     marker: the symbol of the interactive roofline.  Members are drawn in the order of declaration.
     flops: how its FLOP are counted, in words.
+    recorded: kind of the kernel that runs it in recordings of profilers (`calibrate/diagnosis/kernels.yaml`).
     """
 
     matrix_units: bool
@@ -28,6 +29,7 @@ class KindFacts:
     summary_group: str
     marker: str
     flops: str
+    recorded: str
 
 
 #: Prefix of weights that several layers of a block share (the transformer block of Zamba).
@@ -49,45 +51,50 @@ class Kind(Enum):
     GEMM = "gemm", KindFacts(
         matrix_units=True, by_channel=False, whole_rows=False, families=("gemm",), fusion_rank=1,
         summary_group="", marker="circle", flops="2 · tokens · inputs · outputs (+ tokens · outputs for a bias)",
+        recorded="matmul",
     )  # fmt: skip
     ATTENTION = "attention", KindFacts(
         matrix_units=True, by_channel=True, whole_rows=False, families=("attention_prefill", "attention_decode"),
         fusion_rank=0, summary_group="attention", marker="diamond",
         flops="2 · heads · pairs · (d_qk + d_v), pairs that the mask lets through; softmax 5 per score",
+        recorded="attention",
     )  # fmt: skip
     NORM = "norm", KindFacts(
         matrix_units=False, by_channel=False, whole_rows=False, families=("streaming",), fusion_rank=4,
         summary_group="norms and sums", marker="triangle-up", flops="RMSNorm 7, LayerNorm 8 per element",
+        recorded="norm",
     )  # fmt: skip
     ELEMENTWISE = "elementwise", KindFacts(
         matrix_units=False, by_channel=False, whole_rows=False, families=("streaming",), fusion_rank=6,
         summary_group="norms and sums", marker="square",
         flops="SiLU · up 5, GELU 8, a sum 1 per element; RoPE 6 per rotated pair; quantization 3 per element",
+        recorded="elementwise",
     )  # fmt: skip
     SOFTMAX = "softmax", KindFacts(
         matrix_units=False, by_channel=False, whole_rows=False, families=("streaming",), fusion_rank=5,
-        summary_group="attention", marker="pentagon", flops="5 per score, one of them an exponential",
+        summary_group="attention", marker="pentagon", flops="5 per score, one of them an exponential", recorded="route",
     )  # fmt: skip
     COLLECTIVE = "collective", KindFacts(
         matrix_units=False, by_channel=False, whole_rows=False, families=("collective",), fusion_rank=-1,
         summary_group="collectives", marker="star", flops="sums of an all-reduce, 1 per element and device",
+        recorded="collective",
     )  # fmt: skip
     RECURRENCE = "recurrence", KindFacts(
         matrix_units=False, by_channel=True, whole_rows=False, families=("streaming",), fusion_rank=2,
         summary_group="recurrence", marker="hexagram",
-        flops="state space and lightning 4, gated delta rule 6 per state element and token",
+        flops="state space and lightning 4, gated delta rule 6 per state element and token", recorded="recurrence",
     )  # fmt: skip
     CONV = "conv", KindFacts(
         matrix_units=False, by_channel=True, whole_rows=False, families=("streaming",), fusion_rank=3,
-        summary_group="recurrence", marker="triangle-down", flops="2 · kernel · channels per token",
+        summary_group="recurrence", marker="triangle-down", flops="2 · kernel · channels per token", recorded="conv",
     )  # fmt: skip
     EMBEDDING = "embedding", KindFacts(
         matrix_units=False, by_channel=False, whole_rows=False, families=("streaming",), fusion_rank=7,
-        summary_group="embedding", marker="cross", flops="none: rows of a table are gathered",
+        summary_group="embedding", marker="cross", flops="none: rows of a table are gathered", recorded="embedding",
     )  # fmt: skip
     COPY = "copy", KindFacts(
         matrix_units=False, by_channel=False, whole_rows=False, families=("streaming",), fusion_rank=9,
-        summary_group="copies", marker="x", flops="none: tensors move between host and device",
+        summary_group="copies", marker="x", flops="none: tensors move between host and device", recorded="copy",
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.planning.advise import Advice
@@ -21,6 +21,8 @@ from llmviewer.result.sweep import Sweep
 from llmviewer.simulation.result import Simulation
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -47,6 +49,18 @@ OF_ONE_TYPE: Mapping[PlotData, type] = {
 }
 #: Columns of every frame of points that the plots read.
 POINT_COLUMNS = ("model", "hardware", "batch_size", "input_len", "output_len")
+
+
+class PlotOptions(TypedDict, total=False):
+    """Options that some kinds take; VALUES says what each is."""
+
+    metric: str
+    title: str
+    over: str
+    target_s: float
+    measured: pd.DataFrame
+
+
 #: Option of some kinds -> whether a value is one, and what it is.
 VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "metric": (lambda value: isinstance(value, str), "the name of a metric"),
@@ -59,7 +73,9 @@ VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 NAMING_COLUMNS = ("model", "hardware", "dtype", "efficiency", "engine")
 
 
-def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page", **options: Any) -> Figure:
+def plot(
+    kind: str, data: Drawable, *, theme: str = "light", size: str = "page", **options: Unpack[PlotOptions]
+) -> Figure:
     """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
@@ -71,7 +87,7 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
         raise unknown("kind of plot", kind, KINDS)
     chosen, style = KINDS[kind], style_of(theme, size)
     if chosen.metrics and chosen.data is PlotData.POINT:
-        options = {"metric": chosen.metrics[0], **options}
+        options.setdefault("metric", chosen.metrics[0])
     found = _taken(kind, chosen, data)
     _check_options(kind, options, [*signature(_drawer(chosen, found)).parameters.values()][2:])  # after data and style
     return drawn(chosen, found, style, options)
