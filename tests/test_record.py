@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llmviewer.analysis import power_shares
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import prices, specs
@@ -168,7 +169,30 @@ def hardware() -> Iterator[tuple[str, Kind]]:
     yield "prices", Kind(content=rows, parse=partial(prices.parse, name="x"), required=needed)
 
 
-KINDS = {name: kind for made in (hardware,) for name, kind in made()}
+def power() -> Iterator[tuple[str, Kind]]:
+    shares = of_file("calibrate/power.yaml")
+    needed = ("lender", "server.share", "generations.ampere.idle", "generations.ampere.memory")
+    yield (
+        "power shares",
+        Kind(
+            content=shares,
+            parse=lambda content: record.read(power_shares.FittedShares, content, "x"),
+            required=needed,
+            free=("generations", "held_out_error"),
+        ),
+    )
+    yield (
+        "power of sites",
+        Kind(
+            content=of_file("hardware_specs/power/all-in.yaml"),
+            parse=lambda content: record.read(power_shares.AllIn, content, "x"),
+            required=("source", "date", "all_in_kw_per_gpu"),
+            free=("all_in_kw_per_gpu",),
+        ),
+    )
+
+
+KINDS = {name: kind for made in (hardware, power) for name, kind in made()}
 
 Path_ = tuple[str | int, ...]
 

@@ -7,16 +7,18 @@ per byte share x TDP / bandwidth, so that the shares of a generation hold for ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.core import data
 from llmviewer.core.counts import Count, total
+from llmviewer.core.errors import unknown
 from llmviewer.hardware.chip import Chip
+from llmviewer.language import record
+from llmviewer.language.record import stated
 
 #: Resource of the roofline -> share that it draws.
 SHARE_OF = {"compute": "compute", "vector": "compute", "memory": "memory", "link": "link"}
@@ -54,25 +56,59 @@ class PowerShares:
         return np.minimum(tdp * (self.idle * time_s + work_s), most * time_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The share of the power of a server that is not of its chips, per chip."""
+
+    share: float
+    source: str
+
+
+#: A generation's shares as FILE states them.
+_GENERATION = partial(
+    record.read,
+    PowerShares,
+    beside={"source": record.text, "held_out_error": record.mapped(record.NUMBER)},
+    server=0.0,
+    basis="fitted",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedShares:
+    """Constants that calibrate/fit_power.py fitted.  lender: the generation whose shares others take."""
+
+    lender: str
+    generations: Mapping[str, PowerShares] = field(metadata=stated(record.mapped(_GENERATION)))
+    server: Server = field(metadata=stated(partial(record.read, Server)))
+
+    def __post_init__(self) -> None:
+        if self.lender not in self.generations:
+            raise unknown("lender", self.lender, self.generations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllIn:
+    """Power that a data centre provides, by chip [W]."""
+
+    source: str
+    date: str = field(metadata=stated(record.day))
+    watts: Mapping[str, float] = field(metadata=stated(record.mapped(record.number(factor=1e3)), "all_in_kw_per_gpu"))
+
+
 def shares_of(chip: Chip) -> PowerShares | None:
     """Power shares of a chip's generation, else of the one that lends; None if the board power is unknown."""
     if chip.tdp_w is None:
         return None
-    constants = _constants()
-    lender = str(constants["lender"])
-    own = constants["generations"].get(chip.generation)
-    figures = own or constants["generations"][lender]
-    basis = "fitted" if own else f"borrowed from {lender}"
-    names = ("idle", "compute", "memory", "link")
-    return PowerShares(
-        **{name: float(figures[name]) for name in names}, server=float(constants["server"]["share"]), basis=basis
-    )
+    fitted = _fitted()
+    own = fitted.generations.get(chip.generation)
+    basis = "fitted" if own else f"borrowed from {fitted.lender}"
+    return replace(own or fitted.generations[fitted.lender], server=fitted.server.share, basis=basis)
 
 
 def all_in_w(chip: str) -> float | None:
     """Power that a data centre provides per chip, by its stem [W]; None if it is not published."""
-    found = _all_in().get(chip)
-    return None if found is None else found * 1e3
+    return _all_in().watts.get(chip)
 
 
 def board_watts(chip: Chip) -> tuple[Count, Count]:
@@ -82,15 +118,14 @@ def board_watts(chip: Chip) -> tuple[Count, Count]:
 
 
 @cache
-def _constants() -> Mapping[str, Any]:
-    """Constants that calibrate/fit_power.py fitted."""
-    return data.read_yaml(data.folder("calibrate") / FILE)
+def _fitted() -> FittedShares:
+    return record.read(FittedShares, data.read_yaml(data.folder("calibrate") / FILE), FILE)
 
 
 @cache
-def _all_in() -> Mapping[str, float]:
-    """Power provided per chip [kW]."""
-    return dict(data.read_yaml(data.folder("hardware_specs/power") / "all-in.yaml")["all_in_kw_per_gpu"])
+def _all_in() -> AllIn:
+    path = data.folder("hardware_specs/power") / "all-in.yaml"
+    return record.read(AllIn, data.read_yaml(path), path.name)
 
 
 def work_of_device(evaluation: Evaluation, shares: PowerShares | None) -> Count:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from functools import cache
 from typing import Any
 
@@ -25,14 +24,6 @@ RENTED = "rented"
 FOLDER = "hardware_specs/prices"
 
 
-def _day(value: Any) -> str:
-    """A day as files state it, such as 2026-09-25."""
-    try:
-        return date.fromisoformat(record.text(value)).isoformat()
-    except ValueError as error:
-        raise record.refusal("a day such as 2026-09-25", value) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Price:
     """$ for one chip for one hour.  date: day on which it was read (ISO), None for the user's own prices."""
@@ -41,7 +32,7 @@ class Price:
     usd_per_hour: float = field(metadata=stated(record.ABOVE_ZERO, "usd_per_gpu_hour"))
     kind: str = field(metadata=stated(record.choice("kind of price", [kind for kind in KINDS if kind != "owned"])))
     term: str
-    date: str | None = field(metadata=stated(_day))
+    date: str | None = field(metadata=stated(record.day))
     source: str
     region: str | None = None
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
+from datetime import date
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -108,7 +109,7 @@ def placed(where: str) -> Iterator[None]:
 
 
 def at(key: object, form: Form, value: Any) -> Any:
-    """What a form makes of the value of a key, which begins its errors."""
+    """The value that a form makes of that of a key, which begins its errors."""
     try:
         return form(value)
     except UserError as error:
@@ -146,6 +147,14 @@ def filled(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise refusal("text", value)
     return value.strip()
+
+
+def day(value: Any) -> str:
+    """A day, such as 2026-09-25."""
+    try:
+        return date.fromisoformat(text(value)).isoformat()
+    except ValueError as error:
+        raise refusal("a day such as 2026-09-25", value) from error
 
 
 def mapping(value: Any) -> Mapping[Any, Any]:
