@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+import yaml
 
 from llmviewer.analysis import power_shares
 from llmviewer.core import data
@@ -18,6 +19,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.hardware import prices, specs
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
+from llmviewer.timing import profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,34 @@ def power() -> Iterator[tuple[str, Kind]]:
     )
 
 
-KINDS = {name: kind for made in (hardware, power) for name, kind in made()}
+def profiles() -> Iterator[tuple[str, Kind]]:
+    (path,) = data.folder("calibrate/profiles").glob("l40s.yaml")
+    head, first, *_ = path.read_text(encoding="utf-8").split("\n---\n")
+    header = {**data.mapping(head, path, "YAML"), "fits": 0}
+    yield (
+        "profile",
+        Kind(
+            content=header,
+            parse=lambda content: profile.parse(yaml.safe_dump(content), path),
+            required=("chip", "provenance", "schema"),
+            free=("provenance",),
+            silent=tuple(header["provenance"]),
+        ),
+    )
+    fit = data.mapping(first.partition("\n")[2], path, "YAML")
+    yield (
+        "fit",
+        Kind(
+            content=fit,
+            parse=lambda content: profile.fit_of("gemm/bf16/torch", content, "x"),
+            required=("constants", "range", "residuals"),
+            free=("constants", "rows", "range", "residuals", "error", *fit["error"]),
+            signed=("rows", "mape", "median", "bias"),
+        ),
+    )
+
+
+KINDS = {name: kind for made in (hardware, power, profiles) for name, kind in made()}
 
 Path_ = tuple[str | int, ...]
 

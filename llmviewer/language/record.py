@@ -213,6 +213,11 @@ def or_null(form: Form) -> Form:
     return lambda value: None if value is None else form(value)
 
 
+def unchanged(form: Form) -> Form:
+    """A value that a form takes, as the file has it: a whole number stays one."""
+    return lambda value: (form(value), value)[1]
+
+
 def listed(form: Form = text, least: int = 0) -> Form:
     """A list, as a tuple; errors count its entries from 1.  least: fewest entries."""
 
