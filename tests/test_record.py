@@ -19,7 +19,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.hardware import prices, specs
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
-from llmviewer.timing import profile
+from llmviewer.timing import engine, profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +133,35 @@ def test_given_fields_stand_in_no_file() -> None:
         record.read(Example, LEAST, name="b")
 
 
+Path_ = tuple[str | int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A kind of file.
 
-    content: of a real file.  parse: its reader.  required: places without which it cannot be read.  free: names of
-    mappings with any keys.  signed: numbers that may be negative.  silent: keys that nothing reads.
+    content: of a real file.  parse: its reader.  required: places without which it cannot be read.  free: mappings with
+    any keys.  deep: mappings in which all are free.  signed: numbers that may be negative.  silent: keys of any value.
     """
 
     content: Mapping[str, Any]
     parse: Callable[[Any], Any]
     required: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
+    deep: tuple[str, ...] = ()
     signed: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+
+    def is_free(self, place: Path_) -> bool:
+        return bool(place) and (place[-1] in self.free or bool({*place} & {*self.deep}))
+
+    def places(self, value: Any, above: Path_ = ()) -> Iterator[Path_]:
+        """Places of the values in a file; of lists and of mappings with any keys, only those of the first entry."""
+        inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+        for key, own in inner[:1] if isinstance(value, list) or self.is_free(above) else inner:
+            if key not in self.silent:
+                yield (*above, key)
+                yield from self.places(own, (*above, key))
 
 
 def of_file(path: str) -> dict[str, Any]:
@@ -215,24 +230,44 @@ def profiles() -> Iterator[tuple[str, Kind]]:
             content=fit,
             parse=lambda content: profile.fit_of("gemm/bf16/torch", content, "x"),
             required=("constants", "range", "residuals"),
-            free=("constants", "rows", "range", "residuals", "error", *fit["error"]),
+            free=("constants", "rows", "range"),
+            deep=("residuals", "error"),
             signed=("rows", "mape", "median", "bias"),
         ),
     )
 
 
-KINDS = {name: kind for made in (hardware, power, profiles) for name, kind in made()}
+def engines() -> Iterator[tuple[str, Kind]]:
+    preset = of_file("calibrate/engines/vllm.yaml")
+    needed = ("title", "kernels", "constants", "source", "memory.newest", "memory.source", "memory.versions")
+    rounds = tuple(f"rounds.0.8.{key}" for key in ("round", "low", "high", "source"))
+    of_serves = tuple(f"serves.{key}" for key in ("generations", "formats", "options", "source"))
+    yield (
+        "engine",
+        Kind(
+            content=preset,
+            parse=lambda content: engine.parse("x", content),
+            required=(*needed, *rounds, *of_serves, "memory.versions.0.first", "versions.0.8.source"),
+            free=("borrowed", "versions", "rounds", "options", "rows"),
+            deep=("error", "residuals"),
+            signed=("mape", "median", "bias", "rows"),
+        ),
+    )
+    older = of_file("calibrate/engines/llama.cpp.yaml")
+    yield (
+        "engine with generations",
+        Kind(
+            content={key: older[key] for key in ("title", "kernels", "source", "constants", "generations", "serves")},
+            parse=lambda content: engine.parse("x", content),
+            required=(*needed[:4], f"generations.{next(iter(older['generations']))}.constants", *of_serves),
+            free=("generations", "options"),
+            deep=("error", "residuals"),
+            signed=("rows",),
+        ),
+    )
 
-Path_ = tuple[str | int, ...]
 
-
-def places(value: Any, free: tuple[str, ...], above: Path_ = ()) -> Iterator[Path_]:
-    """Places of the values in a file; of lists and of mappings with any keys, only those of the first entry."""
-    yield above
-    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
-    few = isinstance(value, list) or (above and above[-1] in free)
-    for key, own in inner[:1] if few else inner:
-        yield from places(own, free, (*above, key))
+KINDS = {name: kind for made in (hardware, power, profiles, engines) for name, kind in made()}
 
 
 def at(content: Any, place: Path_) -> Any:
@@ -283,9 +318,7 @@ def name_of(place: Path_) -> str:
 def test_a_damaged_field_is_named_in_one_line(name: str) -> None:
     kind, silent = KINDS[name], []
     assert said(kind, kind.content) is None
-    for place in places(kind.content, kind.free):
-        if not place or set(place) & set(kind.silent):
-            continue
+    for place in kind.places(kind.content):
         for value in wrong_for(at(kind.content, place), signed=name_of(place) in kind.signed):
             line = said(kind, changed(kind.content, place, value))
             if line is None or name_of(place) not in line:
@@ -296,11 +329,9 @@ def test_a_damaged_field_is_named_in_one_line(name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_key_one_letter_off_is_refused_with_the_nearest(name: str) -> None:
     kind, silent = KINDS[name], []
-    for place in places(kind.content, kind.free):
+    for place in ((), *kind.places(kind.content)):
         own = at(kind.content, place)
-        if not isinstance(own, dict) or (place and place[-1] in kind.free) or set(place) & set(kind.silent):
-            continue
-        for key in own:
+        for key in own if isinstance(own, dict) and not kind.is_free(place) else ():
             mistyped = f"{key[:-1]}{'x' if key[-1] != 'x' else 'y'}"
             line = said(kind, changed(kind.content, (*place, mistyped), own[key]))
             if line is None or f"'{mistyped}'" not in line or "did you mean" not in line:
@@ -313,8 +344,8 @@ def test_what_a_file_must_state_is_named_where_it_is_missing(name: str) -> None:
     kind = KINDS[name]
     missing: dict[str, str] = {}
     silent = []
-    for place in places(kind.content, kind.free):
-        if place and isinstance(place[-1], str) and not set(place) & set(kind.silent):
+    for place in kind.places(kind.content):
+        if isinstance(place[-1], str):
             line = said(kind, changed(kind.content, place, ...))
             if line is not None:
                 missing[".".join(map(str, place))] = line

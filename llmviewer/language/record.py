@@ -89,10 +89,11 @@ def read(
     where: str = "",
     *,
     beside: Mapping[str, Form] = NONE_BESIDE,
+    required: Iterable[str] = (),
     **given: Any,
 ) -> Record:
     """The record that a mapping states.  given: values of fields that it may not state.  Otherwise as `values`."""
-    found = values(kind, content, where, beside=beside, given=given)  # type: ignore[arg-type]
+    found = values(kind, content, where, beside=beside, given=given, required=required)  # type: ignore[arg-type]
     with placed(where):
         return kind(**{name: value for name, value in found.items() if name not in beside}, **given)
 
