@@ -15,10 +15,13 @@ import yaml
 
 from llmviewer.analysis import power_shares
 from llmviewer.core import data
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, nearest
 from llmviewer.hardware import prices, specs
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
+from llmviewer.planning import accuracy
+from llmviewer.techniques.quantization import presets as quantization
+from llmviewer.techniques.speculation import acceptance_presets
 from llmviewer.timing import engine, profile
 
 
@@ -267,7 +270,32 @@ def engines() -> Iterator[tuple[str, Kind]]:
     )
 
 
-KINDS = {name: kind for made in (hardware, power, profiles, engines) for name, kind in made()}
+def presets() -> Iterator[tuple[str, Kind]]:
+    risks = ("entries", *(f"entries.0.{key}" for key in ("option", "values", "risk", "source")))
+    yield "risks", Kind(content=data.read_yaml(accuracy.FILE), parse=accuracy.ENTRIES, required=risks)
+    formats = data.read_yaml(quantization.FILE)["presets"]
+    own = next(row for row in formats if isinstance(row.get("weights"), dict) and "caveat" not in row)
+    needed = ("presets", *(f"presets.0.{key}" for key in ("names", "method", "source")))
+    full = own | {"kept": ["lm_head"], "caveat": "none", "activations": "fp8"}
+    yield "formats", Kind(content={"presets": [full]}, parse=quantization.ROWS, required=needed)
+    found = data.read_yaml(acceptance_presets.FILE)
+    row = found["presets"][0] | {"draft": "x", "drafted": 5, "note": "x"}
+    needed = ("name", "method", "target", "dataset", "source")
+    yield (
+        "acceptance",
+        Kind(
+            content={"presets": [row], "ranks": found["ranks"]},
+            parse=acceptance_presets.ROWS,
+            required=(
+                *("presets", "ranks", "presets.0.lengths", "ranks.0.success"),
+                *(f"{kind}.0.{key}" for key in needed for kind in ("presets", "ranks")),
+            ),
+            free=("lengths",),
+        ),
+    )
+
+
+KINDS = {name: kind for made in (hardware, power, profiles, engines, presets) for name, kind in made()}
 
 
 def at(content: Any, place: Path_) -> Any:
@@ -334,7 +362,8 @@ def test_a_key_one_letter_off_is_refused_with_the_nearest(name: str) -> None:
         for key in own if isinstance(own, dict) and not kind.is_free(place) else ():
             mistyped = f"{key[:-1]}{'x' if key[-1] != 'x' else 'y'}"
             line = said(kind, changed(kind.content, (*place, mistyped), own[key]))
-            if line is None or f"'{mistyped}'" not in line or "did you mean" not in line:
+            near = nearest(mistyped, [key]) is None or "did you mean" in str(line)  # two letters are near to nothing
+            if line is None or f"'{mistyped}'" not in line or not near:
                 silent.append((place, mistyped, line))
     assert silent == []
 

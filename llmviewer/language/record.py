@@ -109,6 +109,12 @@ def placed(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error.marked}") from error
 
 
+def of_file(where: str, form: Form, content: Any) -> Any:
+    """The value that a form makes of the content of a file, which begins its errors."""
+    with placed(where):
+        return form(content)
+
+
 def at(key: object, form: Form, value: Any) -> Any:
     """The value that a form makes of that of a key, which begins its errors."""
     try:
@@ -243,6 +249,16 @@ def numbers(count: int, form: Form | None = None, *, rising: bool = False) -> Fo
         return found
 
     return tuple_of
+
+
+def keyed(forms: Mapping[str, Form]) -> Form:
+    """A mapping with these keys and no others, each in its form."""
+
+    def dict_of(value: Any) -> dict[str, Any]:
+        check(value, forms, forms)
+        return {key: at(key, form, value[key]) for key, form in forms.items()}
+
+    return dict_of
 
 
 def mapped(form: Form, keys: Collection[str] = (), noun: str = "key") -> Form:
