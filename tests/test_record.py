@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from llmviewer.analysis import power_shares
+from llmviewer.calibrate import ledger, ledger_score
+from llmviewer.calibrate.diagnosis import patterns
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, nearest
 from llmviewer.hardware import prices, specs
@@ -295,7 +297,31 @@ def presets() -> Iterator[tuple[str, Kind]]:
     )
 
 
-KINDS = {name: kind for made in (hardware, power, profiles, engines, presets) for name, kind in made()}
+def evidence() -> Iterator[tuple[str, Kind]]:
+    table = of_file("calibrate/ledger/spec-bench.yaml")
+    (row,) = [one for one in table["rows"] if "options" in one][:1]
+    figure = ("hardware", "devices", "tp", "pp", "model", "quantization", "kv_cache_dtype", "batching", "batch")
+    figure += ("input_len", "output_len", "metric", "value", "where")
+    head = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")
+    yield (
+        "ledger",
+        Kind(
+            content={**table, "rows": [row]},
+            parse=partial(ledger.parse, name="x"),
+            required=(*head, *(f"rows.0.{key}" for key in figure)),
+        ),
+    )
+    errors = of_file(ledger_score.RECORD)
+    yield (
+        "record of the ledger",
+        Kind(content=errors, parse=ledger_score.RECORDED, required=("schema", "release", "mape"), free=("mape",)),
+    )
+    rows = data.read_yaml(patterns.TABLE)
+    needed = ("kernels", *(f"kernels.0.{key}" for key in ("kind", "engines", "evidence", "names")))
+    yield "names of kernels", Kind(content=rows, parse=patterns.ROWS, required=needed)
+
+
+KINDS = {name: kind for made in (hardware, power, profiles, engines, presets, evidence) for name, kind in made()}
 
 
 def at(content: Any, place: Path_) -> Any:

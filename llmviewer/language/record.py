@@ -229,8 +229,10 @@ def listed(form: Form = text, least: int = 0) -> Form:
     """A list, as a tuple; errors count its entries from 1.  least: fewest entries."""
 
     def tuple_of(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, (list, tuple)) or len(value) < least:
-            raise refusal(f"a list of at least {least}" if least else "a list", value)
+        if not isinstance(value, (list, tuple)):
+            raise refusal("a list", value)
+        if len(value) < least:
+            raise UserError(f"expected a list of {least} or more, got {len(value)}")
         return tuple(at(place, form, one) for place, one in enumerate(value, 1))
 
     return tuple_of
@@ -275,6 +277,8 @@ def mapped(form: Form, keys: Collection[str] = (), noun: str = "key") -> Form:
     return proxy_of
 
 
+#: Metadata of a field with a text that says something.
+FILLED = stated(filled)
 NUMBER, ABOVE_ZERO, ANY_NUMBER = number(), number(LEAST, expected="a finite number above 0"), number(-MOST)
 _PLAIN: Mapping[str, Form] = {"str": text, "float": NUMBER, "int": whole(), "bool": switch, "Any": anything}
 
