@@ -186,7 +186,6 @@ def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
     found = record.values(
         PublishedTable, content, where, beside={"schema": schema}, given=("name",), required=("schema",)
     )
-    del found["schema"]
     preset = found.setdefault("preset", found["engine"])
     if preset not in engine.names():
         raise unknown(

@@ -126,7 +126,8 @@ def test_what_is_missing_is_named() -> None:
 
 def test_keys_beside_the_fields_are_checked_and_no_fields() -> None:
     beside = {"page": record.filled}
-    assert record.values(Example, {**LEAST, "page": " p "}, beside=beside)["page"] == "p"
+    found, others = record.split(Example, {**LEAST, "page": " p "}, beside=beside)
+    assert others == {"page": "p"} and "page" not in found
     assert record.read(Example, {**LEAST, "page": "p"}, beside=beside) == record.read(Example, LEAST)
     with pytest.raises(UserError, match=r"^page: expected text, got ' '"):
         record.read(Example, {**LEAST, "page": " "}, beside=beside)

@@ -54,7 +54,7 @@ def sourced(factor: float = 1.0) -> Form:
     def form(entry: Any) -> Figure:
         if not isinstance(entry, Mapping):
             return Figure(value=IN_RANGE(entry) * factor, source="given by the user")
-        found = record.values(Figure, entry, beside={"value": record.anything}, required=("value",))
-        return Figure(**{**found, "value": IN_RANGE(found["value"]) * factor})
+        found, beside = record.split(Figure, entry, beside={"value": record.anything}, required=("value",))
+        return Figure(value=IN_RANGE(beside["value"]) * factor, **found)
 
     return form

@@ -85,9 +85,8 @@ def host(name: str) -> tuple[Host, Figure]:
 def host_of(name: str, spec: Mapping[str, Any]) -> tuple[Host, Figure]:
     """A host, and the bandwidth of its memory, from the mapping of its YAML file."""
     beside = {**NAMED, "cpu": record.text, **dict.fromkeys(CPU_KEYS, sourced(1e12))}
-    found = record.values(Host, spec, name, beside=beside, given=("name",))
+    found, stated = record.split(Host, spec, name, beside=beside, given=("name",))
     figure = found["bandwidth_bytes_per_s"]
-    stated = {key: found.pop(key) for key in beside if key in found}
     return Host(name=name, cpu=_cpu(stated, name, figure.value), **_numbers(found, {})), figure
 
 
@@ -118,8 +117,7 @@ def disk_of(name: str, spec: Mapping[str, Any]) -> tuple[Disk, dict[str, Figure]
     """A disk, and the figures of its rates, from the mapping of its YAML file."""
     found = record.values(Disk, spec, name, beside=NAMED, given=("name",))
     figures: dict[str, Figure] = {}
-    rates = {key: value for key, value in found.items() if key not in NAMED}
-    return Disk(name=name, **_numbers(rates, figures, "host.disk.")), figures
+    return Disk(name=name, **_numbers(found, figures, "host.disk.")), figures
 
 
 def host_names() -> list[str]:
@@ -157,8 +155,7 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
     """The chip described by the mapping of its YAML file."""
     where = path or stem
     own = ("name", "aliases", "path")
-    found = record.values(Chip, spec, where, beside=CHIP_KEYS, given=own)
-    beside = {key: found.pop(key) for key in CHIP_KEYS if key in found}
+    found, beside = record.split(Chip, spec, where, beside=CHIP_KEYS, given=own)
     links = found.pop("links", {})
     if "default_link" in found and found["default_link"] not in links:
         raise unknown("default_link", found["default_link"], links, where=where)

@@ -61,7 +61,7 @@ def entries(kind: type) -> Mapping[str, Entry]:
     return found
 
 
-def values(
+def split(
     kind: type,
     content: Any,
     where: str = "",
@@ -69,18 +69,23 @@ def values(
     beside: Mapping[str, Form] = NONE_BESIDE,
     given: Collection[str] = (),
     required: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Field -> value, of the fields of a record that a mapping states, in the order of the fields.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Field -> value, of the fields of a record that a mapping states, and the values of its other keys.
 
-    where: the file in errors.  beside: keys that no field holds -> their forms, whose values follow those of fields.
-    given: fields that the mapping may not state.  required: keys beside those of the fields without a default.
+    where: the file in errors.  beside: keys that no field holds -> their forms.  given: fields that the mapping may not
+    state.  required: keys beside those of fields without a default.  All are in the order of their declaration.
     Raises UserError for anything but a mapping, an unknown key, a missing one, and a value that its form refuses.
     """
     known = {key: own for key, own in entries(kind).items() if own.name not in given}
     with placed(where):
         check(content, (*known, *beside), [*(key for key, own in known.items() if own.required), *required])
         found = {own.name: at(key, own.form, content[key]) for key, own in known.items() if key in content}
-        return found | {key: at(key, form, content[key]) for key, form in beside.items() if key in content}
+        return found, {key: at(key, form, content[key]) for key, form in beside.items() if key in content}
+
+
+def values(kind: type, content: Any, where: str = "", **others: Any) -> dict[str, Any]:
+    """Field -> value, of the fields of a record that a mapping states.  others: as of `split`."""
+    return split(kind, content, where, **others)[0]
 
 
 def read(
@@ -92,10 +97,9 @@ def read(
     required: Iterable[str] = (),
     **given: Any,
 ) -> Record:
-    """The record that a mapping states.  given: values of fields that it may not state.  Otherwise as `values`."""
-    found = values(kind, content, where, beside=beside, given=given, required=required)  # type: ignore[arg-type]
+    """The record that a mapping states.  given: values of fields that it may not state.  Otherwise as `split`."""
     with placed(where):
-        return kind(**{name: value for name, value in found.items() if name not in beside}, **given)
+        return kind(**values(kind, content, beside=beside, given=given, required=required), **given)  # type: ignore[arg-type]
 
 
 @contextmanager

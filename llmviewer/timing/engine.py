@@ -49,10 +49,6 @@ LAUNCH_RANGE = (0.7, 1.36)
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 
 
-#: Keys of `memory` in a preset beside its fields.
-OF_MEMORY = {"source": record.text, "error": record.mapped(record.mapped(record.mapped(record.ANY_NUMBER)))}
-
-
 class AtStart(Enum):
     """The behaviour of an engine at start-up where its KV cache does not hold one sequence of the longest context.
 
@@ -172,16 +168,13 @@ class Engine(Fitted):
         default_factory=dict, metadata=stated(by_version(partial(record.values, OfVersion, given=("factors",))))
     )
     version: str = field(default="", metadata=ABSENT)
-    memory_versions: MemoryVersions | None = field(
-        default=None,
-        metadata=stated(partial(record.read, MemoryVersions, beside=OF_MEMORY, required=("source",)), "memory"),
-    )
+    memory_versions: MemoryVersions | None = field(default=None, metadata=stated(engine_memory.MEMORY, "memory"))
     memory: EngineMemory | None = None
     max_model_len: float | None = field(default=None, metadata=ABSENT)
     start: AtStart = field(default=AtStart.UNKNOWN, metadata=stated(_start))
     start_source: str = ""
     round_versions: Mapping[str, engine_rounds.RoundCosts] = field(
-        default_factory=dict, metadata=stated(by_version(partial(record.read, engine_rounds.RoundCosts)), "rounds")
+        default_factory=dict, metadata=stated(by_version(engine_rounds.COSTS), "rounds")
     )
     draft_us: float = field(default=0.0, metadata=ABSENT)
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
@@ -249,7 +242,7 @@ class Engine(Fitted):
     def of_version(self) -> Engine:
         """The engine with constants of its version."""
         own = self.versions.get(self.first_version, {})
-        errors = {name: own[name] for name in ("error", "residuals") if name in own}
+        errors = {"error": own["error"], "residuals": own.get("residuals", {})} if "error" in own else {}
         return replace(self, constants={**self.constants, **own.get("constants", {})}, **errors) if own else self
 
     def terms(

@@ -134,6 +134,7 @@ class MemoryVersions:
 
     versions: tuple[EngineMemory, ...] = field(metadata=stated(_versions))
     newest: str = field(metadata=stated(a_version))
+    source: str
     large_gib: float = 0.0
     small: Mapping[str, float] = field(
         default_factory=dict, metadata=stated(record.mapped(record.NUMBER, ("tokens", "sequences")))
@@ -161,6 +162,12 @@ class MemoryVersions:
         """Whether a version is newer than the newest known one; 0.21.3 belongs to 0.21."""
         newest = version_numbers(self.newest, engine)
         return version_numbers(version, engine)[: len(newest)] > newest
+
+
+#: The `memory` of a preset; `error` holds the errors of its fit.
+MEMORY = partial(
+    record.read, MemoryVersions, beside={"error": record.mapped(record.mapped(record.mapped(record.ANY_NUMBER)))}
+)
 
 
 def split_version(text: str) -> tuple[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from llmviewer.core.errors import UserError
+from llmviewer.language import record
 from llmviewer.timing.engine_memory import version_numbers
 
 
@@ -38,6 +40,8 @@ class RoundCosts:
         return f"rounds of speculation: {self.round / 1e3:g} ms of host time in {engine}, {published}"
 
 
+#: The costs of a version, as presets state them.
+COSTS = partial(record.read, RoundCosts)
 #: No host time at all, for kernels without an engine.
 NO_HOST = RoundCosts(round=0.0, low=0.0, high=0.0, source="")
 #: Costs of an engine whose rounds nobody has published: none are added, and the interval reaches to the smallest above

@@ -133,13 +133,12 @@ def parse(text: str, path: Path) -> Profile:
     if top.get("schema") != SCHEMA:
         raise UserError(f"'{printable(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
     beside = {"schema": record.text, "fits": record.whole()}
-    found = record.values(Profile, top, printable(path), beside=beside, given=("texts", "path"))
+    own, found = record.split(Profile, top, printable(path), beside=beside, given=("texts", "path"))
     if not text.endswith("\n") or found.get("fits", len(documents)) != len(documents):
         raise UserError(
             f"'{printable(path)}' is truncated: {len(documents)} of {found.get('fits', '?')} fits are present"
         )
     texts = dict(_split_document(text, str(path)) for text in documents)
-    own = {key: value for key, value in found.items() if key not in beside}
     return Profile(**{"title": own["chip"], **own}, texts=texts, path=data.display_path(path))
 
 

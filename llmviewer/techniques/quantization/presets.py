@@ -49,8 +49,7 @@ _OF_SCHEME = dict.fromkeys(("weights", "activations", "cache", "embedding", "hea
 
 def _published(row: Any) -> PublishedScheme:
     """A preset from its row in the file."""
-    found = record.values(PublishedScheme, row, beside=_OF_SCHEME, given=("scheme",))
-    of_scheme = {key: found.pop(key) for key in _OF_SCHEME if key in found}
+    found, of_scheme = record.split(PublishedScheme, row, beside=_OF_SCHEME, given=("scheme",))
     return PublishedScheme(scheme=QuantizationScheme(name=found["names"][0], **of_scheme), **found)
 
 

@@ -52,8 +52,8 @@ class Preset:
 def _preset(row: Any) -> Preset:
     """A preset from its row in the file."""
     beside = {"rates": record.listed(record.number(0.0, 1.0), least=1)}
-    found = record.values(Preset, row, beside=beside, given=("acceptance",))
-    rates = found.pop("rates", ())
+    found, stated_rates = record.split(Preset, row, beside=beside, given=("acceptance",))
+    rates = stated_rates.get("rates", ())
     if ("lengths" in found) == bool(rates):
         raise UserError("give either lengths or rates")
     added = CONVENTIONS[found["convention"]]
@@ -81,9 +81,9 @@ class RankPreset:
 
 def _rank_preset(row: Any) -> RankPreset:
     """A preset of ranks from its row in the file."""
-    success = record.listed(record.listed(record.number(0.0, 1.0), least=1), least=1)
-    found = record.values(RankPreset, row, beside={"success": success}, given=("ranks",), required=("success",))
-    return RankPreset(ranks=from_success_rates(found.pop("success"), found["name"]), **found)
+    beside = {"success": record.listed(record.listed(record.number(0.0, 1.0), least=1), least=1)}
+    found, rates = record.split(RankPreset, row, beside=beside, given=("ranks",), required=beside)
+    return RankPreset(ranks=from_success_rates(rates["success"], found["name"]), **found)
 
 
 #: The presets of the file.
