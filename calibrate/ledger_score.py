@@ -21,11 +21,7 @@ SCHEMA = "llmviewer.ledger-score/1"
 RECORD = "calibrate/ledger_record.yaml"
 RECORD_SCHEMA = "llmviewer.ledger-record/1"
 RECORDED = record.keyed(
-    {
-        "schema": record.choice("schema", (RECORD_SCHEMA,)),
-        "release": record.filled,
-        "mape": record.mapped(record.NUMBER),
-    }
+    schema=record.choice("schema", (RECORD_SCHEMA,)), release=record.filled, mape=record.mapped(record.NUMBER)
 )
 
 #: Numbers of a prediction, in the unit of the published figure.

@@ -199,7 +199,7 @@ def power() -> Iterator[tuple[str, Kind]]:
         "power shares",
         Kind(
             content=shares,
-            parse=lambda content: record.read(power_shares.FittedShares, content, "x"),
+            parse=power_shares.fitted,
             required=needed,
             free=("generations", "held_out_error"),
         ),
@@ -208,7 +208,7 @@ def power() -> Iterator[tuple[str, Kind]]:
         "power of sites",
         Kind(
             content=of_file("hardware_specs/power/all-in.yaml"),
-            parse=lambda content: record.read(power_shares.AllIn, content, "x"),
+            parse=power_shares.ALL_IN,
             required=("source", "date", "all_in_kw_per_gpu"),
             free=("all_in_kw_per_gpu",),
         ),

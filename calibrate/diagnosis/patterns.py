@@ -26,21 +26,14 @@ def _pattern(value: Any) -> str:
     return text
 
 
-#: The rows of the table.
-ROWS = record.keyed(
-    {
-        "kernels": record.listed(
-            record.keyed(
-                {
-                    "kind": record.filled,
-                    "engines": record.filled,
-                    "evidence": record.choice("evidence", EVIDENCE),
-                    "names": record.listed(_pattern, least=1),
-                }
-            )
-        )
-    }
+_ROW = record.keyed(
+    kind=record.filled,
+    engines=record.filled,
+    evidence=record.choice("evidence", EVIDENCE),
+    names=record.listed(_pattern, least=1),
 )
+#: The rows of the table.
+ROWS = record.keyed(kernels=record.listed(_ROW))
 
 
 @cache

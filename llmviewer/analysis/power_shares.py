@@ -7,8 +7,9 @@ per byte share x TDP / bandwidth, so that the shares of a generation hold for ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import unknown
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
-from llmviewer.language.record import stated
+from llmviewer.language.record import NUMBER, keyed, mapped
 
 #: Resource of the roofline -> share that it draws.
 SHARE_OF = {"compute": "compute", "vector": "compute", "memory": "memory", "link": "link"}
@@ -56,59 +57,39 @@ class PowerShares:
         return np.minimum(tdp * (self.idle * time_s + work_s), most * time_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """The share of the power of a server that is not of its chips, per chip."""
-
-    share: float
-    source: str
-
-
-#: A generation's shares as FILE states them.
 _GENERATION = partial(
     record.read,
     PowerShares,
-    beside={"source": record.text, "held_out_error": record.mapped(record.NUMBER)},
+    beside={"source": record.text, "held_out_error": mapped(NUMBER)},
     server=0.0,
     basis="fitted",
 )
+_FITTED = keyed(lender=record.text, generations=mapped(_GENERATION), server=keyed(share=NUMBER, source=record.text))
+#: Power that data centres provide, by chip [W].
+ALL_IN = keyed(source=record.text, date=record.day, all_in_kw_per_gpu=mapped(record.number(factor=1e3)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedShares:
-    """Constants that calibrate/fit_power.py fitted.  lender: the generation whose shares others take."""
-
-    lender: str
-    generations: Mapping[str, PowerShares] = field(metadata=stated(record.mapped(_GENERATION)))
-    server: Server = field(metadata=stated(partial(record.read, Server)))
-
-    def __post_init__(self) -> None:
-        if self.lender not in self.generations:
-            raise unknown("lender", self.lender, self.generations)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllIn:
-    """Power that a data centre provides, by chip [W]."""
-
-    source: str
-    date: str = field(metadata=stated(record.day))
-    watts: Mapping[str, float] = field(metadata=stated(record.mapped(record.number(factor=1e3)), "all_in_kw_per_gpu"))
+def fitted(content: Any) -> dict[str, Any]:
+    """Constants that calibrate/fit_power.py fitted, from the content of FILE.  Raises UserError."""
+    found: dict[str, Any] = _FITTED(content)
+    if found["lender"] not in found["generations"]:
+        raise unknown("lender", found["lender"], found["generations"])
+    return found
 
 
 def shares_of(chip: Chip) -> PowerShares | None:
     """Power shares of a chip's generation, else of the one that lends; None if the board power is unknown."""
     if chip.tdp_w is None:
         return None
-    fitted = _fitted()
-    own = fitted.generations.get(chip.generation)
-    basis = "fitted" if own else f"borrowed from {fitted.lender}"
-    return replace(own or fitted.generations[fitted.lender], server=fitted.server.share, basis=basis)
+    constants = _constants()
+    own, lender = constants["generations"].get(chip.generation), constants["lender"]
+    shares: PowerShares = own or constants["generations"][lender]
+    return replace(shares, server=constants["server"]["share"], basis="fitted" if own else f"borrowed from {lender}")
 
 
 def all_in_w(chip: str) -> float | None:
     """Power that a data centre provides per chip, by its stem [W]; None if it is not published."""
-    return _all_in().watts.get(chip)
+    return _all_in().get(chip)
 
 
 def board_watts(chip: Chip) -> tuple[Count, Count]:
@@ -118,14 +99,16 @@ def board_watts(chip: Chip) -> tuple[Count, Count]:
 
 
 @cache
-def _fitted() -> FittedShares:
-    return record.read(FittedShares, data.read_yaml(data.folder("calibrate") / FILE), FILE)
+def _constants() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = record.of_file(FILE, fitted, data.read_yaml(data.folder("calibrate") / FILE))
+    return found
 
 
 @cache
-def _all_in() -> AllIn:
+def _all_in() -> Mapping[str, float]:
     path = data.folder("hardware_specs/power") / "all-in.yaml"
-    return record.read(AllIn, data.read_yaml(path), path.name)
+    found: Mapping[str, float] = record.of_file(path.name, ALL_IN, data.read_yaml(path))["all_in_kw_per_gpu"]
+    return found
 
 
 def work_of_device(evaluation: Evaluation, shares: PowerShares | None) -> Count:

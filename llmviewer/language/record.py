@@ -141,16 +141,19 @@ def refusal(expected: str, value: Any) -> UserError:
     return UserError(f"expected {expected}, got {quoted(value)}")
 
 
-def anything(value: Any) -> Any:
-    """Any value, as it is."""
-    return value
+def of_type(kind: type, expected: str) -> Form:
+    """A value of a type, as it is.  expected: what errors call it."""
+
+    def form(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise refusal(expected, value)
+        return value
+
+    return form
 
 
-def text(value: Any) -> str:
-    """Any text, also an empty one."""
-    if not isinstance(value, str):
-        raise refusal("text", value)
-    return value
+anything, text, switch = of_type(object, ""), of_type(str, "text"), of_type(bool, "true or false")
+mapping = of_type(Mapping, "a mapping")
 
 
 def filled(value: Any) -> str:
@@ -166,20 +169,6 @@ def day(value: Any) -> str:
         return date.fromisoformat(text(value)).isoformat()
     except ValueError as error:
         raise refusal("a day such as 2026-09-25", value) from error
-
-
-def mapping(value: Any) -> Mapping[Any, Any]:
-    """A mapping, whatever it holds."""
-    if not isinstance(value, Mapping):
-        raise refusal("a mapping", value)
-    return value
-
-
-def switch(value: Any) -> bool:
-    """The value true or false."""
-    if not isinstance(value, bool):
-        raise refusal("true or false", value)
-    return value
 
 
 def number(low: float = 0.0, high: float = MOST, *, factor: float = 1.0, expected: str = "") -> Form:
@@ -257,7 +246,7 @@ def numbers(count: int, form: Form | None = None, *, rising: bool = False) -> Fo
     return tuple_of
 
 
-def keyed(forms: Mapping[str, Form]) -> Form:
+def keyed(**forms: Form) -> Form:
     """A mapping with these keys and no others, each in its form."""
 
     def dict_of(value: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import cache
 
 from llmviewer.core import data
 from llmviewer.language import record
+from llmviewer.language.record import keyed
 
 FILE = data.folder("planning") / "accuracy.yaml"
 #: Options that change how fast the same numbers are computed, or how many at once.
@@ -25,14 +26,9 @@ class Risk:
     source: str = ""
 
 
+_ENTRY = keyed(option=record.text, values=record.listed(), risk=record.text, source=record.text)
 #: The entries of the file.
-ENTRIES = record.keyed(
-    {
-        "entries": record.listed(
-            record.keyed({"option": record.text, "values": record.listed(), "risk": record.text, "source": record.text})
-        )
-    }
-)
+ENTRIES = keyed(entries=record.listed(_ENTRY))
 
 
 @cache

@@ -39,7 +39,7 @@ def _dtype(entry: Any) -> Dtype:
     return SIXTEEN if entry == 16 else DTYPES[record.choice("number format", DTYPES)(entry)]
 
 
-_OWN_FORMAT = record.keyed({"as": record.filled, "bits": record.ABOVE_ZERO, "compute": record.filled})
+_OWN_FORMAT = record.keyed(bits=record.ABOVE_ZERO, compute=record.filled, **{"as": record.filled})
 #: Keys of a preset that its scheme holds.
 _OF_SCHEME = dict.fromkeys(("weights", "activations", "cache", "embedding", "head", "experts"), _dtype) | {
     "kept": record.listed(),
@@ -54,7 +54,7 @@ def _published(row: Any) -> PublishedScheme:
 
 
 #: The presets of the file.
-ROWS = record.keyed({"presets": record.listed(_published)})
+ROWS = record.keyed(presets=record.listed(_published))
 #: All published methods, in the order of the file.
 PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = record.of_file(FILE.name, ROWS, data.read_yaml(FILE))["presets"]
 #: Accepted name -> scheme; the scheme has the requested name, so that results show it.

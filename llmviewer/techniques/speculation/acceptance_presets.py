@@ -87,7 +87,7 @@ def _rank_preset(row: Any) -> RankPreset:
 
 
 #: The presets of the file.
-ROWS = record.keyed({"presets": record.listed(_preset), "ranks": record.listed(_rank_preset)})
+ROWS = record.keyed(presets=record.listed(_preset), ranks=record.listed(_rank_preset))
 _READ = record.of_file(FILE.name, ROWS, data.read_yaml(FILE))
 #: Preset name -> preset, in the order of the file.
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _READ["presets"]}
