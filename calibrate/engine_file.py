@@ -11,11 +11,13 @@ import yaml
 
 from llmviewer.calibrate.conformal import errors, quantiles
 from llmviewer.core.counts import Array
-from llmviewer.timing import engine_fields
 from llmviewer.timing.engine import Engine
 
 #: Fewest rows of a metric for which quantiles are stored.
 MIN_ROWS_FOR_QUANTILES = 10
+#: Keys that a fit writes, and those that it leaves as they are, at the end.
+FITTED = ("constants", "factors", "error", "residuals", "rows", "generations", "versions")
+PARTS = ("memory", "rounds", "serves")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,11 +52,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
 
     fits: generation of chips, or first of older versions -> fit to its rows; "": to all other rows.
     """
-    kept = {
-        key: value
-        for key, value in content.items()
-        if key in (*engine_fields.TEXT_KEYS, *engine_fields.NUMBER_KEYS, "borrowed")
-    }
+    kept = {key: value for key, value in content.items() if key not in (*FITTED, *PARTS)}
     fitted = fits[""].engine
     numbers = {"interference": fitted.interference}
     numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
@@ -67,7 +65,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in chips.items()}
     whole |= {"generations": others} if others else {}
     whole |= {"versions": versions} if versions else {}
-    whole |= {key: content[key] for key in ("memory", "rounds", "serves") if key in content}
+    whole |= {key: content[key] for key in PARTS if key in content}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
 
 

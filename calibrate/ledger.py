@@ -5,15 +5,16 @@ One YAML per source in `calibrate/ledger/`.  These rows are never fitted.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.language import record
+from llmviewer.language.record import FILLED, Form, stated
 from llmviewer.techniques.quantization.grammar import parse_cache_dtype, parse_scheme
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
@@ -30,10 +31,42 @@ LEDGER_METRICS = {
     "speedup": "time of a whole request, prefill included, without the row's options / with them",
 }
 BATCHING = ("static", "continuous")
-SOURCE_KEYS = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")
-SOURCE_OPTIONAL = ("nearest", "license")
-TEXT_FIELDS = ("hardware", "model", "quantization", "kv_cache_dtype", "batching", "metric", "where")
-SIZE_FIELDS = {"devices": 1, "tp": 1, "pp": 1, "input_len": 0, "output_len": 0}
+
+
+_stems = cache(data.stems)
+
+
+def _stem(folder: str, noun: str) -> Form:
+    """The name of a file in a folder of data, which is listed when the first one is read."""
+
+    def form(value: Any) -> Any:
+        return record.choice(noun, _stems(folder))(value)
+
+    return form
+
+
+def _format(parse: Callable[[str], object]) -> Form:
+    """A number format as options take it, which `parse` reads."""
+
+    def form(value: Any) -> str:
+        parse(record.filled(value))
+        return str(value).strip()
+
+    return form
+
+
+def _options(value: Any) -> tuple[tuple[str, str], ...]:
+    """Technique options of a row; their values are checked when the row is predicted."""
+    elsewhere = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size")
+    allowed = [name for name in TECHNIQUES if name not in elsewhere]
+    return tuple(record.mapped(record.filled, allowed, "option")(value).items())
+
+
+def _address(value: Any) -> str:
+    """A citation with an address."""
+    if "https://" not in (source := record.filled(value)) and "http://" not in source:
+        raise UserError(f"{quoted(source)} has no http(s) address")
+    return source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +79,22 @@ class PublishedFigure:
     speedup is relative to the same run without them.
     """
 
-    hardware: str
-    devices: int
-    tp: int
-    pp: int
-    model: str
-    quantization: str
-    kv_cache_dtype: str
-    batching: str
-    batch: int | None
+    hardware: str = field(metadata=stated(_stem("hardware_specs", "hardware")))
+    devices: int = field(metadata=stated(record.whole(1)))
+    tp: int = field(metadata=stated(record.whole(1)))
+    pp: int = field(metadata=stated(record.whole(1)))
+    model: str = field(metadata=stated(_stem("model_configs", "model")))
+    quantization: str = field(metadata=stated(_format(parse_scheme)))
+    kv_cache_dtype: str = field(metadata=stated(_format(parse_cache_dtype)))
+    batching: str = field(metadata=stated(record.choice("batching", BATCHING)))
+    batch: int | None = field(metadata=stated(record.or_null(record.whole(1))))
     input_len: int
     output_len: int
-    metric: str
-    value: float
-    where: str
-    note: str = ""
-    options: tuple[tuple[str, str], ...] = ()
+    metric: str = field(metadata=stated(record.choice("metric", LEDGER_METRICS)))
+    value: float = field(metadata=stated(record.ABOVE_ZERO))
+    where: str = field(metadata=FILLED)
+    note: str = field(default="", metadata=FILLED)
+    options: tuple[tuple[str, str], ...] = field(default=(), metadata=stated(_options))
 
     @property
     def without_options(self) -> PublishedFigure:
@@ -94,6 +127,28 @@ class PublishedFigure:
         }
 
 
+def _check_metric(row: PublishedFigure) -> None:
+    """Raise UserError unless the row has what its metric needs."""
+    if row.tp * row.pp != row.devices:
+        raise UserError(f"tp {row.tp} x pp {row.pp} is not {row.devices} devices")
+    if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):
+        raise UserError("batch may be null only for throughput_tok_s under continuous batching")
+    if row.metric == "speedup" and not row.options:
+        raise UserError("a speedup is relative to the run without options, but the row has no options")
+    if row.input_len == 0 and row.metric != "decode_tok_s":
+        raise UserError(f"input_len is 0 (generation from an empty context), but {row.metric} needs a prompt")
+    minimum = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)
+    if row.output_len < minimum:
+        raise UserError(f"{row.metric} needs an output_len of at least {minimum}")
+
+
+def _row(content: Any) -> PublishedFigure:
+    """A figure from its row in a file."""
+    row = record.read(PublishedFigure, content)
+    _check_metric(row)
+    return row
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
     """One published table.  engine: as named by the source.  preset: engine preset used to predict it.
@@ -102,15 +157,15 @@ class PublishedTable:
     """
 
     name: str
-    title: str
-    source: str
-    engine: str
-    preset: str
-    engine_version: str
-    date: str
-    conditions: str
-    license: str
-    rows: tuple[PublishedFigure, ...]
+    title: str = field(metadata=FILLED)
+    source: str = field(metadata=stated(_address))
+    engine: str = field(metadata=FILLED)
+    preset: str = field(default="", metadata=stated(record.filled, "nearest"))
+    engine_version: str = field(metadata=FILLED)
+    date: str = field(metadata=FILLED)
+    conditions: str = field(metadata=FILLED)
+    license: str = field(default="", metadata=FILLED)
+    rows: tuple[PublishedFigure, ...] = field(metadata=stated(record.listed(_row, least=1)))
 
 
 def load(folder: Path | None = None) -> tuple[PublishedTable, ...]:
@@ -127,14 +182,11 @@ def rows(sources: tuple[PublishedTable, ...]) -> Iterator[tuple[PublishedTable, 
 def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
     """Parse the source in one file.  Raises UserError with the file and the error."""
     where = f"{FOLDER}/{name}.yaml"
-    data.check_keys(content, (*SOURCE_KEYS, *SOURCE_OPTIONAL), SOURCE_KEYS, where)
-    if content["schema"] != SCHEMA:
-        raise unknown("schema", content["schema"], (SCHEMA,), where=where)
-    texts = [key for key in (*SOURCE_KEYS, *SOURCE_OPTIONAL) if key != "rows" and key in content]
-    text = {key: _text(content, key, where) for key in texts}
-    if "https://" not in text["source"] and "http://" not in text["source"]:
-        raise UserError(f"{where}: source {quoted(text['source'])} has no http(s) address")
-    preset = text.get("nearest", text["engine"])
+    schema = record.choice("schema", (SCHEMA,))
+    found = record.values(
+        PublishedTable, content, where, beside={"schema": schema}, given=("name",), required=("schema",)
+    )
+    preset = found.setdefault("preset", found["engine"])
     if preset not in engine.names():
         raise unknown(
             "engine",
@@ -143,103 +195,4 @@ def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
             where=where,
             hint="`nearest` names the preset to use for an engine without one",
         )
-    if not isinstance(content["rows"], list) or not content["rows"]:
-        raise UserError(f"{where}: rows is {quoted(content['rows'])}; expected a list of figures")
-    listed = tuple(_row(row, f"{where}, row {number}") for number, row in enumerate(content["rows"], 1))
-    return PublishedTable(
-        name=name,
-        title=text["title"],
-        source=text["source"],
-        engine=text["engine"],
-        preset=preset,
-        engine_version=text["engine_version"],
-        date=text["date"],
-        conditions=text["conditions"],
-        license=text.get("license", ""),
-        rows=listed,
-    )
-
-
-def _row(row: Any, where: str) -> PublishedFigure:
-    if not isinstance(row, dict):
-        raise UserError(f"{where} is {quoted(row)}; expected a mapping of fields")
-    required = (*TEXT_FIELDS, *SIZE_FIELDS, "batch", "value")
-    data.check_keys(row, (*required, "note", "options"), required, where)
-    fields: dict[str, Any] = {key: _text(row, key, where) for key in TEXT_FIELDS}
-    _check_names(fields, where)
-    fields |= {key: _whole(row, key, minimum, where) for key, minimum in SIZE_FIELDS.items()}
-    fields["batch"] = None if row["batch"] is None else _whole(row, "batch", 1, where)
-    fields["note"] = _text(row, "note", where) if "note" in row else ""
-    fields["options"] = _options(row.get("options", {}), where)
-    read = PublishedFigure(**fields, value=_figure(row["value"], where))
-    _check_metric(read, where)
-    return read
-
-
-def _check_names(words: Mapping[str, str], where: str) -> None:
-    known: dict[str, Collection[str]] = {
-        "hardware": _spec_names("hardware_specs"),
-        "model": _spec_names("model_configs"),
-        "metric": LEDGER_METRICS,
-        "batching": BATCHING,
-    }
-    for key, names in known.items():
-        if words[key] not in names:
-            raise unknown(key, words[key], names, where=where)
-    try:
-        parse_scheme(words["quantization"])
-        parse_cache_dtype(words["kv_cache_dtype"])
-    except UserError as error:
-        raise UserError(f"{where}: {error.marked}") from error
-
-
-def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:
-    """Technique options of a row; their values are checked when the row is predicted."""
-    if not isinstance(given, dict):
-        raise UserError(f"{where}: options is {quoted(given)}; expected technique options by name")
-    elsewhere = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size")
-    allowed = [name for name in TECHNIQUES if name not in elsewhere]
-    for name in given:
-        if name not in allowed:
-            raise unknown("option", name, allowed, where=where)
-    return tuple((name, _text(given, name, where)) for name in given)
-
-
-def _check_metric(row: PublishedFigure, where: str) -> None:
-    """Raise UserError unless the row has what its metric needs."""
-    if row.tp * row.pp != row.devices:
-        raise UserError(f"{where}: tp {row.tp} x pp {row.pp} is not {row.devices} devices")
-    if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):
-        raise UserError(f"{where}: batch may be null only for throughput_tok_s under continuous batching")
-    if row.metric == "speedup" and not row.options:
-        raise UserError(f"{where}: a speedup is relative to the run without options, but the row has no options")
-    if row.input_len == 0 and row.metric != "decode_tok_s":
-        raise UserError(f"{where}: input_len is 0 (generation from an empty context), but {row.metric} needs a prompt")
-    minimum = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)
-    if row.output_len < minimum:
-        raise UserError(f"{where}: {row.metric} needs an output_len of at least {minimum}")
-
-
-@cache
-def _spec_names(folder: str) -> frozenset[str]:
-    return frozenset(data.stems(folder))
-
-
-def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
-    value = fields[key]
-    if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{where}: {key} is {quoted(value)}; expected text")
-    return value.strip()
-
-
-def _whole(row: Mapping[str, Any], key: str, minimum: int, where: str) -> int:
-    value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise UserError(f"{where}: {key} is {quoted(value)}; expected a whole number of at least {minimum}")
-    return value
-
-
-def _figure(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise UserError(f"{where}: value is {quoted(value)}; expected a number above 0")
-    return float(value)
+    return PublishedTable(name=name, **found)

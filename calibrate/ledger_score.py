@@ -14,11 +14,15 @@ from llmviewer.calibrate.e2e_rows import RequestCase, version_of
 from llmviewer.calibrate.e2e_runs import CaseGroup, evaluate_groups
 from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
+from llmviewer.language import record
 
 SCHEMA = "llmviewer.ledger-score/1"
 #: Errors of the last release by source.
 RECORD = "calibrate/ledger_record.yaml"
 RECORD_SCHEMA = "llmviewer.ledger-record/1"
+RECORDED = record.keyed(
+    schema=record.choice("schema", (RECORD_SCHEMA,)), release=record.filled, mape=record.mapped(record.NUMBER)
+)
 
 #: Numbers of a prediction, in the unit of the published figure.
 NUMBERS = ("predicted", "low80", "high80", "low95", "high95", "ideal")
@@ -195,8 +199,8 @@ def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
 
 def recorded_errors() -> dict[str, float]:
     """MAPE of every source at the last release."""
-    content = data.read_yaml(data.folder(RECORD))
-    return {str(name): float(value) for name, value in content["mape"].items()}
+    path = data.folder(RECORD)
+    return dict(record.of_file(path.name, RECORDED, data.read_yaml(path))["mape"])
 
 
 def record_text(found: dict[str, Any]) -> str:

@@ -166,9 +166,9 @@ def test_a_table_of_layers_gives_whole_layers_a_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"0": {"w2a16": 1}}, "the error of w4a16 is null"),
-        ({"0": {"w2a16": 1, "w4a16": -1}}, "the error of w4a16 is -1; allowed: a number from 0"),
-        ({"0": {"w2a16": 1, "w4a16": True}}, "the error of w4a16 is true"),
+        ({"0": {"w2a16": 1}}, "error of w4a16: expected a finite number from 0, got null"),
+        ({"0": {"w2a16": 1, "w4a16": -1}}, "error of w4a16: expected a finite number from 0, got -1"),
+        ({"0": {"w2a16": 1, "w4a16": True}}, "error of w4a16: expected a finite number from 0, got true"),
         ({"q_proj": {"w2a16": 1, "w4a16": 1}}, "is no layer or matrix"),
         ({"0": 3}, "is no layer or matrix with the error of each format"),
         ({"0": {"w2a16": 1, "w4a16": 0}}, "the errors of 1.q_proj are missing"),

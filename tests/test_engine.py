@@ -183,11 +183,11 @@ def test_an_unknown_engine_suggests_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"constants": {"step": "long"}}, "expected numbers"),
+        ({"constants": {"step": "long"}}, "engine x: constants.step: expected a finite number from 0, got 'long'"),
         ({"constants": {"stepp": 1.0}}, "unknown key 'stepp'"),
         ({"factors": {"gem": 1.0}}, "unknown key 'gem'"),
         ({"colour": "red"}, "unknown key 'colour'"),
-        ({"graph_tokens": "many"}, "expected numbers"),
+        ({"graph_tokens": "many"}, "engine x: graph_tokens: expected a finite number from 0, got 'many'"),
     ],
 )
 def test_a_wrong_preset_file_is_a_one_line_error(changes: dict[str, Any], message: str) -> None:

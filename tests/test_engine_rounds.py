@@ -15,6 +15,7 @@ from llmviewer.timing import engine, engine_rounds
 RUN: dict[str, Any] = {"batch_size": 1, "input_len": 128, "output_len": 64}
 CHAIN = "eagle3,tokens=3,acceptance=0.5"
 COSTS = {"round": 3000, "low": 1000, "high": 4000, "source": "https://example.org"}
+PRESET: dict[str, Any] = {"title": "X", "kernels": "vllm", "constants": {}, "source": "https://example.org"}
 
 
 def result(preset: str, speculative: str = CHAIN, **more: Any) -> Any:
@@ -83,16 +84,16 @@ def test_the_first_token_has_the_interval_of_a_prompt() -> None:
     ("wrong", "message"),
     [
         ({"round": 500}, "must rise from 0"),
-        ({"round": "long"}, "expected numbers"),
+        ({"round": "long"}, "expected a finite number from 0, got 'long'"),
         ({"rounds": 3}, "rounds"),
     ],
 )
 def test_wrong_costs_are_refused_with_their_version(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=r"rounds of version 1\.0") as error:
-        engine_rounds.parse("x", {"1.0": {**COSTS, **wrong}})
+    with pytest.raises(UserError, match=r"rounds\.1\.0") as error:
+        engine.parse("x", {**PRESET, "rounds": {"1.0": {**COSTS, **wrong}}})
     assert message in str(error.value)
 
 
 def test_costs_need_a_source_and_their_range() -> None:
     with pytest.raises(UserError, match="source"):
-        engine_rounds.parse("x", {"1.0": {key: value for key, value in COSTS.items() if key != "source"}})
+        engine.parse("x", {**PRESET, "rounds": {"1.0": {key: COSTS[key] for key in COSTS if key != "source"}}})

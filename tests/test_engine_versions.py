@@ -48,7 +48,7 @@ def test_a_version_newer_than_the_known_ones_is_an_error() -> None:
 
 def test_a_version_without_source_or_with_an_unknown_constant_is_an_error() -> None:
     for own in ({"constants": {"step": 1.0}}, {"source": "x", "constants": {"stepp": 1.0}}):
-        with pytest.raises(UserError, match=r"version 0.8"):
+        with pytest.raises(UserError, match=r"versions\.0\.8"):
             engine.parse("x", CONTENT | {"versions": {"0.8": own}})
 
 

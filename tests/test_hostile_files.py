@@ -225,7 +225,7 @@ def test_any_spec_gives_a_finite_result_or_a_one_line_error(changes: list[tuple[
         ("dense_tflops", {"int8": 1}, "mine has no matrix rate for 'fp16'"),
         ("dense_tflops", [], "dense_tflops: expected a mapping, got a list"),
         ("default_link", "nvlnk", "mine: unknown default_link 'nvlnk'; allowed: nvlink, pcie; did you mean 'nvlink'?"),
-        ("default_link", ["nvlink"], "mine: unknown default_link a list"),
+        ("default_link", ["nvlink"], "mine: default_link: expected text, got a list"),
         ("links.nvlink.needs_bridge", "no", "links.nvlink.needs_bridge: expected true or false, got 'no'"),
         ("links.nvlink.gbps", 1, "links.nvlink: unknown key 'gbps'"),
         ("name", 3, "mine: name: expected text, got 3"),

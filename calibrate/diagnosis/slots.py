@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from llmviewer.core import data
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.core.kinds import Kind, OperatorRole
+from llmviewer.language import record
 
 TABLE = Path(__file__).with_name("kernels.yaml")
 #: Kind of a kernel whose name no pattern knows.
@@ -20,18 +22,32 @@ UNKNOWN = ""
 EVIDENCE = ("trace", "source", "table", "unverified")
 
 
+def _pattern(value: Any) -> str:
+    """A regular expression; one that begins with (?i) makes all of its row ignore upper and lower case."""
+    try:
+        re.compile(text := record.filled(value))
+    except re.error as error:
+        raise UserError(f"{quoted(value)} is no regular expression: {error}") from error
+    return text
+
+
+_ROW = record.keyed(
+    kind=record.filled,
+    engines=record.filled,
+    evidence=record.choice("evidence", EVIDENCE),
+    names=record.listed(_pattern, least=1),
+)
+#: The rows of the table.
+ROWS = record.keyed(kernels=record.listed(_ROW))
+
+
 @cache
 def patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """Kind and pattern of every row of the table, in order.  Raises UserError for a row that cannot be read."""
-    rows = data.read_yaml(TABLE)
     found = []
-    for row in rows["kernels"]:
-        try:
-            flags = re.IGNORECASE if any(name.startswith("(?i)") for name in row["names"]) else 0
-            names = (name.removeprefix("(?i)") for name in row["names"])
-            found.append((str(row["kind"]), re.compile("|".join(names), flags)))
-        except (re.error, KeyError) as error:
-            raise UserError(f"{TABLE.name}: {row}: {error}") from error
+    for row in record.of_file(TABLE.name, ROWS, data.read_yaml(TABLE))["kernels"]:
+        flags = re.IGNORECASE if any(name.startswith("(?i)") for name in row["names"]) else 0
+        found.append((row["kind"], re.compile("|".join(name.removeprefix("(?i)") for name in row["names"]), flags)))
     return tuple(found)
 
 

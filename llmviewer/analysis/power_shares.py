@@ -7,8 +7,8 @@ per byte share x TDP / bandwidth, so that the shares of a generation hold for ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,10 @@ import numpy as np
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.core import data
 from llmviewer.core.counts import Count, total
+from llmviewer.core.errors import unknown
 from llmviewer.hardware.chip import Chip
+from llmviewer.language import record
+from llmviewer.language.record import NUMBER, keyed, mapped
 
 #: Resource of the roofline -> share that it draws.
 SHARE_OF = {"compute": "compute", "vector": "compute", "memory": "memory", "link": "link"}
@@ -54,25 +57,39 @@ class PowerShares:
         return np.minimum(tdp * (self.idle * time_s + work_s), most * time_s)
 
 
+_GENERATION = partial(
+    record.read,
+    PowerShares,
+    beside={"source": record.text, "held_out_error": mapped(NUMBER)},
+    server=0.0,
+    basis="fitted",
+)
+_FITTED = keyed(lender=record.text, generations=mapped(_GENERATION), server=keyed(share=NUMBER, source=record.text))
+#: Power that data centres provide, by chip [W].
+ALL_IN = keyed(source=record.text, date=record.day, all_in_kw_per_gpu=mapped(record.number(factor=1e3)))
+
+
+def fitted(content: Any) -> dict[str, Any]:
+    """Constants that calibrate/fit_power.py fitted, from the content of FILE.  Raises UserError."""
+    found: dict[str, Any] = _FITTED(content)
+    if found["lender"] not in found["generations"]:
+        raise unknown("lender", found["lender"], found["generations"])
+    return found
+
+
 def shares_of(chip: Chip) -> PowerShares | None:
     """Power shares of a chip's generation, else of the one that lends; None if the board power is unknown."""
     if chip.tdp_w is None:
         return None
     constants = _constants()
-    lender = str(constants["lender"])
-    own = constants["generations"].get(chip.generation)
-    figures = own or constants["generations"][lender]
-    basis = "fitted" if own else f"borrowed from {lender}"
-    names = ("idle", "compute", "memory", "link")
-    return PowerShares(
-        **{name: float(figures[name]) for name in names}, server=float(constants["server"]["share"]), basis=basis
-    )
+    own, lender = constants["generations"].get(chip.generation), constants["lender"]
+    shares: PowerShares = own or constants["generations"][lender]
+    return replace(shares, server=constants["server"]["share"], basis="fitted" if own else f"borrowed from {lender}")
 
 
 def all_in_w(chip: str) -> float | None:
     """Power that a data centre provides per chip, by its stem [W]; None if it is not published."""
-    found = _all_in().get(chip)
-    return None if found is None else found * 1e3
+    return _all_in().get(chip)
 
 
 def board_watts(chip: Chip) -> tuple[Count, Count]:
@@ -83,14 +100,15 @@ def board_watts(chip: Chip) -> tuple[Count, Count]:
 
 @cache
 def _constants() -> Mapping[str, Any]:
-    """Constants that calibrate/fit_power.py fitted."""
-    return data.read_yaml(data.folder("calibrate") / FILE)
+    found: Mapping[str, Any] = record.of_file(FILE, fitted, data.read_yaml(data.folder("calibrate") / FILE))
+    return found
 
 
 @cache
 def _all_in() -> Mapping[str, float]:
-    """Power provided per chip [kW]."""
-    return dict(data.read_yaml(data.folder("hardware_specs/power") / "all-in.yaml")["all_in_kw_per_gpu"])
+    path = data.folder("hardware_specs/power") / "all-in.yaml"
+    found: Mapping[str, float] = record.of_file(path.name, ALL_IN, data.read_yaml(path))["all_in_kw_per_gpu"]
+    return found
 
 
 def work_of_device(evaluation: Evaluation, shares: PowerShares | None) -> Count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +172,3 @@ def mapping(text: str, path: Path | str, language: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"'{printable(path)}' holds {told(content)}; expected a mapping of fields")
     return content
-
-
-def check_keys(spec: Mapping[str, Any], known: Collection[str], required: Iterable[str], where: str) -> None:
-    """Raise for an unknown key and for a missing required key.  where: the file in error messages."""
-    for key in spec:
-        if key not in known:
-            raise unknown("key", key, known, where=where)
-    missing = [key for key in required if key not in spec]
-    if missing:
-        raise UserError(f"{where}: missing {', '.join(missing)}")

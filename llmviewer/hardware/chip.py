@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
-from llmviewer.hardware.figures import Figure, FigureInfo, figure, figure_per_dtype
+from llmviewer.hardware.figures import Figure, FigureInfo, figure, figure_per_dtype, sourced
+from llmviewer.language import record
+from llmviewer.language.record import ABSENT, stated
 
 #: Substitutes for a matrix dtype that a chip lacks, in order: bf16 and fp16 replace each other, others widen.
 #: tf32 rounds fp32 to 19 bits, so it never replaces fp32; the vector units do.
@@ -30,7 +34,8 @@ WIDER: dict[str, tuple[str, ...]] = {
     "tf32": ("fp32",),
     "fp32": (),
 }
-
+#: Dtypes with a rate.
+RATE_DTYPES = ("fp64", *WIDER)
 
 #: Key in Chip.links of the network between nodes (--network).
 NETWORK = "network"
@@ -45,9 +50,13 @@ class Link:
     """A connection between devices; bandwidth per direction [byte/s].  devices: most that it joins, 0 = unknown."""
 
     name: str
-    bandwidth_bytes_per_s: Count
-    devices: int = 0
+    bandwidth_bytes_per_s: Count = field(metadata=stated(sourced(1e9), "gb_per_s_per_direction"))
+    devices: int = field(default=0, metadata=stated(lambda entry: int(sourced()(entry).value)))
     needs_bridge: bool = False
+
+
+#: Name -> fields of a link, as spec files state them.
+LINKS = record.mapped(partial(record.values, Link, given=("name",)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,9 +65,9 @@ class Disk:
     None if it is unknown."""
 
     name: str
-    read_bytes_per_s: float
-    write_bytes_per_s: float
-    reads_per_s: float | None = None
+    read_bytes_per_s: float = field(metadata=stated(sourced(1e9), "disk_read_gb_per_s"))
+    write_bytes_per_s: float = field(metadata=stated(sourced(1e9), "disk_write_gb_per_s"))
+    reads_per_s: float | None = field(default=None, metadata=stated(sourced(1e3), "disk_read_kiops"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,15 +82,15 @@ class Host:
     """
 
     name: str
-    bandwidth_bytes_per_s: float
+    bandwidth_bytes_per_s: float = field(metadata=stated(sourced(1e9), "memory_bandwidth_gb_per_s"))
     cpu: Chip | None = None
-    memory_bytes: float | None = None
+    memory_bytes: float | None = field(default=None, metadata=stated(sourced(2.0**30), "memory_capacity_gib"))
     disk: Disk | None = None
-    devices: int = 1
-    link_share: float = 1.0
-    memory_share: float = 1.0
-    matrix_share: float = 1.0
-    sockets: int = 1
+    devices: int = field(default=1, metadata=ABSENT)
+    link_share: float = field(default=1.0, metadata=ABSENT)
+    memory_share: float = field(default=1.0, metadata=ABSENT)
+    matrix_share: float = field(default=1.0, metadata=ABSENT)
+    sockets: int = field(default=1, metadata=ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,14 +104,15 @@ class Chip:
     """
 
     name: str
-    title: str
-    maker: str
+    title: str = field(metadata=stated(key="name"))
+    maker: str = ""
     generation: str
     matrix_flops_per_s: Mapping[str, Count] = field(
-        metadata=figure_per_dtype("dense matrix rate", "FLOP/s", "dense_tflops", 1e12)
+        metadata=figure_per_dtype("dense matrix rate", "FLOP/s", "dense_tflops", 1e12, RATE_DTYPES)
     )
     vector_flops_per_s: Mapping[str, Count] = field(
-        metadata=figure_per_dtype("vector rate", "FLOP/s", "vector_tflops", 1e12)
+        default_factory=lambda: MappingProxyType({}),
+        metadata=figure_per_dtype("vector rate", "FLOP/s", "vector_tflops", 1e12, RATE_DTYPES),
     )
     memory_bytes: Count = field(metadata=figure("memory", "byte", "memory_capacity_gib", 2.0**30))
     bandwidth_bytes_per_s: Count = field(metadata=figure("bandwidth", "byte/s", "memory_bandwidth_gb_per_s", 1e9))
@@ -129,11 +139,11 @@ class Chip:
     )
     special_ops_per_s: Count | None = field(default=None, metadata=figure("special functions", "op/s"))
     tdp_w: Count | None = field(default=None, metadata=figure("board power", "W", "tdp_w"))
-    power_limit_w: float | None = None
-    hop_s: float = 0.0
-    load_bytes_per_s: float = np.inf
+    power_limit_w: float | None = field(default=None, metadata=ABSENT)
+    hop_s: float = field(default=0.0, metadata=ABSENT)
+    load_bytes_per_s: float = field(default=np.inf, metadata=ABSENT)
     basis: Chip | None = None
-    links: Mapping[str, Link] = field(default_factory=dict)
+    links: Mapping[str, Link] = field(default_factory=dict, metadata=stated(LINKS))
     default_link: str = ""
     default_host: str = ""
     host: Host | None = None

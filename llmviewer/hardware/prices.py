@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from llmviewer.core import data
+from llmviewer.language import record
+from llmviewer.language.record import stated
 
 #: Kind of price -> what it is.
 KINDS: dict[str, str] = {
@@ -20,8 +22,6 @@ KINDS: dict[str, str] = {
 #: The kind that is meant unless another is asked.
 RENTED = "rented"
 FOLDER = "hardware_specs/prices"
-KEYS = ("chip", "usd_per_gpu_hour", "kind", "term", "provider", "product", "region", "date", "source")
-REQUIRED = ("chip", "usd_per_gpu_hour", "kind", "term", "date", "source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Price:
     """$ for one chip for one hour.  date: day on which it was read (ISO), None for the user's own prices."""
 
     chip: str
-    usd_per_hour: float
-    kind: str
+    usd_per_hour: float = field(metadata=stated(record.ABOVE_ZERO, "usd_per_gpu_hour"))
+    kind: str = field(metadata=stated(record.choice("kind of price", [kind for kind in KINDS if kind != "owned"])))
     term: str
-    region: str | None
-    date: str | None
+    date: str | None = field(metadata=stated(record.day))
     source: str
+    region: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The price as results print it."""
@@ -54,16 +54,16 @@ def least_prices(kind: str) -> Mapping[str, Price]:
 @cache
 def all_prices() -> tuple[Price, ...]:
     """Every row of hardware_specs/prices/, in the order of files and rows."""
-    return tuple(price for stem in data.stems(FOLDER) for price in _rows(stem))
+    folder = data.folder(FOLDER)
+    return tuple(price for stem in data.stems(FOLDER) for price in parse(data.read_yaml(folder / f"{stem}.yaml"), stem))
 
 
-def _rows(stem: str) -> Iterable[Price]:
-    spec = data.read_yaml(data.folder(FOLDER) / f"{stem}.yaml")
-    data.check_keys(spec, (*KEYS, "rows"), ("rows",), stem)
-    shared = {key: value for key, value in spec.items() if key != "rows"}
-    for row in spec["rows"]:
-        merged = {**shared, **row}
-        data.check_keys(merged, KEYS, REQUIRED, stem)
-        usd, region = float(merged["usd_per_gpu_hour"]), merged.get("region")
-        chip, kind, term, read, source = (str(merged[key]) for key in ("chip", "kind", "term", "date", "source"))
-        yield Price(chip, usd, kind, term, region, read, source)
+def parse(content: Mapping[str, Any], name: str) -> tuple[Price, ...]:
+    """The prices in a file: its rows, each with the keys that they share.  Raises UserError."""
+    shared = {key: value for key, value in content.items() if key != "rows"}
+    beside = {"provider": record.text, "product": record.text}
+    rows = record.listed(lambda row: record.read(Price, {**shared, **record.mapping(row)}, beside=beside))
+    with record.placed(name):
+        record.check(content, (*record.entries(Price), *beside, "rows"), ("rows",))
+        prices: tuple[Price, ...] = record.at("rows", rows, content["rows"])
+    return prices

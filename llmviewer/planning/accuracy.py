@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from llmviewer.core import data
+from llmviewer.language import record
+from llmviewer.language.record import keyed
 
 FILE = data.folder("planning") / "accuracy.yaml"
-KEYS = ("option", "values", "risk", "source")
 #: Options that change how fast the same numbers are computed, or how many at once.
 EXACT = (
     "attention", "batch_size", "fusion", "max_num_batched_tokens", "offload", "tensor_parallel_size",
@@ -25,15 +26,20 @@ class Risk:
     source: str = ""
 
 
+_ENTRY = keyed(option=record.text, values=record.listed(), risk=record.text, source=record.text)
+#: The entries of the file.
+ENTRIES = keyed(entries=record.listed(_ENTRY))
+
+
 @cache
 def _published() -> dict[tuple[str, str], Risk]:
     """Option and value -> what was published."""
-    found: dict[tuple[str, str], Risk] = {}
-    for row in data.read_yaml(FILE)["entries"]:
-        data.check_keys(row, KEYS, KEYS, FILE.name)
-        risk = Risk(text=row["risk"], source=row["source"])
-        found |= {(row["option"], value): risk for value in row["values"]}
-    return found
+    entries = record.of_file(FILE.name, ENTRIES, data.read_yaml(FILE))["entries"]
+    return {
+        (one["option"], value): Risk(text=one["risk"], source=one["source"])
+        for one in entries
+        for value in one["values"]
+    }
 
 
 def risk(option: str, value: str) -> Risk:

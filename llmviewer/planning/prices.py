@@ -84,7 +84,7 @@ class PriceList:
             return self.given.get(chip, self.rows.get(chip))
         tdp = (self.chips.get(chip) or specs.load(chip)).tdp_w
         usd = self.owned.usd_per_hour(None if tdp is None else float(tdp))
-        return None if usd is None else Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
+        return None if usd is None else Price(chip, usd, "owned", "cost of ownership", None, GIVEN)
 
     def notes(self, chips: Iterable[str], today: date) -> list[str]:
         """Lines for sources of used prices older than 180 days, for terms that differ, and for what `owned` lacks."""
@@ -148,4 +148,4 @@ def _given(text: str, chips: Mapping[str, Chip]) -> tuple[str, Price]:
         raise UserError(f"--price is {quoted(text)}; allowed: CHIP=$ per GPU-hour from 0 to 1e6, such as h100=2.10")
     name = name.strip()
     chip = name if name in chips else specs.load(name).name
-    return chip, Price(chip, float(usd), "given", GIVEN, None, None, GIVEN)
+    return chip, Price(chip, float(usd), "given", GIVEN, None, GIVEN)

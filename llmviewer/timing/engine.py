@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing import engine_fields, engine_memory, engine_rounds, engine_work
-from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
+from llmviewer.language import record
+from llmviewer.language.record import ABSENT, stated
+from llmviewer.timing import engine_memory, engine_rounds, engine_work
+from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, by_version, version_numbers
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
+from llmviewer.timing.profile import RATIOS
 
 FOLDER = "calibrate/engines"
 #: Name of the pass by which a preset states how its requests choose experts.
@@ -58,17 +62,60 @@ class AtStart(Enum):
     UNKNOWN = ""
 
 
+def _start(value: Any) -> AtStart:
+    """Behaviour at start-up as a preset states it."""
+    return AtStart(record.choice("start", [way.value for way in AtStart])(value))
+
+
+#: Metric -> origin of the kernels -> ... numbers, as a fit writes them.
+_ERRORS = record.mapped(record.mapped(record.mapped(record.mapped(record.unchanged(record.ANY_NUMBER)))))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Fitted:
+    """Figures that a fit gives an engine, or the engine on chips of a generation, or its versions.
+
+    constants: of CONSTANTS [us].
+    factors: of engine_work.FACTORS; time of its own kernels over that of the kernels in profiles.
+    error: metric -> origin of the kernels -> what was held out -> errors.
+    residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
+    """
+
+    constants: Mapping[str, float] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.NUMBER, CONSTANTS))
+    )
+    factors: Mapping[str, float] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.NUMBER, engine_work.FACTORS))
+    )
+    error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata=stated(_ERRORS))
+    residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.mapped(RATIOS)))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfGeneration(Fitted):
+    """Fields of an engine on chips of one generation, where it runs other kernels."""
+
+    ungrouped: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfVersion(Fitted):
+    """Fields of an engine from one version on; constants that are not stated are those of the newest versions."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine(Fitted):
     """An engine preset: its kernels, limits, and the time that it adds to kernels.
 
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
     scheduler: its policy (simulation/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
-    constants: of CONSTANTS [us].
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
-    factors: of engine_work.FACTORS; time of its own kernels over that of the kernels in profiles.
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
@@ -82,7 +129,6 @@ class Engine:
     generations: generation of chips -> its own fields.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
-    residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
     versions: first version -> its own fields, which hold until the next first version.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
@@ -102,8 +148,6 @@ class Engine:
     max_num_seqs: float = float("inf")
     graph_tokens: float = float("inf")
     reserved: float = 0.5
-    constants: Mapping[str, float] = field(default_factory=dict)
-    factors: Mapping[str, float] = field(default_factory=dict)
     borrowed: Mapping[str, str] = field(default_factory=dict)
     interference: float = 1.0
     unit_bytes: float = 0.0
@@ -115,20 +159,25 @@ class Engine:
     uncompiled: float = 0.0
     mxfp8_inputs: str = ""
     accumulation: str = ""
-    generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    generations: Mapping[str, OfGeneration] = field(
+        default_factory=dict,
+        metadata=stated(record.mapped(partial(record.read, OfGeneration, required=("constants",)))),
+    )
     source: str = ""
-    error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    version: str = ""
-    memory_versions: MemoryVersions | None = None
+    versions: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict, metadata=stated(by_version(partial(record.values, OfVersion, given=("factors",))))
+    )
+    version: str = field(default="", metadata=ABSENT)
+    memory_versions: MemoryVersions | None = field(default=None, metadata=stated(engine_memory.MEMORY, "memory"))
     memory: EngineMemory | None = None
-    max_model_len: float | None = None
-    start: AtStart = AtStart.UNKNOWN
+    max_model_len: float | None = field(default=None, metadata=ABSENT)
+    start: AtStart = field(default=AtStart.UNKNOWN, metadata=stated(_start))
     start_source: str = ""
-    round_versions: Mapping[str, engine_rounds.RoundCosts] = field(default_factory=dict)
-    draft_us: float = 0.0
-    serves: Serves = NOTHING
+    round_versions: Mapping[str, engine_rounds.RoundCosts] = field(
+        default_factory=dict, metadata=stated(by_version(engine_rounds.COSTS), "rounds")
+    )
+    draft_us: float = field(default=0.0, metadata=ABSENT)
+    serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     @property
     def is_uncompiled(self) -> bool:
@@ -176,12 +225,11 @@ class Engine:
 
     def of_generation(self, generation: str) -> Engine:
         """The engine on chips of a generation: with its own values, or those of the one before without their errors."""
-        if generation in self.generations:
-            return replace(self, **self.generations[generation])
-        earlier = self.generations.get(EARLIER_GENERATIONS.get(generation, ""), {})
-        return replace(
-            self, **{name: value for name, value in earlier.items() if name not in engine_fields.FITTED_KEYS}
-        )
+        own = self.generations.get(generation)
+        if (found := own or self.generations.get(EARLIER_GENERATIONS.get(generation, ""))) is None:
+            return self
+        names = [entry.name for entry in fields(found) if own or entry.name not in ("error", "residuals")]
+        return replace(self, **{name: getattr(found, name) for name in names})
 
     @property
     def first_version(self) -> str:
@@ -194,8 +242,8 @@ class Engine:
     def of_version(self) -> Engine:
         """The engine with constants of its version."""
         own = self.versions.get(self.first_version, {})
-        stated = {name: own[name] for name in ("error", "residuals") if name in own}
-        return replace(self, constants={**self.constants, **own["constants"]}, **stated) if own else self
+        errors = {"error": own["error"], "residuals": own.get("residuals", {})} if "error" in own else {}
+        return replace(self, constants={**self.constants, **own.get("constants", {})}, **errors) if own else self
 
     def terms(
         self, graph: Graph, step: Step, chip: Chip, seconds: Seconds, least: Seconds = unbounded
@@ -292,7 +340,5 @@ def load(text: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    fields = engine_fields.of_file(name, content, CONSTANTS)
-    if (start := fields.get("start", "")) not in (known := [way.value for way in AtStart]):
-        raise unknown("start", start, known, where=f"engine {name}")
-    return Engine(name=name, **{**fields, "start": AtStart(start)})
+    needed, beside = ("title", "kernels", "constants", "source"), {"rows": record.mapped(record.NUMBER)}
+    return record.read(Engine, content, f"engine {name}", beside=beside, required=needed, name=name)

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from llmviewer.core import data
-from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.core.errors import UserError, quoted
 from llmviewer.hardware.chip import HOST_PATH, Chip
+from llmviewer.language import record
+from llmviewer.language.record import Form, stated
 
-#: Keys of `memory` in a preset file; `error` holds the errors of the fit.
-KEYS = ("newest", "source", "versions", "large_gib", "small", "small_generations", "error")
 #: Separator of an engine's name and version on the command line.
 PINNED = "=="
 #: Links over which a tensor group has neither NVLink's multicast buffers nor those of the engine's own all-reduce.
 PCIE = ("pcie", HOST_PATH)
 #: Preset -> (first version of the preset, preset of the versions before it).
 EARLIER = {"vllm": ("0.8", "vllm-v0")}
+
+
+def version_numbers(version: str, engine: str = "") -> tuple[int, ...]:
+    """The leading numbers of a version: (0, 19, 0) of `0.19.0`.  Raises UserError if there are none."""
+    parts = version.split(".")
+    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+        where = f"engine {engine}: " if engine else ""
+        raise UserError(f"{where}version {quoted(version)} is not a version number such as 0.19")
+    return tuple(map(int, parts))
+
+
+def a_version(value: Any) -> str:
+    """A version as presets state it."""
+    version_numbers(record.text(value))
+    return str(value)
+
+
+def by_version(form: Form) -> Form:
+    """Values by the first version that has them, the oldest first."""
+    each = record.mapped(form)
+    return lambda value: dict(sorted(each(value).items(), key=lambda item: version_numbers(item[0])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +69,7 @@ class EngineMemory:
     assumed: names of constants without a measured row of these versions.
     """
 
-    first: str
+    first: str = field(metadata=stated(a_version))
     tokens: float = 8192.0
     sequences: float = 1024.0
     logit_bytes: float = 0.0
@@ -94,8 +115,12 @@ class EngineMemory:
         return "assumed" if any(name in self.assumed for name in names) else "measured"
 
 
-#: Keys of a version in a preset file.
-VERSION_KEYS = tuple(entry.name for entry in fields(EngineMemory) if entry.name not in ("first", "source"))
+def _versions(rows: Any) -> tuple[EngineMemory, ...]:
+    """The versions of a preset: each changes what the one before it states, and says itself what it assumes."""
+    found: list[EngineMemory] = []
+    for row in record.listed(partial(record.values, EngineMemory), least=1)(rows):
+        found.append(replace(found[-1], **{"assumed": (), **row}) if found else EngineMemory(**row))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +132,13 @@ class MemoryVersions:
     `small_generations`; a hypothetical chip keeps those of the real one.
     """
 
-    versions: tuple[EngineMemory, ...]
-    newest: str
+    versions: tuple[EngineMemory, ...] = field(metadata=stated(_versions))
+    newest: str = field(metadata=stated(a_version))
+    source: str
     large_gib: float = 0.0
-    small: Mapping[str, float]
+    small: Mapping[str, float] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.NUMBER, ("tokens", "sequences")))
+    )
     small_generations: tuple[str, ...] = ()
 
     def on(self, chip: Chip, version: str, engine: str) -> EngineMemory:
@@ -136,6 +164,12 @@ class MemoryVersions:
         return version_numbers(version, engine)[: len(newest)] > newest
 
 
+#: The `memory` of a preset; `error` holds the errors of its fit.
+MEMORY = partial(
+    record.read, MemoryVersions, beside={"error": record.mapped(record.mapped(record.mapped(record.ANY_NUMBER)))}
+)
+
+
 def split_version(text: str) -> tuple[str, str]:
     """Preset and version of `vllm==0.19`; the version is empty if none is given.
 
@@ -146,49 +180,3 @@ def split_version(text: str) -> tuple[str, str]:
         raise UserError(f"engine {quoted(text)}: a version must follow '==', as in vllm==0.19")
     first, before = EARLIER.get(name, ("0", name))
     return (before if version and version_numbers(version, name) < version_numbers(first, name) else name), version
-
-
-def version_numbers(version: str, engine: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (0, 19, 0) of `0.19.0`.  Raises UserError if there are none."""
-    parts = version.split(".")
-    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-        raise UserError(f"engine {engine}: version {quoted(version)} is not a version number such as 0.19")
-    return tuple(map(int, parts))
-
-
-def parse(engine: str, content: Mapping[str, Any] | None) -> MemoryVersions | None:
-    """The `memory` key of a preset file; each version changes what the one before it states."""
-    if content is None:
-        return None
-    where = f"engine {engine}: memory"
-    data.check_keys(content, KEYS, ("newest", "source", "versions"), where)
-    found: list[EngineMemory] = []
-    for number, row in enumerate(content["versions"], 1):
-        data.check_keys(row, ("first", "source", *VERSION_KEYS), ("first",), f"{where}: version {number}")
-        found.append(_version(where, row, found))
-    small = {str(name): float(value) for name, value in (content.get("small") or {}).items()}
-    return MemoryVersions(
-        versions=tuple(found),
-        newest=str(content["newest"]),
-        large_gib=float(content.get("large_gib", 0.0)),
-        small=small,
-        small_generations=tuple(map(str, content.get("small_generations", ()))),
-    )
-
-
-def _version(where: str, row: Mapping[str, Any], before: Sequence[EngineMemory]) -> EngineMemory:
-    """The constants of one version.  before: those of older versions."""
-    texts: dict[str, Any] = {name: str(row[name]) for name in ("first", "source") if name in row}
-    try:
-        numbers: dict[str, Any] = {
-            name: float(row[name])
-            for name in VERSION_KEYS
-            if name in row and name not in ("expert_multiple", "assumed")
-        }
-        if "expert_multiple" in row:
-            rows, columns = row["expert_multiple"]
-            numbers["expert_multiple"] = (float(rows), float(columns))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: {printable(error, 120)}; expected numbers") from error
-    texts["assumed"] = tuple(row.get("assumed", ()))
-    return replace(before[-1], **texts, **numbers) if before else EngineMemory(**texts, **numbers)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
-from llmviewer.core import data
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError
+from llmviewer.language import record
 from llmviewer.timing.engine_memory import version_numbers
 
 
@@ -24,7 +24,11 @@ class RoundCosts:
     low: float
     high: float
     draft: float = 0.0
-    source: str = ""
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low <= self.round <= self.high:
+            raise UserError("low, round and high must rise from 0, in us")
 
     def assumption(self, engine: str) -> str:
         """The assumption behind rounds in this engine, for the provenance of a result."""
@@ -36,28 +40,13 @@ class RoundCosts:
         return f"rounds of speculation: {self.round / 1e3:g} ms of host time in {engine}, {published}"
 
 
+#: The costs of a version, as presets state them.
+COSTS = partial(record.read, RoundCosts)
 #: No host time at all, for kernels without an engine.
-NO_HOST = RoundCosts(round=0.0, low=0.0, high=0.0)
+NO_HOST = RoundCosts(round=0.0, low=0.0, high=0.0, source="")
 #: Costs of an engine whose rounds nobody has published: none are added, and the interval reaches to the smallest above
 #: 0 that a preset states.
-UNMEASURED = RoundCosts(round=0.0, low=0.0, high=1300.0)
-NUMBERS = tuple(field.name for field in fields(RoundCosts) if field.name != "source")
-
-
-def parse(engine: str, content: Mapping[str, Any] | None) -> dict[str, RoundCosts]:
-    """The `rounds` key of a preset file: first version -> costs until the next first version, oldest first."""
-    found: dict[str, RoundCosts] = {}
-    for first in sorted(map(str, content or {}), key=lambda one: version_numbers(one, engine)):
-        own, where = (content or {})[first], f"{engine}: rounds of version {first}"
-        data.check_keys(own, (*NUMBERS, "source"), ("round", "low", "high", "source"), where)
-        try:
-            costs = RoundCosts(**{name: float(own[name]) for name in NUMBERS if name in own}, source=str(own["source"]))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{where}: {printable(error, 120)}; expected numbers") from error
-        if not 0.0 <= costs.low <= costs.round <= costs.high:
-            raise UserError(f"{where}: low, round and high must rise from 0, in us")
-        found[first] = costs
-    return found
+UNMEASURED = RoundCosts(round=0.0, low=0.0, high=1300.0, source="")
 
 
 def chosen(versions: Mapping[str, RoundCosts], version: str, engine: str) -> RoundCosts:

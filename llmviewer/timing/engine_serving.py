@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from llmviewer.core import data
 from llmviewer.core.ir import Graph, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
+from llmviewer.language import record
+from llmviewer.language.record import stated
 
 #: Engine of a server, and that of a desk.
 ENGINE, AT_A_DESK = "vllm", "llama.cpp"
@@ -22,7 +22,6 @@ ENGINE, AT_A_DESK = "vllm", "llama.cpp"
 DESKTOP = "desktop"
 #: Options that state the chip, its wires and the requests, and those whose formats the graph shows: of every engine.
 OF_EVERY_ENGINE = ("set", "power_limit", "link", "network", "expert_skew", "quantization", "kv_cache_dtype")
-KEYS = ("generations", "without", "formats", "options", "source")
 
 
 def usual(chip: Chip) -> tuple[str, ...]:
@@ -40,11 +39,13 @@ class Serves:
     words of their values; none: any.
     """
 
-    generations: Sequence[str] = ()
+    generations: Sequence[str]
     without: Sequence[str] = ()
-    formats: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    source: str = ""
+    formats: Mapping[str, Sequence[str]] = field(
+        metadata=stated(record.mapped(record.listed(), [role.value for role in Role]))
+    )
+    options: Mapping[str, Sequence[str]]
+    source: str
 
     def refusal(self, called: str, architecture: str, graph: Graph, options: Mapping[str, str]) -> str:
         """Why the engine does not run a model so; "" where it does.
@@ -68,7 +69,7 @@ class Serves:
 
 
 #: Of an engine that is taken only where it is stated.
-NOTHING = Serves()
+NOTHING = Serves(generations=(), formats={}, options={}, source="")
 
 
 def _formats(graph: Graph) -> dict[str, set[str]]:
@@ -86,17 +87,3 @@ def _products(graph: Graph) -> Iterator[str]:
         if operator.kind is Kind.GEMM:
             read = {access.tensor.role: access.tensor.dtype.name.partition("-")[0] for access in operator.reads}
             yield f"{read.get(Role.WEIGHT)} by {read.get(Role.ACTIVATION)}"
-
-
-def parse(name: str, content: Mapping[str, Any] | None) -> Serves:
-    """The `serves` key of a preset file.  Raises UserError for an unknown key."""
-    if content is None:
-        return NOTHING
-    data.check_keys(content, KEYS, ("generations", "formats", "options", "source"), f"{name}: serves")
-    return Serves(
-        generations=tuple(map(str, content["generations"])),
-        without=tuple(map(str, content.get("without", ()))),
-        formats={str(role): tuple(map(str, listed)) for role, listed in content["formats"].items()},
-        options={str(option): tuple(map(str, words)) for option, words in content["options"].items()},
-        source=str(content["source"]),
-    )

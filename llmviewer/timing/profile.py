@@ -6,21 +6,19 @@ the fits that a model needs are parsed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
+from llmviewer.language import record
+from llmviewer.language.record import ABSENT, stated
 
 SCHEMA = "llmviewer.profile/1"
 FOLDER = "calibrate/profiles"
-#: Keys of the header.
-HEADER_KEYS = ("schema", "chip", "generation", "title", "fits", "provenance")
 MAX_BYTES = 2**21
 #: Generation of a chip without a profile of its own -> chips that lend it constants, nearest first.
 DONORS: dict[str, tuple[str, ...]] = {
@@ -41,6 +39,7 @@ MEASURED_MAKER = "NVIDIA"
 GPU_GENERATIONS = frozenset({*DONORS, "ampere", "turing", "volta", "cdna2"} - {"xe2"})
 #: Quantiles of measured / predicted that a fit stores: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
+RATIOS = record.numbers(len(QUANTILES), record.ABOVE_ZERO, rising=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +54,11 @@ class Fit:
     variant: str
     engine: str
     constants: Mapping[str, float]
-    range: Mapping[str, tuple[float, float]]
-    residuals: Mapping[str, tuple[float, float, float, float]]
-    error: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    range: Mapping[str, tuple[float, float]] = field(metadata=stated(record.mapped(record.numbers(2, rising=True))))
+    residuals: Mapping[str, tuple[float, float, float, float]] = field(metadata=stated(record.mapped(RATIOS)))
+    error: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.mapped(record.unchanged(record.ANY_NUMBER))))
+    )
     rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -71,12 +72,12 @@ class Profile:
     """All fits of one chip.  texts: key -> unparsed YAML document.  kinds: family -> variant and engine of its fits."""
 
     chip: str
-    title: str
-    generation: str
-    provenance: Mapping[str, Any]
+    title: str = ""
+    generation: str = ""
+    provenance: Mapping[str, Any] = field(metadata=stated(record.mapping))
     texts: Mapping[str, str]
     path: str
-    parsed: dict[str, Fit] = field(default_factory=dict)
+    parsed: dict[str, Fit] = field(default_factory=dict, metadata=ABSENT)
     kinds: Mapping[str, tuple[tuple[str, str], ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class Profile:
     def fit(self, key: str) -> Fit:
         """The fit of a key, parsed once."""
         if key not in self.parsed:
-            self.parsed[key] = _fit(key, data.mapping(self.texts[key], self.path, "YAML"), self.path)
+            self.parsed[key] = fit_of(key, data.mapping(self.texts[key], self.path, "YAML"), self.path)
         return self.parsed[key]
 
     def fits_of(self, family: str) -> tuple[tuple[str, str], ...]:
@@ -131,22 +132,14 @@ def parse(text: str, path: Path) -> Profile:
     top = data.mapping(head, path, "YAML")
     if top.get("schema") != SCHEMA:
         raise UserError(f"'{printable(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
-    data.check_keys(top, HEADER_KEYS, ("chip", "provenance"), printable(path))
-    if not isinstance(top["provenance"], Mapping):
-        raise UserError(f"'{printable(path)}': provenance is {quoted(top['provenance'])}; expected a mapping")
-    if not text.endswith("\n") or top.get("fits", len(documents)) != len(documents):
+    beside = {"schema": record.text, "fits": record.whole()}
+    own, found = record.split(Profile, top, printable(path), beside=beside, given=("texts", "path"))
+    if not text.endswith("\n") or found.get("fits", len(documents)) != len(documents):
         raise UserError(
-            f"'{printable(path)}' is truncated: {len(documents)} of {top.get('fits', '?')} fits are present"
+            f"'{printable(path)}' is truncated: {len(documents)} of {found.get('fits', '?')} fits are present"
         )
     texts = dict(_split_document(text, str(path)) for text in documents)
-    return Profile(
-        chip=str(top["chip"]),
-        title=str(top.get("title", top["chip"])),
-        generation=str(top.get("generation", "")),
-        provenance=top["provenance"],
-        texts=texts,
-        path=data.display_path(path),
-    )
+    return Profile(**{"title": own["chip"], **own}, texts=texts, path=data.display_path(path))
 
 
 def _split_document(text: str, path: str) -> tuple[str, str]:
@@ -159,46 +152,7 @@ def _split_document(text: str, path: str) -> tuple[str, str]:
     return key.strip(), rest
 
 
-def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
-    fields = ("constants", "range", "residuals", "error", "rows")
-    data.check_keys(content, fields, fields[:3], f"{printable(path)}: {key}")
+def fit_of(key: str, content: Mapping[str, Any], path: str) -> Fit:
+    """The fit in a document of a profile at `path`.  Raises UserError."""
     family, variant, engine = key.split("/")
-    try:
-        found = Fit(
-            family=family,
-            variant=variant,
-            engine=engine,
-            # profiles are cached, so a caller must not change them
-            constants=MappingProxyType({str(name): float(value) for name, value in content["constants"].items()}),
-            range=MappingProxyType(
-                {str(name): (float(low), float(high)) for name, (low, high) in content["range"].items()}
-            ),
-            residuals=MappingProxyType({name: _quantiles(values) for name, values in content["residuals"].items()}),
-            error=MappingProxyType(content.get("error", {})),
-            rows=MappingProxyType(content.get("rows", {})),
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"'{printable(path)}': {key}: {printable(error, 120)}; expected numbers") from error
-    _check(found, path)
-    return found
-
-
-def _check(fit: Fit, path: str) -> None:
-    """Raise UserError for constants, ranges and ratios that are not finite, not positive or not in ascending order."""
-    named: dict[str, tuple[float, ...]] = {f"constants.{name}": (value,) for name, value in fit.constants.items()}
-    named |= {f"range.{name}": ends for name, ends in fit.range.items()}
-    named |= {f"residuals.{name}": bounds for name, bounds in fit.residuals.items()}
-    for name, values in named.items():
-        for value in values:
-            if not 0.0 <= value < math.inf or (value == 0.0 and name.startswith("residuals")):
-                raise UserError(
-                    f"'{printable(path)}': {fit.key}: {name} is {value:g}; expected a finite positive number"
-                )
-        if list(values) != sorted(values):
-            listed = ", ".join(f"{value:g}" for value in values)
-            raise UserError(f"'{printable(path)}': {fit.key}: {name} is {listed}; expected ascending values")
-
-
-def _quantiles(values: Any) -> tuple[float, float, float, float]:
-    low95, low80, high80, high95 = map(float, values)
-    return low95, low80, high80, high95
+    return record.read(Fit, content, f"{printable(path)}: {key}", family=family, variant=variant, engine=engine)

@@ -5,7 +5,6 @@ Source: LQ-LoRA, arXiv 2311.12023, section 3.2: an integer linear program over m
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.analysis.pipeline import layer_numbers
-from llmviewer.core import arguments, data, files
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear, weight_access
+from llmviewer.language import record
 from llmviewer.language.grammar import Number
 from llmviewer.models.model import Model
 from llmviewer.techniques.layer_settings import AND, AT, BUDGET, OF, OR, ranges_of
@@ -123,14 +123,11 @@ def _errors(budget: _Budget) -> dict[Matrix, list[float]]:
             raise UserError(
                 f"{where} is no layer or matrix with the error of each format, as in 0.q_proj: {{w4a16: 1.5}}"
             )
-        for name in budget.formats:
-            error = row.get(name)
-            if not arguments.is_number(error) or not 0.0 <= float(error or 0) < math.inf:
-                raise UserError(f"{where}: the error of {name} is {quoted(error)}; allowed: a number from 0")
         matrix = int(numbers[-1]), WHOLE if words[-1].isdecimal() else words[-1]
         if matrix in found:
             raise UserError(f"{where}: this layer or matrix is there twice")
-        found[matrix] = [float(row[name]) for name in budget.formats]
+        with record.placed(where):
+            found[matrix] = [record.at(f"error of {name}", record.NUMBER, row.get(name)) for name in budget.formats]
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.dtypes import DTYPES, Dtype
+from llmviewer.language import record
+from llmviewer.language.record import stated
 from llmviewer.techniques.quantization.quantize import QuantizationScheme
 
 FILE = data.folder("techniques/quantization") / "presets.yaml"
@@ -22,57 +24,39 @@ class PublishedScheme:
     note: how the bits are computed.
     """
 
-    names: tuple[str, ...]
-    title: str
+    names: tuple[str, ...] = field(metadata=stated(record.listed(record.filled, least=1)))
+    title: str = field(metadata=stated(key="method"))
     scheme: QuantizationScheme
     source: str
     note: str = ""
 
 
-def _read_schemes() -> Iterator[PublishedScheme]:
-    keys = (
-        "names",
-        "method",
-        "weights",
-        "activations",
-        "cache",
-        "embedding",
-        "head",
-        "experts",
-        "kept",
-        "caveat",
-        "source",
-        "note",
-    )
-    for number, row in enumerate(data.read_yaml(FILE)["presets"], 1):
-        data.check_keys(row, keys, ("names", "method", "source"), f"{FILE.name}: preset {number}")
-        yield PublishedScheme(
-            names=tuple(row["names"]),
-            title=row["method"],
-            scheme=QuantizationScheme(
-                name=row["names"][0],
-                weights=_dtype(row.get("weights")),
-                activations=_dtype(row.get("activations")),
-                **{part: _dtype(row.get(part)) for part in ("cache", "embedding", "head", "experts")},
-                kept=tuple(row.get("kept", ())),
-                caveat=row.get("caveat", ""),
-            ),
-            source=row["source"],
-            note=row.get("note", ""),
-        )
-
-
-def _dtype(entry: str | int | Mapping[str, Any] | None) -> Dtype | None:
-    """Parse a number format of the YAML file; None if the entry is missing."""
-    if entry is None:
-        return None
+def _dtype(entry: Any) -> Dtype:
+    """A number format of the YAML file."""
     if isinstance(entry, Mapping):
-        return Dtype(name=entry["as"], bits=float(entry["bits"]), compute=entry["compute"])
-    return SIXTEEN if entry == 16 else DTYPES[str(entry)]
+        found = _OWN_FORMAT(entry)
+        return Dtype(name=found["as"], bits=found["bits"], compute=found["compute"])
+    return SIXTEEN if entry == 16 else DTYPES[record.choice("number format", DTYPES)(entry)]
 
 
+_OWN_FORMAT = record.keyed(bits=record.ABOVE_ZERO, compute=record.filled, **{"as": record.filled})
+#: Keys of a preset that its scheme holds.
+_OF_SCHEME = dict.fromkeys(("weights", "activations", "cache", "embedding", "head", "experts"), _dtype) | {
+    "kept": record.listed(),
+    "caveat": record.text,
+}
+
+
+def _published(row: Any) -> PublishedScheme:
+    """A preset from its row in the file."""
+    found, of_scheme = record.split(PublishedScheme, row, beside=_OF_SCHEME, given=("scheme",))
+    return PublishedScheme(scheme=QuantizationScheme(name=found["names"][0], **of_scheme), **found)
+
+
+#: The presets of the file.
+ROWS = record.keyed(presets=record.listed(_published))
 #: All published methods, in the order of the file.
-PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = tuple(_read_schemes())
+PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = record.of_file(FILE.name, ROWS, data.read_yaml(FILE))["presets"]
 #: Accepted name -> scheme; the scheme has the requested name, so that results show it.
 PRESETS: dict[str, QuantizationScheme] = {
     name: replace(method.scheme, name=name) for method in PUBLISHED_SCHEMES for name in method.names

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
+from llmviewer.language import record
+from llmviewer.language.record import stated
 from llmviewer.techniques.speculation.acceptance import Acceptance, Ranks, from_lengths, from_success_rates
 
 FILE = data.folder("techniques/speculation") / "acceptance_presets.yaml"
 #: Counting convention of a source -> tokens added to its lengths; rates are per token and have no bonus token.
 CONVENTIONS = {"with bonus token": 0.0, "without bonus token": 1.0, "rate per token": 0.0}
-REQUIRED = ("name", "method", "target", "dataset", "convention", "source")
-OPTIONAL = ("draft", "lengths", "rates", "drafted", "tree_tokens", "note")
-_ROWS = data.read_yaml(FILE)
+
+
+def _lengths(value: Any) -> dict[int, float]:
+    """Mean lengths by the number of draft tokens."""
+    found = record.mapped(record.NUMBER)(value)
+    for key in found:
+        if not key.isdecimal():
+            raise record.refusal("numbers of draft tokens as keys", key)
+    return {int(key): length for key, length in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,29 +39,30 @@ class Preset:
     method: str
     target: str
     dataset: str
-    convention: str
+    convention: str = field(metadata=stated(record.choice("convention", CONVENTIONS)))
     source: str
     acceptance: Acceptance
     draft: str = ""
-    lengths: Mapping[int, float]
+    lengths: Mapping[int, float] = field(default_factory=dict, metadata=stated(_lengths))
     drafted: int = 0
     tree_tokens: int = 0
     note: str = ""
 
 
-def _presets() -> Iterator[Preset]:
-    for row in _ROWS["presets"]:
-        where = f"{FILE.name}: {row.get('name', 'a preset')}"
-        data.check_keys(row, (*REQUIRED, *OPTIONAL), REQUIRED, where)
-        if ("lengths" in row) == ("rates" in row):
-            raise UserError(f"{where}: give either lengths or rates")
-        added = CONVENTIONS[row["convention"]]
-        lengths = {int(drafted): float(length) + added for drafted, length in row.get("lengths", {}).items()}
-        fields: dict[str, Any] = {key: row[key] for key in (*REQUIRED, "draft", "tree_tokens", "note") if key in row}
-        rates = tuple(map(float, row.get("rates", ())))
-        acceptance = Acceptance(rates=rates, name=row["name"]) if rates else from_lengths(lengths, row["name"])
-        drafted = int(row.get("drafted", max(lengths, default=0)))
-        yield Preset(**fields, lengths=lengths, drafted=drafted, acceptance=acceptance)
+def _preset(row: Any) -> Preset:
+    """A preset from its row in the file."""
+    beside = {"rates": record.listed(record.number(0.0, 1.0), least=1)}
+    found, stated_rates = record.split(Preset, row, beside=beside, given=("acceptance",))
+    rates = stated_rates.get("rates", ())
+    if ("lengths" in found) == bool(rates):
+        raise UserError("give either lengths or rates")
+    added = CONVENTIONS[found["convention"]]
+    found["lengths"] = {drafted: length + added for drafted, length in found.get("lengths", {}).items()}
+    found.setdefault("drafted", max(found["lengths"], default=0))
+    name = found["name"]
+    return Preset(
+        acceptance=Acceptance(rates=rates, name=name) if rates else from_lengths(found["lengths"], name), **found
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +79,16 @@ class RankPreset:
     note: str = ""
 
 
-def _rank_presets() -> Iterator[RankPreset]:
-    required = ("name", "method", "target", "dataset", "success", "source")
-    for row in _ROWS["ranks"]:
-        data.check_keys(row, (*required, "draft", "note"), required, f"{FILE.name}: {row.get('name', 'ranks')}")
-        fields: dict[str, Any] = {key: value for key, value in row.items() if key != "success"}
-        yield RankPreset(**fields, ranks=from_success_rates(row["success"], row["name"]))
+def _rank_preset(row: Any) -> RankPreset:
+    """A preset of ranks from its row in the file."""
+    beside = {"success": record.listed(record.listed(record.number(0.0, 1.0), least=1), least=1)}
+    found, rates = record.split(RankPreset, row, beside=beside, given=("ranks",), required=beside)
+    return RankPreset(ranks=from_success_rates(rates["success"], found["name"]), **found)
 
 
+#: The presets of the file.
+ROWS = record.keyed(presets=record.listed(_preset), ranks=record.listed(_rank_preset))
+_READ = record.of_file(FILE.name, ROWS, data.read_yaml(FILE))
 #: Preset name -> preset, in the order of the file.
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in _presets()}
-RANKS: dict[str, RankPreset] = {preset.name: preset for preset in _rank_presets()}
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in _READ["presets"]}
+RANKS: dict[str, RankPreset] = {preset.name: preset for preset in _READ["ranks"]}
