@@ -10,7 +10,7 @@ import pytest
 from llmviewer.api import analyze
 from llmviewer.core.errors import UserError
 from llmviewer.result import interval
-from llmviewer.timing import engine, engine_rounds
+from llmviewer.timing import engine, engine_work
 
 RUN: dict[str, Any] = {"batch_size": 1, "input_len": 128, "output_len": 64}
 CHAIN = "eagle3,tokens=3,acceptance=0.5"
@@ -43,10 +43,10 @@ def test_a_plain_step_pays_no_round() -> None:
 def test_a_version_pays_the_costs_of_the_last_change_before_it() -> None:
     """vLLM needs 1.3 ms before 0.11 and no synchronization since."""
     preset = engine.load("vllm")
-    costs = {version: engine_rounds.chosen(preset.round_versions, version, "vllm").round for version in ("0.8", "0.10")}
+    costs = {version: engine_work.chosen(preset.round_versions, version, "vllm").round for version in ("0.8", "0.10")}
     assert costs == {"0.8": 1300.0, "0.10": 1300.0}
     assert engine.load("vllm==0.11").rounds.round == engine.load("vllm").rounds.round == 0.0
-    assert engine_rounds.chosen(preset.round_versions, "0.7", "vllm").round == 1300.0  # the oldest that is known
+    assert engine_work.chosen(preset.round_versions, "0.7", "vllm").round == 1300.0  # the oldest that is known
 
 
 def test_a_draft_pass_takes_the_longer_of_host_and_kernels() -> None:

@@ -18,8 +18,7 @@ import numpy as np
 from llmviewer.core import arguments
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, printable, quoted, unknown
-from llmviewer.hardware.chip import FIGURES, PER_DTYPE, RATE_DTYPES, Chip
-from llmviewer.hardware.figures import Figure
+from llmviewer.hardware.chip import FIGURES, PER_DTYPE, RATE_DTYPES, Chip, Figure
 
 #: Name of a figure -> field of Chip, and its unit.
 SCALARS: dict[str, tuple[str, str]] = {

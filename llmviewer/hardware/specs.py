@@ -12,8 +12,7 @@ import numpy as np
 from llmviewer.core import data
 from llmviewer.core.errors import unknown
 from llmviewer.core.files import CacheOfFiles
-from llmviewer.hardware.chip import PER_DTYPE, RATE_DTYPES, Chip, Disk, Host, Link
-from llmviewer.hardware.figures import Figure, sourced
+from llmviewer.hardware.chip import PER_DTYPE, RATE_DTYPES, Chip, Disk, Figure, Host, Link, sourced
 from llmviewer.language import record
 from llmviewer.language.record import Form
 

@@ -19,7 +19,7 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
-from llmviewer.timing import engine_memory, engine_rounds, engine_work
+from llmviewer.timing import engine_memory, engine_work
 from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, by_version, version_numbers
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
@@ -173,8 +173,8 @@ class Engine(Fitted):
     max_model_len: float | None = field(default=None, metadata=ABSENT)
     start: AtStart = field(default=AtStart.UNKNOWN, metadata=stated(_start))
     start_source: str = ""
-    round_versions: Mapping[str, engine_rounds.RoundCosts] = field(
-        default_factory=dict, metadata=stated(by_version(engine_rounds.COSTS), "rounds")
+    round_versions: Mapping[str, engine_work.RoundCosts] = field(
+        default_factory=dict, metadata=stated(by_version(engine_work.COSTS), "rounds")
     )
     draft_us: float = field(default=0.0, metadata=ABSENT)
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
@@ -202,10 +202,10 @@ class Engine(Fitted):
         return LAUNCH_RANGE if self.is_uncompiled else (1.0, 1.0)
 
     @property
-    def rounds(self) -> engine_rounds.RoundCosts:
+    def rounds(self) -> engine_work.RoundCosts:
         """Host time of a round of speculation in its version."""
-        known = self.round_versions if self.source else {"0": engine_rounds.NO_HOST}
-        return engine_rounds.chosen(known, self.version, self.name)
+        known = self.round_versions if self.source else {"0": engine_work.NO_HOST}
+        return engine_work.chosen(known, self.version, self.name)
 
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.

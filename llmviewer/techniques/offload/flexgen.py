@@ -13,8 +13,7 @@ from llmviewer.analysis.placement import NOTHING, Cost, Problem, Shares
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request, prefill
-from llmviewer.hardware.chip import Host
-from llmviewer.hardware.figures import Figure
+from llmviewer.hardware.chip import Figure, Host
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import is_routed
 from llmviewer.serving.batching import STATIC

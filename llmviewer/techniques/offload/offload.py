@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.hardware.chip import Chip, Host
-from llmviewer.hardware.figures import Figure
+from llmviewer.hardware.chip import Chip, Figure, Host
 from llmviewer.hardware.specs import disk, host
 from llmviewer.language.grammar import Choice, Form, Grammar, Number
 from llmviewer.techniques.offload.flash import Flash

@@ -9,8 +9,7 @@ from enum import Enum
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Pass
-from llmviewer.hardware.chip import Chip, Host
-from llmviewer.hardware.figures import Figure
+from llmviewer.hardware.chip import Chip, Figure, Host
 from llmviewer.ops.gemm import is_routed
 from llmviewer.ops.transfer import Direction, TransferShape
 from llmviewer.techniques.offload.flash import Flash, load_neurons_from_disk
