@@ -85,7 +85,7 @@ def gemma_model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) 
     return parts.with_logit_cap(replace(plain, embedding=replace(plain.embedding, scaled=True)), capped=capped)
 
 
-#: Class defaults.
+#: Class defaults of Gemma 3n.
 DEFAULTS_3N = {
     **sizes(2048, 16384, 35, 8, 262400, 32768),
     "num_key_value_heads": 2,
@@ -201,7 +201,7 @@ def _with_streams(config: Config, plain: Model, streams: Streams) -> Model:
     )
 
 
-#: Class defaults.
+#: Class defaults of Gemma 4.
 DEFAULTS_4 = {
     **sizes(2304, 9216, 30, 8, 262144, 131072),
     "num_key_value_heads": 4,
