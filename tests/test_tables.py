@@ -223,6 +223,16 @@ def test_markdown_tables_have_a_delimiter_row_and_equal_numbers_of_cells(model):
     assert ANSI not in text
 
 
+def test_markdown_has_the_columns_that_a_narrow_screen_drops():
+    columns = (left("Name"), right("Time"), right("80 %", 3))
+    table = Table(columns=columns, rows=(Row(cells=("x", "2 s", "1–3 s")),))
+    assert markdown.text((table,)).splitlines() == [
+        "| Name | Time | 80 % |",
+        "| --- | ---: | ---: |",
+        "| x | 2 s | 1–3 s |",
+    ]
+
+
 def test_markdown_escapes_cell_separators():
     table = Table(columns=(left("a|b"), right("n")), rows=(Row(cells=("x|y*z", "<0.1 %")),))
     assert markdown.text((table,)).splitlines()[2] == r"| x\|y\*z | \<0.1 % |"

@@ -71,6 +71,8 @@ def test_analyze_opens_with_five_lines(printed):
     speed = next(line for line in lines if line.startswith("Speed"))
     assert f"{1.0 / result.tpot_s:.0f} tokens/s per user by its kernels (80 % interval" in speed
     assert f"{8.0 / result.tpot_s:,.0f} for the batch" in speed
+    found = re.search(r"([\d.]+) tokens/s per user by its kernels \(80 % interval ([\d.]+) to ([\d.]+)\)", speed)
+    assert found is not None and float(found[2]) < float(found[1]) < float(found[3])
 
 
 def test_idle_slots_of_a_static_batch_generate_nothing(printed):
