@@ -60,6 +60,12 @@ def test_the_cache_of_a_token_is_counted_by_hand() -> None:
         assert not only(LLAMA, f"kv_cache_bytes_per_token {text}").holds, text
 
 
+def test_a_tolerance_is_a_share_of_the_limit() -> None:
+    """5 % of 100 s reach from 95 to 105 s; of 105.2 s they would be 5.26 s."""
+    within = condition("tpot_s within 5 % of 100 s")
+    assert [within.holds(value) for value in (94.9, 95.0, 105.0, 105.2)] == [False, True, True, False]
+
+
 def test_a_value_is_that_of_analyze() -> None:
     found = lv.analyze(LLAMA, "l40s", engine="vllm", batch_size=8, input_len=2048, output_len=64, quantization="fp8")
     sizes = "at batch 8, input 2k, output 64"

@@ -203,12 +203,24 @@ def test_the_unit_of_a_metric_is_in_its_name() -> None:
     assert {"ttft_s", "output_tokens_per_s", "decode_mbu"} <= set(found)
 
 
+def test_an_analysis_in_short_has_its_fit_bounds_warnings_and_served_times() -> None:
+    """A prompt of 2048 tokens is bound by compute and a single answer by memory; an engine adds its own time."""
+    found, known = TOOLS["analyze"].called({**RUN, "input_len": 2048}), lv.analyze(**RUN, input_len=2048).to_dict()
+    assert found["fits"] is True and found["bound"] == {"prefill": "compute", "decode": "memory"}
+    served = found["served"]["metrics"]["tpot_s"]["value"]
+    assert served == known["served"]["tpot_s"] > found["metrics"]["tpot_s"]["value"] == known["metrics"]["tpot_s"]
+    large = TOOLS["analyze"].called({"model": "llama-3.1-70b", "hardware": "l40s", "input_len": 200_000})
+    assert large["fits"] is False and any("131072" in one for one in large["warnings"])
+
+
 def test_a_configuration_of_a_sizing_keeps_the_intervals_of_80_percent() -> None:
     """0.2 s x 0.9 and x 1.2; the last latency has none, since its errors are not known."""
     one = by_hand(ratios={"ttft_s": {"80": (0.9, 1.2), "95": (0.8, 1.5)}}).to_dict()
-    answer = {"configurations": [one], "rejected": [], "feasible": True, "request": {}, "searched": 1, "notes": []}
+    two = by_hand(hardware="l40s").to_dict()
+    answer = {"configurations": [one, two], "rejected": [], "feasible": True, "request": {}, "searched": 1, "notes": []}
     found = compact.sizing(SimpleNamespace(best=None, to_dict=lambda: answer), {})  # type: ignore[arg-type]
     assert found["best"]["interval80"] == {"ttft_s": pytest.approx([0.18, 0.24])}
+    assert (found["best"]["hardware"], [other["hardware"] for other in found["others"]]) == ("h100", ["l40s"])
 
 
 def test_rows_of_a_sweep_that_are_left_out_are_counted() -> None:

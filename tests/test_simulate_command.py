@@ -157,6 +157,8 @@ def test_refused_requests_are_counted_and_named(answer, run) -> None:
     assert 0 < refused < 40
     assert (status, found["requests"], found["completed"]) == (0, 40, 40 - refused)
     assert f"{refused} requests refused as longer than the longest context" in run(*words)[1]
+    rows = csv.DictReader(io.StringIO(run(*words, "--format", "csv")[1]))
+    assert [row["status"] for row in rows if int(row["input_len"]) >= 131_072] == ["refused"] * refused
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -129,6 +131,18 @@ def test_occupancy_is_weighted_by_time() -> None:
     assert found["kv_cache_occupancy_mean"] == pytest.approx(0.25)
     assert found["output_tokens_per_s"] == pytest.approx(22 / 4)
     assert found["requests_per_s"] == pytest.approx(2 / 4)
+
+
+def test_occupancy_and_utilization_are_means_over_replicas() -> None:
+    """Two replicas hold half of their blocks all the time, a third one none and works never."""
+    one = outcome_of(records_of([0.0], [0.0], [4.0]), used_blocks=5.0, blocks=10)
+    (line,) = one.timelines
+    idle = replace(line, end_s=line.start_s)
+    found = stats.load(
+        replace(one, timelines=(line, line, idle), pools=(0, 0, 0), blocks=(10, 10, 10)), stats.whole_run(one.records)
+    )
+    assert found["kv_cache_occupancy_mean"] == pytest.approx(1 / 3)
+    assert found["utilization"] == pytest.approx(2 / 3)
 
 
 def test_the_hit_rate_is_of_prompt_tokens() -> None:

@@ -17,7 +17,7 @@ from llmviewer.cli import main
 from llmviewer.planning.autoscaling import gpu_hours
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.fronts import front_of
-from llmviewer.planning.screen import Bounds
+from llmviewer.planning.screen import Bounds, Candidate
 from llmviewer.planning.sizing import Sizing
 from llmviewer.reports import markdown, sizing_page
 from llmviewer.simulation.options import checked, traffic_of
@@ -130,7 +130,10 @@ def test_a_figure_of_a_configuration_stands_in_its_column() -> None:
         **{"request_rate": 20.0, "input_len": 1000.0, "output_len": 100.0, "max_gpus": 8, "max_usd_per_hour": None},
         "limits": [{"metric": "ttft_s", "statistic": "p99", "limit_s": 0.5}],
     }
-    answer = dict.fromkeys(("why", "autoscaling", "sensitivity", "searched", "structures", "simulated"))
+    answer = dict.fromkeys(("why", "searched", "structures", "simulated"))
+    hours = {"gpu_hours": 122.0, "constant_gpu_hours": 144.0, "fewest_replicas": 2.0, "most_replicas": 3.0}
+    answer |= {"autoscaling": hours | {"window_s": 300.0, "start_up_s": 60.0, "duration_s": 86_400.0}}
+    answer |= {"sensitivity": {"request_rate": {"+25 %": 4.0}}}
     answer |= {"request": request, "best": one, "configurations": [one], "frontier": [], "rejected": [], "notes": []}
     made: Any = SimpleNamespace(to_dict=lambda: answer | {"against": {}})
     text = markdown.text(sizing_page.page(made))
@@ -141,6 +144,16 @@ def test_a_figure_of_a_configuration_stands_in_its_column() -> None:
         **{"TPOT mean": "10.0 ms", "P(holds)": "0.97", "$/Mtok in": "0.0667", "out": "1.00", "req/s/replica": "10"},
         **{"tok/s/GPU": "333", "W": "2,400", "J/token": "1.20", "Head-room": "50 %"},
     }
+    assert "50 %: the highest rate is 30 requests/s" in text
+    assert "144 with a constant number: 15.3 % less; 2 to 3 replicas" in text  # 22 of 144
+
+
+def test_devices_of_a_candidate_have_its_spare_replicas() -> None:
+    """Two replicas and a spare one of two devices each, at $3 per device and hour."""
+    screened: Any = SimpleNamespace(devices=2, usd_per_hour=lambda replicas: 6.0 * replicas)
+    seconds = {"mean_ttft_s": 0.1, "mean_tpot_s": 0.01, "ttft_s": 0.2, "tpot_s": 0.02}
+    one = Candidate(screened=screened, words={}, replicas=2, spare=1, prompt_share=0.5, **seconds)
+    assert (one.devices, one.usd_per_hour) == (6, 18.0)
 
 
 def test_a_front_leaves_out_what_costs_more_and_is_no_faster() -> None:
