@@ -11,7 +11,8 @@ import pytest
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
-from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, configuration_names, crossover
+from llmviewer.reports import crossover_page
+from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, Crossover, configuration_names, crossover
 
 from .answers import analyze
 
@@ -106,6 +107,21 @@ def test_the_margin_is_the_lead_over_the_second_best() -> None:
     best, second, _ = np.sort(found.values[:, 0, 0])
     assert found.margin[0, 0] == second / best - 1.0 > 0.5
     assert not found.tied.any(), "roofline times have no interval"
+
+
+def test_letters_of_the_map_are_those_of_its_legend() -> None:
+    """`w4a16` is the faster one at batch 1, `none` at batch 8; the legend keeps the order in which they were asked."""
+    values = np.array([[[2.0, 3.0]], [[5.0, 1.0]]])
+    sizes = {"batch_sizes": np.array([1.0, 8.0]), "contexts": np.array([512.0])}
+    named: dict[str, str] = {"metric": "tpot_s", "efficiency": "ideal", "engine": ""}
+    found = Crossover(names=("w4a16", "none"), values=values, low=values, high=values, **sizes, **named)
+    legend, drawn = crossover_page.page(found)
+    # each wins one of two points: 2 against 5, and 1 against 3
+    assert legend.lines == (  # type: ignore[union-attr]
+        ("A", "w4a16", "50.0 % of the points, by 2.50×, at most 2.50×"),
+        ("B", "none", "50.0 % of the points, by 3.00×, at most 3.00×"),
+    )
+    assert drawn.rows[0].cells[1:] == ("A", "B")  # type: ignore[union-attr]
 
 
 def test_configurations_tie_where_their_intervals_overlap() -> None:

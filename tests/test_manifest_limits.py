@@ -46,7 +46,8 @@ CASES: tuple[tuple[str, str, int, dict[str, str]], ...] = (
 
 
 def stated(text: str, flag: str) -> str | None:
-    """The value of a flag in a command, in arguments of a container or in a file of an engine's own."""
+    """The value of a flag in a command, in arguments of a container or in a file of an engine's own; not in a note."""
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
     found = re.search(rf"(?:--|\b)(?:{flag})['\"]?(?:=|:?\s+(?:\\\n)?(?:-\s+)?)['\"]?([\w.]+)", text)
     return found and found[1]
 
@@ -76,6 +77,16 @@ def test_what_a_target_prints_starts(target: str, engine: str, case: tuple[str, 
     same = {name: value for name, value in options.items() if name in ("tensor_parallel_size", "kv_cache_dtype")}
     found = analyze(model, chip, engine=engine, **{**words(engine, printed), **same}).to_dict()["memory"]
     assert found["starts"] is True, (printed, found["refusal"])
+
+
+def test_the_static_share_of_sglang_holds_the_weights_and_the_longest_context() -> None:
+    """Llama-3.1-8B on an L4 of 24 GiB: 8.03e9 weights of 2 byte, and 128 KiB per token of the context."""
+    whole: dict[str, Any] = {"model": "llama-3.1-8b", "hardware": "l4", "devices": 1, "replicas": 1}
+    text = emit("sglang", whole | {"options": {"engine": "sglang"}})
+    share, context = (float(stated(text, flag) or 0) for flag in ("mem-fraction-static", "context-length"))
+    capacity = analyze("llama-3.1-8b", "l4").to_dict()["memory"]["capacity_bytes"]
+    assert 8.03e9 * 2 + context * 131_072 <= share * capacity < capacity
+    assert context > 1000
 
 
 def test_a_sizing_says_what_to_start_its_answer_with() -> None:

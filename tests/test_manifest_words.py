@@ -56,6 +56,16 @@ def test_ranks_of_the_second_computer_begin_after_those_of_the_first() -> None:
     assert words[words.index("--data-parallel-address") + 1] == "head"
 
 
+def test_a_computer_runs_fewer_ranks_than_devices_where_a_rank_has_several() -> None:
+    """Eight ranks of two devices on computers of 8: four on each, so the second one's first rank is 1 x 4."""
+    layout = {"tensor_parallel_size": "2", "data_parallel_size": "8", "expert_parallel_size": "16"}
+    group = next(yaml.safe_load_all(emit("k8s", configuration(layout, 32))))
+    script = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]["command"][2]
+    words = _words_of_a_shell(script.replace("$$(", "$(").removeprefix("exec "))
+    assert words[words.index("--data-parallel-size-local") + 1] == "4"
+    assert words[words.index("--data-parallel-start-rank") + 1] == "4"
+
+
 def test_sglang_counts_devices_and_requests_of_all_ranks() -> None:
     """Experts over 2 x 4 devices: --tp-size 8 with attention on 4 ranks; 4 ranks x 32 sequences are 128."""
     options = {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -15,8 +16,9 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
-from llmviewer.server import arguments, tools
+from llmviewer.server import arguments, compact, tools
 from llmviewer.server.tools import TOOLS
+from tests.test_sizing import by_hand
 
 pytest.importorskip("mcp")
 
@@ -188,6 +190,52 @@ def test_latencies_of_a_sizing_have_intervals(answers: dict[str, Any]) -> None:
         assert low < best[name] < high
     ideal = TOOLS["size"].called({**RUN, **LOAD, "ttft": "1s", "efficiency": "ideal"})
     assert ideal["best"]["interval80"] is None and ideal["basis"]["kind"] == "ideal"
+
+
+def test_the_unit_of_a_metric_is_in_its_name() -> None:
+    """A name without one of these is a share."""
+    units = {"_per_s": "tokens/s", "_per_s_per_user": "tokens/s per user", "_per_s_per_device": "tokens/s per device"}
+    units |= {"_s": "s", "joules_per_output_token": "J"}
+    found = TOOLS["analyze"].called({**RUN, "batch_size": 8})["metrics"]
+    for name, one in found.items():
+        known = [unit for end, unit in units.items() if name.endswith(end)]
+        assert one["unit"] == ("$" if name.startswith("usd") else known[0] if known else "fraction"), name
+    assert {"ttft_s", "output_tokens_per_s", "decode_mbu"} <= set(found)
+
+
+def test_an_analysis_in_short_has_its_fit_bounds_warnings_and_served_times() -> None:
+    """A prompt of 2048 tokens is bound by compute and a single answer by memory; an engine adds its own time."""
+    found, known = TOOLS["analyze"].called({**RUN, "input_len": 2048}), lv.analyze(**RUN, input_len=2048).to_dict()
+    assert found["fits"] is True and found["bound"] == {"prefill": "compute", "decode": "memory"}
+    served = found["served"]["metrics"]["tpot_s"]["value"]
+    assert served == known["served"]["tpot_s"] > found["metrics"]["tpot_s"]["value"] == known["metrics"]["tpot_s"]
+    large = TOOLS["analyze"].called({"model": "llama-3.1-70b", "hardware": "l40s", "input_len": 200_000})
+    assert large["fits"] is False and any("131072" in one for one in large["warnings"])
+
+
+def test_a_configuration_of_a_sizing_keeps_the_intervals_of_80_percent() -> None:
+    """0.2 s x 0.9 and x 1.2; the last latency has none, since its errors are not known."""
+    one = by_hand(ratios={"ttft_s": {"80": (0.9, 1.2), "95": (0.8, 1.5)}}).to_dict()
+    two = by_hand(hardware="l40s").to_dict()
+    answer = {"configurations": [one, two], "rejected": [], "feasible": True, "request": {}, "searched": 1, "notes": []}
+    found = compact.sizing(SimpleNamespace(best=None, to_dict=lambda: answer), {})  # type: ignore[arg-type]
+    assert found["best"]["interval80"] == {"ttft_s": pytest.approx([0.18, 0.24])}
+    assert (found["best"]["hardware"], [other["hardware"] for other in found["others"]]) == ("h100", ["l40s"])
+
+
+def test_rows_of_a_sweep_that_are_left_out_are_counted() -> None:
+    found = TOOLS["sweep"].called({**RUN, "batch_size": "1:128"})
+    assert len(found["rows"]) == 100 and found["rows_left_out"] == 28
+
+
+def test_the_largest_parts_of_a_sum_are_shown_first() -> None:
+    """Twelve terms of 1 to 12: the eight from 12 down to 5 are shown."""
+    parts = [{"name": str(value), "value": value} for value in (3, 12, 1, 7, 10, 2, 5, 11, 4, 9, 6, 8)]
+    run = lv.analyze(**RUN)
+    tree = {"name": "sum", "value": 78, "unit": "", "children": parts}
+    asked: Any = SimpleNamespace(result=run, metric="metrics.none", warnings=(), to_dict=lambda: tree)
+    found = compact.explanation(asked)
+    assert [part["value"] for part in found["parts"]] == [12, 11, 10, 9, 8, 7, 6, 5] and found["parts_left_out"] == 4
 
 
 def test_a_size_is_read_as_its_description_says() -> None:

@@ -21,7 +21,7 @@ from llmviewer.reports import bottleneck, markdown, report_page, tables
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import curves, layers, page, provenance
 from llmviewer.reports.report import Report
-from llmviewer.reports.tables import TABLES
+from llmviewer.reports.tables import TABLES, csv_text
 from llmviewer.result.sweep import Grid
 from tests.certificate.our_counts import published_config
 
@@ -495,6 +495,10 @@ def test_text_formats_are_printed_and_csv_has_the_requested_table(capsys: pytest
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert {row["stage"] for row in rows} == {"prefill", "decode"}
     assert {row["configuration"] for row in rows} == {"a6000", "a100"}
+
+
+def test_a_csv_table_has_the_columns_of_all_its_rows() -> None:
+    assert csv_text([{"a": 1}, {"a": 2, "b": {"low": 3}}]) == "a,b.low\n1,\n2,3\n"
 
 
 def test_json_has_every_analysis_and_a_row_per_point(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,6 +196,15 @@ def test_one_request_by_hand() -> None:
     assert outcome.records.finish_s[0] == pytest.approx(first + 2 * 0.00801 + (100 + 101) * 1.5e-8)
 
 
+def test_a_block_that_is_filled_in_part_is_taken() -> None:
+    """Prompts of 17 tokens take two blocks of 16 each: three blocks hold one of them at a time, four hold both."""
+    after, together = (
+        simulate_requests(requests([0.0, 0.0], 17, 1), fleet(room=Cache(blocks=blocks))).records for blocks in (3, 4)
+    )
+    assert after.start_s.tolist() == [0.0, after.finish_s[0]] and after.finish_s[0] > 0.0
+    assert together.start_s.tolist() == [0.0, 0.0]
+
+
 def test_a_prompt_joins_the_step_of_decoding_sequences() -> None:
     # the second request arrives while the first decodes: its prompt shares a step with one decoding sequence
     outcome = simulate_requests(requests([0.0, 0.0301], [16, 16], [10, 1]), fleet(Linear(cached=0.0, pair=0.0)))

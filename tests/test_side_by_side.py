@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -134,6 +135,17 @@ def test_bounds_are_called_bounds_and_calibrated_times_have_intervals(printed: P
         assert "TPOT, bound" in ideal and "80 %" not in ideal
         assert (
             "bound" not in calibrated.replace("Prefill bound", "").replace("Decode bound", "") and "80 %" in calibrated
+        )
+
+
+def test_intervals_are_those_of_80_percent_with_the_lower_bound_first(printed: Print) -> None:
+    words = ("llama-2-7b", "--hardware", "h100,a100")
+    known = analyze("llama-2-7b", "h100").to_dict()["metrics"]["intervals"]["tpot_s"]["80"]
+    for command in ("compare", "sweep"):
+        found = re.findall(r"([\d.]+)–([\d.]+) ms", printed(command, *words, columns=160))
+        assert len(found) == 4 and all(float(low) < float(high) for low, high in found)  # TTFT and TPOT of two chips
+        assert any(
+            (float(low), float(high)) == pytest.approx([1e3 * one for one in known], rel=5e-3) for low, high in found
         )
 
 

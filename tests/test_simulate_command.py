@@ -12,6 +12,7 @@ import pytest
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.cli.plot import given, loads
+from llmviewer.reports import markdown, simulation_page
 from llmviewer.simulation import run as simulation_run
 
 LLAMA = ["llama-3.1-8b", "--hardware", "h100-sxm"]
@@ -156,6 +157,8 @@ def test_refused_requests_are_counted_and_named(answer, run) -> None:
     assert 0 < refused < 40
     assert (status, found["requests"], found["completed"]) == (0, 40, 40 - refused)
     assert f"{refused} requests refused as longer than the longest context" in run(*words)[1]
+    rows = csv.DictReader(io.StringIO(run(*words, "--format", "csv")[1]))
+    assert [row["status"] for row in rows if int(row["input_len"]) >= 131_072] == ["refused"] * refused
 
 
 @pytest.mark.parametrize(
@@ -246,6 +249,23 @@ def test_the_page_fits_the_terminal_and_names_engine_and_scheduler(run, monkeypa
     assert max(map(len, out.splitlines())) <= width
     assert "vllm, scheduler vllm; efficiency: calibrated" in out
     assert all(name in out for name in ("TTFT", "TPOT", "ITL", "E2E", "Queue", "Goodput", "warm-up"))
+
+
+def test_the_page_shows_each_interval_and_the_rate_of_a_device(answer) -> None:
+    """A document with figures of our own: p99 of 2 to 3 s, a mean of 0.5 to 0.6 s, 1000 tokens/s on four devices."""
+    _, found = answer(*SHORT)
+    bounds = {"p99": {"80": [2.0, 3.0]}, "mean": {"80": [0.5, 0.6]}}
+    found["intervals"]["calibration"] = dict.fromkeys(LATENCIES, bounds)
+    found |= {"devices": 4, "output_tokens_per_s": 1000.0}
+    text = markdown.text(simulation_page.of_document(found))
+    head, row = ([cell.strip() for cell in _line_of(text, name).split("|")] for name in ("Latency", "TTFT"))
+    assert row[head.index("p99, 80 %")] == "2.00–3.00 s"
+    assert row[head.index("Mean, 80 %")] == "500–600 ms"
+    assert "1,000 tokens/s, output tokens; 250 per device" in text
+
+
+def _line_of(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
 
 
 def test_an_interrupt_prints_what_has_been_simulated(run, monkeypatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,11 +48,12 @@ def outcome_of(records: Records, used_blocks: float = 5.0, blocks: int = 10) -> 
 
 
 def test_percentiles_of_requests_interpolate_linearly() -> None:
-    """p50 of 1, 2, 3, 4 lies between 2 and 3; p90 at 0.9 x 3 = 2.7 places after the first: 3.7."""
+    """p50 of 1, 2, 3, 4 lies between 2 and 3; p90 at 0.9 x 3 = 2.7 places after the first: 3.7, and p99 at 2.97."""
     found = stats.summary(np.array([4.0, 1.0, 3.0, 2.0]))
     assert found["mean"] == 2.5
     assert found["p50"] == 2.5
     assert found["p90"] == pytest.approx(3.7)
+    assert (found["p95"], found["p99"]) == pytest.approx((3.85, 3.97))
 
 
 def test_what_did_not_happen_has_no_part_in_a_percentile() -> None:
@@ -130,6 +133,18 @@ def test_occupancy_is_weighted_by_time() -> None:
     assert found["requests_per_s"] == pytest.approx(2 / 4)
 
 
+def test_occupancy_and_utilization_are_means_over_replicas() -> None:
+    """Two replicas hold half of their blocks all the time, a third one none and works never."""
+    one = outcome_of(records_of([0.0], [0.0], [4.0]), used_blocks=5.0, blocks=10)
+    (line,) = one.timelines
+    idle = replace(line, end_s=line.start_s)
+    found = stats.load(
+        replace(one, timelines=(line, line, idle), pools=(0, 0, 0), blocks=(10, 10, 10)), stats.whole_run(one.records)
+    )
+    assert found["kv_cache_occupancy_mean"] == pytest.approx(1 / 3)
+    assert found["utilization"] == pytest.approx(2 / 3)
+
+
 def test_the_hit_rate_is_of_prompt_tokens() -> None:
     """50 cached tokens of two prompts of 100."""
     records = records_of([0.0, 1.0], [0.0, 1.0], [1.0, 2.0], cached_tokens=np.array([0, 50]))
@@ -143,6 +158,15 @@ def test_the_load_is_that_of_the_time_in_which_requests_arrive() -> None:
     records = records_of(arrival, start, start + 0.5)
     found = stats.load(outcome_of(records), stats.steady_window(records, 0.0, 0))
     assert found["requests_per_s"] == pytest.approx(11 / 10)  # eleven arrive in ten seconds, and are answered
+
+
+def test_throughput_is_that_of_the_time_after_the_warm_up() -> None:
+    """One request a second for 100 s, of 11 tokens each; of the last 60 s 61 are counted, the one at 40 s included."""
+    arrival = np.arange(101.0)
+    records = records_of(arrival, arrival, arrival + 0.5)
+    found = stats.load(outcome_of(records), stats.steady_window(records, 40.0, 0))
+    assert found["output_tokens_per_s"] == pytest.approx(61 * 11 / 60)
+    assert found["requests_per_s"] == pytest.approx(61 / 60)
 
 
 def test_parts_hold_equally_many_requests_each() -> None:
@@ -162,6 +186,7 @@ def test_goodput_holds_each_request_to_all_limits() -> None:
     everything = np.ones(3, dtype=np.bool_)
     assert stats.meets(records, everything, limits[:1]).tolist() == [True, True, False]
     assert stats.meets(records, everything, limits).tolist() == [True, False, False]
+    assert stats.meets(records, everything, limits[::-1]).tolist() == [True, False, False], "in any order"
 
 
 def test_limits_of_a_run_are_judged_by_their_statistic() -> None:

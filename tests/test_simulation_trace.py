@@ -37,6 +37,12 @@ def test_steps_of_a_replica_do_not_overlap(events: list[dict[str, object]]) -> N
             assert start + length <= following + 0.002  # type: ignore[operator]
 
 
+def test_times_are_in_microseconds(events: list[dict[str, object]]) -> None:
+    """A hundred requests at 20 a second arrive within about 5 s, here with the default seed."""
+    arrivals = [event["ts"] for event in events if event["ph"] == "b" and event["name"] == "queue"]
+    assert 3e6 < max(arrivals) < 7e6  # type: ignore[type-var]
+
+
 def test_replicas_are_named_by_their_pool(events: list[dict[str, object]]) -> None:
     names = [event["args"]["name"] for event in events if event["ph"] == "M"]  # type: ignore[index]
     assert names == ["requests", "prefill replica 1", "decode replica 1"]

@@ -7,13 +7,20 @@ import shlex
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
+from llmviewer.planning.autoscaling import gpu_hours
+from llmviewer.planning.choices import Choice
+from llmviewer.planning.fronts import front_of
+from llmviewer.planning.screen import Bounds, Candidate
 from llmviewer.planning.sizing import Sizing
+from llmviewer.reports import markdown, sizing_page
+from llmviewer.simulation.options import checked, traffic_of
 
 MODEL = "llama-3.2-1b"
 LOAD: dict[str, Any] = {
@@ -29,6 +36,20 @@ LOAD: dict[str, Any] = {
 @cache
 def sized(hardware: str, **options: Any) -> Sizing:
     return lv.size(MODEL, hardware, **{**LOAD, **options})
+
+
+def by_hand(**figures: Any) -> Choice:
+    """Three servers of two devices, one of them spare, for $12 an hour: 20 requests/s of 1000 and 100 tokens.
+
+    A server answers 15 requests/s at most; prompts take 0.4 of the time.
+    """
+    pools: Any = ((None, 2),)
+    own: dict[str, Any] = {
+        **{"model": MODEL, "hardware": "h100", "devices": 6, "replicas": 3, "spare": 1, "options": {}, "rate": 10.0},
+        **{"ttft_s": 0.2, "tpot_s": 0.01, "e2e_s": 1.2, "tokens_per_s": 2000.0, "capacity": 40.0, "prompt_share": 0.4},
+        **{"input_len": 1000.0, "output_len": 100.0, "searched_rate": 15.0, "usd_per_hour": 12.0, "parts": pools},
+    }
+    return Choice(**{**own, **figures})
 
 
 def usd(made: Sizing) -> float:
@@ -84,6 +105,82 @@ def test_figures_of_cost_follow_from_the_price() -> None:
     assert one["output_tokens_per_s_per_device"] == pytest.approx(tokens / one["devices"])
     assert one["joules_per_output_token"] == pytest.approx(one["watts"] / tokens)
     assert one["watts"] <= one["devices"] * 700  # the board power of an H100 SXM
+
+
+def test_costs_are_worked_by_hand() -> None:
+    """$12 an hour are 1/300 $/s.
+
+    At 20 requests/s: 1/6000 $ a request, 0.4 of it for 1000 prompt tokens and 0.6 for 100 of the answer.  At full load
+    the two servers that are no spare ones answer 30 requests/s, half as many again, of 100 tokens each.
+    """
+    one = by_hand()
+    found = one.to_dict()
+    assert found["usd_per_million_output_tokens"] == pytest.approx(1e6 / 300 / 2000)
+    assert found["usd_per_million_tokens"]["input"] == pytest.approx(1e6 / 6000 * 0.4 / 1000)
+    assert found["usd_per_million_tokens"]["output"] == pytest.approx(1e6 / 6000 * 0.6 / 100)
+    assert found["output_tokens_per_s_per_device"] == pytest.approx(2000 / 6)
+    assert one.highest_rate == pytest.approx(30.0) and found["head_room"] == pytest.approx(0.5)
+    assert one.usd_per_token_full == pytest.approx(1 / 300 / 3000)
+
+
+def test_a_figure_of_a_configuration_stands_in_its_column() -> None:
+    one = by_hand(probability=0.97, watts=2400.0, joules_per_output_token=1.2).to_dict() | {"command": "", "launch": []}
+    request = {
+        **{"model": MODEL, "objective": "usd", "front": "gpus", "price_kind": "rented", "spare": 1, "confidence": 0.9},
+        **{"request_rate": 20.0, "input_len": 1000.0, "output_len": 100.0, "max_gpus": 8, "max_usd_per_hour": None},
+        "limits": [{"metric": "ttft_s", "statistic": "p99", "limit_s": 0.5}],
+    }
+    answer = dict.fromkeys(("why", "searched", "structures", "simulated"))
+    hours = {"gpu_hours": 122.0, "constant_gpu_hours": 144.0, "fewest_replicas": 2.0, "most_replicas": 3.0}
+    answer |= {"autoscaling": hours | {"window_s": 300.0, "start_up_s": 60.0, "duration_s": 86_400.0}}
+    answer |= {"sensitivity": {"request_rate": {"+25 %": 4.0}}}
+    answer |= {"request": request, "best": one, "configurations": [one], "frontier": [], "rejected": [], "notes": []}
+    made: Any = SimpleNamespace(to_dict=lambda: answer | {"against": {}})
+    text = markdown.text(sizing_page.page(made))
+    lines = [line for line in text.splitlines() if line.startswith(("| Hardware |", "| h100 |"))]
+    head, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert dict(zip(head, row, strict=True)) == {
+        **{"Hardware": "h100", "GPUs": "6", "Options": "3 replicas", "$/h": "12.00", "TTFT p99": "200 ms"},
+        **{"TPOT mean": "10.0 ms", "P(holds)": "0.97", "$/Mtok in": "0.0667", "out": "1.00", "req/s/replica": "10"},
+        **{"tok/s/GPU": "333", "W": "2,400", "J/token": "1.20", "Head-room": "50 %"},
+    }
+    assert "50 %: the highest rate is 30 requests/s" in text
+    assert "144 with a constant number: 15.3 % less; 2 to 3 replicas" in text  # 22 of 144
+
+
+def test_devices_of_a_candidate_have_its_spare_replicas() -> None:
+    """Two replicas and a spare one of two devices each, at $3 per device and hour."""
+    screened: Any = SimpleNamespace(devices=2, usd_per_hour=lambda replicas: 6.0 * replicas)
+    seconds = {"mean_ttft_s": 0.1, "mean_tpot_s": 0.01, "ttft_s": 0.2, "tpot_s": 0.02}
+    one = Candidate(screened=screened, words={}, replicas=2, spare=1, prompt_share=0.5, **seconds)
+    assert (one.devices, one.usd_per_hour) == (6, 18.0)
+
+
+def test_a_front_leaves_out_what_costs_more_and_is_no_faster() -> None:
+    """Devices and seconds per token: 4 with 12 ms lose to 2 with 10 ms; 4 with 9.95 ms are not 1 % faster than those.
+
+    Eight devices are more than twice the winner's two, but a single server.
+    """
+    points = ((1, 0.020), (2, 0.015), (2, 0.010), (4, 0.012), (4, 0.00995), (8, 0.005))
+    alone: dict[str, Any] = {"replicas": 1, "spare": 0, "searched_rate": None}
+    held = [by_hand(devices=n, mean_tpot_s=s, options={"point": s}, **alone) for n, s in points]
+    asked: Any = SimpleNamespace(
+        words={"front": "gpus"}, only="", bounds=Bounds(), load=SimpleNamespace(widest=True), workload=None
+    )
+    front, runs = front_of(asked, (), held, held[2])
+    assert [(one.devices, one.mean_tpot_s) for one in front] == [points[5], points[2], points[0]] and runs == 0
+
+
+def test_hours_of_a_perfect_autoscaler_by_hand() -> None:
+    """2.4 requests/s for 12 h and 5 for 12 h, of which a replica answers 2: two replicas, then three.
+
+    24 + 36 replica hours, and one hour in which the third one starts, on two devices each; three all day are 72.
+    """
+    traffic = traffic_of(checked({"rate_curve": "0h:2.4,12h:5"}))
+    found = gpu_hours(traffic, capacity=2.0, devices=2, window_s=43_200.0, start_up_s=3600.0)
+    assert (found["fewest_replicas"], found["most_replicas"], found["mean_replicas"]) == (2.0, 3.0, 2.5)
+    assert found["gpu_hours"] == pytest.approx(2 * (24 + 36 + 1))
+    assert found["constant_gpu_hours"] == pytest.approx(2 * 72)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,14 @@ def test_weights_that_do_not_fit_leave_no_block() -> None:
     assert cache_capacity(api.configuration("llama-3.1-70b", "h100-sxm", engine="vllm")).blocks == 0
 
 
+def test_blocks_are_whole_ones_that_the_memory_holds() -> None:
+    """A block of 16 tokens at 128 KiB each is 2 MiB; one block more would not fit."""
+    one = api.configuration("llama-3.1-8b", "h100-sxm", engine="vllm")
+    memory = one.answer(api.request(1, 1024, 128)).memory
+    budget, blocks = float(memory["kv_cache_budget_bytes"]), cache_capacity(one).blocks
+    assert blocks * 2**21 <= budget < (blocks + 1) * 2**21
+
+
 def test_limits_are_those_of_the_options() -> None:
     one = api.configuration(
         "llama-3.1-8b", "h100-sxm", engine="vllm", max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=8192,

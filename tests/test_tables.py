@@ -223,6 +223,20 @@ def test_markdown_tables_have_a_delimiter_row_and_equal_numbers_of_cells(model):
     assert ANSI not in text
 
 
+def test_an_interval_is_in_the_unit_of_its_upper_end():
+    assert fmt.durations(0.9, 1.2) == "0.900 to 1.20 s" and fmt.bounds(0.9e-3, 1.2e-3) == "0.900–1.20 ms"
+
+
+def test_markdown_has_the_columns_that_a_narrow_screen_drops():
+    columns = (left("Name"), right("Time"), right("80 %", 3))
+    table = Table(columns=columns, rows=(Row(cells=("x", "2 s", "1–3 s")),))
+    assert markdown.text((table,)).splitlines() == [
+        "| Name | Time | 80 % |",
+        "| --- | ---: | ---: |",
+        "| x | 2 s | 1–3 s |",
+    ]
+
+
 def test_markdown_escapes_cell_separators():
     table = Table(columns=(left("a|b"), right("n")), rows=(Row(cells=("x|y*z", "<0.1 %")),))
     assert markdown.text((table,)).splitlines()[2] == r"| x\|y\*z | \<0.1 % |"

@@ -71,6 +71,12 @@ def test_analyze_opens_with_five_lines(printed):
     speed = next(line for line in lines if line.startswith("Speed"))
     assert f"{1.0 / result.tpot_s:.0f} tokens/s per user by its kernels (80 % interval" in speed
     assert f"{8.0 / result.tpot_s:,.0f} for the batch" in speed
+    found = re.search(r"([\d.]+) tokens/s per user by its kernels \(80 % interval ([\d.]+) to ([\d.]+)\)", speed)
+    assert found is not None and float(found[2]) < float(found[1]) < float(found[3])
+    low, high = result.to_dict()["metrics"]["intervals"]["tpot_s"]["80"]
+    told = re.search(r"TPOT lies between −([\d.]+) % and \+([\d.]+) % of this one in 80 %", "\n".join(lines))
+    assert told is not None and float(told[1]) / 100 == pytest.approx((result.tpot_s - low) / result.tpot_s, abs=1e-3)
+    assert float(told[2]) / 100 == pytest.approx((high - result.tpot_s) / result.tpot_s, abs=1e-3)
 
 
 def test_idle_slots_of_a_static_batch_generate_nothing(printed):

@@ -9,8 +9,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = Path(__file__).resolve().parent / "faults"
-#: Files of faults in the order of the page: counts of operators, times and memory, techniques and answers.
-FILES = ("counts", "times", "answers")
+#: Files of faults in the order of the page: counts of operators, times and memory, techniques and answers, decisions.
+FILES = ("counts", "times", "answers", "decisions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
