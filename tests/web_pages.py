@@ -53,10 +53,13 @@ COLUMN = """title => {
 
 
 def application() -> Flask:
-    """The application whose pages are tested, inside the guard of the server, for the user of this machine."""
-    from llmviewer.server.app import create_app
+    """The application whose pages are tested, inside the guard of the server, for the user of this machine.
 
-    return create_app()
+    Its requests may take long: a busy machine is no fault of a page.
+    """
+    from llmviewer.server.app import Settings, create_app
+
+    return create_app(Settings(seconds=3600.0))
 
 
 @contextmanager
