@@ -17,7 +17,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
 
 #: Long enough for a busy machine [ms].
-PATIENCE = 120_000
+PATIENCE = 300_000
 VIEWPORT = {"width": 1360, "height": 900}
 
 
