@@ -1,4 +1,4 @@
-"""The list of slow tests: `pytest --durations=0 --durations-min=0.5 -m '' > log; python -m tests.slow_list log`.
+"""The list of slow tests: `pytest --durations=0 --durations-min=0.3 -m '' > log; python -m tests.slow_list log`.
 
 tests/data/slow.txt names the tests that take longer than LEAST seconds on two quiet cores, one per line: `make test`
 leaves them out, `make slow` and CI run them.  A file alone stands for all its tests, as where a fixture is slow.
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "data" / "slow.txt"
 #: Seconds from which on a test is slow, and from which on a fixture makes all tests of its file slow.
-LEAST, LEAST_OF_A_FIXTURE = 1.0, 5.0
+LEAST, LEAST_OF_A_FIXTURE = 0.5, 5.0
 LINE = re.compile(r"^([0-9.]+)s (call|setup)\s+(\S.*?)\s*$", re.MULTILINE)
 
 

@@ -16,7 +16,7 @@ LOG = """
 
 
 def test_slow_tests_and_files_with_a_slow_fixture_are_listed() -> None:
-    assert slow_in(LOG, 2.0) == ["tests/test_a.py", "tests/test_b.py::test_two[a b-1]"]
+    assert slow_in(LOG, 4.0) == ["tests/test_b.py::test_two[a b-1]"]
     assert slow_in(LOG, 1.0) == ["tests/test_a.py", "tests/test_b.py::test_three", "tests/test_b.py::test_two[a b-1]"]
 
 
