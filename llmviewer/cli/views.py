@@ -159,47 +159,48 @@ def atomic_file(path: str) -> Iterator[Path]:
     Symbolic links are followed; a device or a pipe is written to, never replaced.  Raises UserError for a file
     that this command has read, before and after its content is made.
     """
+    with _beside(path, unread=True) as (target, temporary):
+        yield temporary or target
+        if temporary:
+            _check_unread(target, path)
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(target)
+
+
+def check_writable(path: str) -> None:
+    """Raise UserError for a file that cannot be written, before any result is computed."""
+    with _beside(path):
+        pass
+
+
+@contextmanager
+def _beside(path: str, *, unread: bool = False) -> Iterator[tuple[Path, Path | None]]:
+    """The file at `path`, and an empty one next to it that is removed in the end; None next to a device or a pipe.
+
+    unread: refuse a file that this command has read.  Raises UserError for what fails, also meanwhile.
+    """
     temporary = None
     try:
         target = _target(path)
         if target.exists() and not target.is_file():
-            yield target
+            yield target, None
             return
-        _check_unread(target, path)
+        if unread:
+            _check_unread(target, path)
         temporary = _temporary(target)
         temporary.touch(mode=0o600, exist_ok=False)
-        yield temporary
-        _check_unread(target, path)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
+        yield target, temporary
     except OSError as error:
         raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
     finally:
         if temporary is not None:
-            with suppress(OSError):  # it was never made
+            with suppress(OSError):  # it was never made, or has replaced the file
                 temporary.unlink()
 
 
 def _check_unread(target: Path, path: str) -> None:
     if files.is_input(target):
         raise _overwriting(path)
-
-
-def check_writable(path: str) -> None:
-    """Raise UserError for a file that cannot be written, before any result is computed."""
-    temporary = None
-    try:
-        target = _target(path)
-        if target.exists() and not target.is_file():
-            return  # a device or a pipe
-        temporary = _temporary(target)
-        temporary.touch(mode=0o600, exist_ok=False)
-    except OSError as error:
-        raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):  # it was never made
-                temporary.unlink()
 
 
 def _temporary(target: Path) -> Path:

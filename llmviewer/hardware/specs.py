@@ -54,10 +54,7 @@ def from_fields(fields: Mapping[str, Any]) -> Chip:
 
 def network(name: str) -> tuple[Link, Figure]:
     """The network called `name` (stem in hardware_specs/networks/, or path of a YAML file), and its bandwidth."""
-    path = data.user_path(name) if name.endswith(".yaml") else None
-    if path is None and name not in network_names():
-        raise unknown("network", name, network_names())
-    return network_of(name, data.read_yaml(path or data.folder(NETWORK_FOLDER) / f"{name}.yaml"))
+    return network_of(name, _spec("network", name, NETWORK_FOLDER, network_names))
 
 
 def network_of(name: str, spec: Mapping[str, Any]) -> tuple[Link, Figure]:
@@ -78,7 +75,7 @@ def host(name: str) -> tuple[Host, Figure]:
     The field `cpu` of the file names the chip whose rates the CPU has; a CPU without a chip file has the rates of
     `cpu_fp32_tflops`, its vector units, and of `cpu_amx_bf16_tflops`, its matrix units.
     """
-    return host_of(name, _host_file("host", name, host_names))
+    return host_of(name, _spec("host", name, HOST_FOLDER, host_names))
 
 
 def host_of(name: str, spec: Mapping[str, Any]) -> tuple[Host, Figure]:
@@ -109,7 +106,7 @@ def _cpu(stated: Mapping[str, Any], name: str, bandwidth: float) -> Chip | None:
 
 def disk(name: str) -> tuple[Disk, dict[str, Figure]]:
     """The disk called `name` (stem in hardware_specs/hosts/, or path of a YAML file), and the figures of its rates."""
-    return disk_of(name, _host_file("disk", name, disk_names))
+    return disk_of(name, _spec("disk", name, HOST_FOLDER, disk_names))
 
 
 def disk_of(name: str, spec: Mapping[str, Any]) -> tuple[Disk, dict[str, Figure]]:
@@ -121,28 +118,26 @@ def disk_of(name: str, spec: Mapping[str, Any]) -> tuple[Disk, dict[str, Figure]
 
 def host_names() -> list[str]:
     """Names of all hosts: files with a memory bandwidth; the other files are disks."""
-    return [
-        stem
-        for stem in data.stems(HOST_FOLDER)
-        if HOST_KEY in data.read_yaml(data.folder(HOST_FOLDER) / f"{stem}.yaml")
-    ]
+    return _with_key(HOST_KEY)
 
 
 def disk_names() -> list[str]:
     """Names of all disks (file stems)."""
-    return [
-        stem
-        for stem in data.stems(HOST_FOLDER)
-        if DISK_KEY in data.read_yaml(data.folder(HOST_FOLDER) / f"{stem}.yaml")
-    ]
+    return _with_key(DISK_KEY)
 
 
-def _host_file(noun: str, name: str, known: Callable[[], list[str]]) -> Mapping[str, Any]:
-    """The mapping in the file of a host or disk."""
+def _with_key(key: str) -> list[str]:
+    """Stems of the files of hosts and disks that state a key."""
+    folder = data.folder(HOST_FOLDER)
+    return [stem for stem in data.stems(HOST_FOLDER) if key in data.read_yaml(folder / f"{stem}.yaml")]
+
+
+def _spec(noun: str, name: str, folder: str, known: Callable[[], list[str]]) -> Mapping[str, Any]:
+    """The mapping in a file of a folder, or in the user's own YAML file at the path `name`."""
     path = data.user_path(name) if name.endswith(".yaml") else None
     if path is None and name not in (names := known()):
         raise unknown(noun, name, names)
-    return data.read_yaml(path or data.folder(HOST_FOLDER) / f"{name}.yaml")
+    return data.read_yaml(path or data.folder(folder) / f"{name}.yaml")
 
 
 def names() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -169,14 +170,7 @@ FIGURE_LABELS = {name: (info.label, info.unit) for name, info in FIGURES.items()
 
 def model_list() -> list[dict[str, Any]]:
     """Model objects of all models; a model that cannot be read has only `name` and `error`."""
-    return [_model(name) for name in models.names()]
-
-
-def _model(name: str) -> dict[str, Any]:
-    try:
-        return model_object(models.load(name))
-    except UserError as error:
-        return {"name": name, "error": str(error)}
+    return [_or_error(name, lambda name: model_object(models.load(name))) for name in models.names()]
 
 
 def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -198,12 +192,13 @@ def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ())
 
 def hardware_list() -> list[dict[str, Any]]:
     """Hardware objects of all chips; a chip that cannot be read has only `name` and `error`."""
-    return [_chip(name) for name in specs.names()]
+    return [_or_error(name, lambda name: hardware_object(specs.load(name))) for name in specs.names()]
 
 
-def _chip(name: str) -> dict[str, Any]:
+def _or_error(name: str, described: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The object of a name, or its name and error."""
     try:
-        return hardware_object(specs.load(name))
+        return described(name)
     except UserError as error:
         return {"name": name, "error": str(error)}
 

@@ -19,8 +19,6 @@ from llmviewer.core.errors import UserError
 BURST_S, REFILL = 120.0, 0.25
 #: Clients that are remembered; of more, the one that has been quiet for longest is forgotten.
 MOST_CLIENTS = 10_000
-
-
 #: Bits of an IPv6 address that one subscriber has to himself.
 SUBSCRIBER_BITS = 64
 
