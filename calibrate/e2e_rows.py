@@ -69,6 +69,10 @@ BUILDS_IN_16_BIT = re.compile(r"^llama\.cpp \((\w+ 20(1\d|2[0-3])|(January|Febru
 #: do not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks.
 FP8_CACHES = (("trtllm", "", ""), ("sglang", "DeepSeek", "b200"), ("vllm", "Llama-3.1-70B", ""))
+#: Word in the note of runs of InferenceX, whose users begin together and send ten requests each, of lengths between 0.8
+#: and 1 of the nominal ones: benchmark_serving.py and the scripts beside it in
+#: https://github.com/SemiAnalysisAI/InferenceX/tree/main/utils/bench_serving.
+INFERENCEX, REQUESTS_PER_USER, MEAN_OF_NOMINAL = "InferenceX", 10.0, 0.9
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
@@ -85,6 +89,7 @@ class RequestCase:
     batch: concurrent sequences, or users under continuous batching; 0: as many as the KV cache has room for.
     version: of the engine, if its preset tells versions apart; empty: its newest.
     options: fields of Options and techniques.  token_budget: most tokens of a forward pass; 0: that of the preset.
+    per_user: requests of each of the users, who begin together; infinite: for ever, so that this is not seen.
     Cases with the same `run` are evaluated together.
     """
 
@@ -99,6 +104,7 @@ class RequestCase:
     metric: str
     version: str = ""
     token_budget: int = 0
+    per_user: float = float("inf")
 
     @property
     def preset(self) -> str:
@@ -142,7 +148,9 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         options["attention"] = text_of(row, "attention")
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
-    prompt, output = (float(round(size_of(row, key))) for key in ("input_len", "output_len"))  # means may be fractions
+    random = INFERENCEX in note and batching == "continuous"
+    share = MEAN_OF_NOMINAL if random else 1.0
+    prompt, output = (float(round(share * size_of(row, key))) for key in ("input_len", "output_len"))
     if prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
@@ -157,6 +165,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         metric=str(row["metric"]),
         version=version_of(str(row["engine"]), engine),
         token_budget=int(size_of(row, "max_num_batched_tokens", 0.0)),
+        per_user=REQUESTS_PER_USER if random else float("inf"),
     )
 
 
@@ -267,7 +276,7 @@ def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str)
     word = text_of(row, "kv_dtype").lower()
     if word:
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
-    scripted = "InferenceX" in note and any(
+    scripted = INFERENCEX in note and any(
         engine == name and model in str(row["model"]) and str(row["device"]).startswith(chip)
         for name, model, chip in FP8_CACHES
     )

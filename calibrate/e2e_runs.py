@@ -20,7 +20,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
-from llmviewer.serving.batching import STATIC, RequestTimes
+from llmviewer.serving.batching import STATIC, RequestTimes, per_token
 from llmviewer.serving.schedule import check_passes
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.timing import calibrated, engine
@@ -44,12 +44,20 @@ IMPOSSIBLE_REASON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestSizes:
-    """Request of every case of a group.  waves: runs of the replica needed for a static batch that does not fit."""
+    """Request of every case of a group.
+
+    waves: runs of the replica needed for a static batch that does not fit.  per_user: requests of each user.
+    """
 
     batch: Array
     input_len: Array
     output_len: Array
     waves: Array
+    per_user: Array
+
+
+def _of_run(times: RequestTimes, sizes: RequestSizes) -> tuple[Array, Array]:
+    return times.begun_together(sizes.per_user)
 
 
 def _latency(times: RequestTimes, sizes: RequestSizes) -> Array:
@@ -69,8 +77,8 @@ def _decode(times: RequestTimes, sizes: RequestSizes) -> Array:
 
 #: metric -> its value in its unit.
 METRIC_OF_TIMES: dict[str, Callable[[RequestTimes, RequestSizes], Array]] = {
-    "ttft_ms": lambda times, sizes: times.ttft_s * 1e3,
-    "tpot_ms": lambda times, sizes: times.tpot_s * 1e3,
+    "ttft_ms": lambda times, sizes: _of_run(times, sizes)[0] * 1e3,
+    "tpot_ms": lambda times, sizes: per_token(_of_run(times, sizes)[1], times.steps) * 1e3,
     "latency_ms": lambda times, sizes: _latency(times, sizes) * 1e3,
     "throughput_tok_s": _throughput,
     "decode_tok_s": _decode,
@@ -221,6 +229,7 @@ def evaluate_group(
         input_len=np.array([case.input_len for case in cases]),
         output_len=np.array([case.output_len for case in cases]),
         waves=batch / running,
+        per_user=np.array([case.per_user for case in cases]),
     )
     answer = analysis.analyze(configuration.model, system, replace(request, batch_size=running), budget)
     return CaseGroup(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)

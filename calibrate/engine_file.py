@@ -54,8 +54,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     """
     kept = {key: value for key, value in content.items() if key not in (*FITTED, *PARTS)}
     fitted = fits[""].engine
-    numbers = {"interference": fitted.interference}
-    numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
+    numbers = {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
     possible = np.concatenate([fit.possible for fit in fits.values()])
     rows = {"fitted": int(possible.sum()), "impossible": int((~possible).sum())}
     whole = {**kept, **numbers, "source": source, "rows": rows, **_figures(fits[""])}

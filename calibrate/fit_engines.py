@@ -26,11 +26,13 @@ from llmviewer.calibrate.engine_file import EngineFit, text_of
 from llmviewer.calibrate.engine_rows import UNUSED_ROWS, cases_of, has_uncertain_kernels
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.free_constants import (
+    FEW_USERS,
     FREE,
     FREE_OF_GENERATION,
     FREE_OF_VERSION,
     MAX_VALUES,
     MIN_VALUES,
+    SHORT_PROMPT,
     START_VALUES,
 )
 from llmviewer.core import data
@@ -116,7 +118,6 @@ def with_values(preset: Engine, named: Mapping[str, float]) -> Engine:
         preset,
         constants={name: value for name, value in named.items() if name in CONSTANTS and abs(value) > NEGLIGIBLE_US},
         factors={name: value for name, value in named.items() if name in FACTORS},
-        interference=named.get("interference", preset.interference),
         unit_bytes=named.get("unit_bytes", preset.unit_bytes),
         share=named.get("share", preset.share),
     )
@@ -177,14 +178,14 @@ def fit(
         "model": [case.model for case in cases],
         "device": [case.hardware for case in cases],
     }
-    solved = partial(solve, preset, names, kept=kept)
+    solved = partial(_solved, preset, names, kept, trials)
     held_out_ratios = {
-        name: _held_out_ratios(solved, len(names), trials, usable, np.array(_folds(words)))
+        name: _held_out_ratios(solved, len(names), trials, (usable, possible), np.array(_folds(words)))
         for name, words in groupings.items()
     }
     places = np.concatenate([trial.group.places for trial in trials])
     return EngineFit(
-        engine=solved(trials, _split_by_trial(usable, trials)),
+        engine=solved(usable, possible),
         places=places,
         ratio=np.where(np.isfinite(of_models := held_out_ratios["model"]), of_models, held_out_ratios["configuration"]),
         possible=possible,
@@ -194,8 +195,39 @@ def fit(
     )
 
 
+def _solved(
+    preset: Engine,
+    names: Sequence[str],
+    kept: Mapping[str, float],
+    trials: Sequence[Trial],
+    usable: Array,
+    possible: Array,
+) -> Engine:
+    """The engine fitted to usable rows.  possible: rows from which the host's time of a request may be taken."""
+    if "request" in preset.constants and "request" not in kept:
+        kept = {**kept, "request": request_of(preset, trials, _split_by_trial(possible, trials))}
+    return solve(preset, names, trials, _split_by_trial(usable, trials), kept)
+
+
 def _weight(case: RequestCase) -> float:
     return TTFT_WEIGHT if case.metric == "ttft_ms" and case.batching == "continuous" else 1.0
+
+
+def request_of(preset: Engine, trials: Sequence[Trial], rows: Sequence[Array]) -> float:
+    """The host's time of a request [us]: the median of what first tokens of few users take beyond all other times."""
+    without = replace(preset, constants={**preset.constants, "request": 0.0})
+    gaps_ms: list[float] = []
+    for trial, chosen in zip(trials, rows, strict=True):
+        alone = chosen & np.array([is_alone(case) for case in trial.group.cases])
+        if alone.any():
+            gaps_ms += (trial.measured - trial.group.values(trial.times(without)))[alone].tolist()
+    return float(f"{max(float(np.median(gaps_ms)), 0.0) * 1e3:.3g}") if gaps_ms else preset.constants["request"]
+
+
+def is_alone(case: RequestCase) -> bool:
+    """Whether a row is a first token of few users, whose prompts seldom meet, under a load that is known."""
+    few = case.batch <= FEW_USERS and case.input_len <= SHORT_PROMPT
+    return case.metric == "ttft_ms" and few and np.isfinite(case.per_user)
 
 
 def _folds(words: Iterable[str]) -> list[int]:
@@ -208,17 +240,18 @@ def _folds(words: Iterable[str]) -> list[int]:
 
 
 def _held_out_ratios(
-    solved: Callable[..., Engine], constants: int, trials: Sequence[Trial], usable: Array, folds: Array
+    solved: Callable[..., Engine], constants: int, trials: Sequence[Trial], rows: tuple[Array, ...], folds: Array
 ) -> Array:
     """Ratios of every row under constants fitted without its fold; NaN if too few rows remain to fit.
 
-    solved: the engine fitted to trials and rows.  constants: number of its fitted constants.
+    solved: the engine fitted to rows.  constants: number of its fitted constants.  rows: the usable ones, and those
+    that are possible.
     """
     found = np.full(len(folds), np.nan)
     for fold in np.unique(folds):
         held_out = folds == fold
-        if (usable & ~held_out).sum() >= 2 * constants:
-            candidate = solved(trials, _split_by_trial(usable & ~held_out, trials))
+        if (rows[0] & ~held_out).sum() >= 2 * constants:
+            candidate = solved(*(chosen & ~held_out for chosen in rows))
             found[held_out] = np.concatenate([trial.ratio(candidate) for trial in trials])[held_out]
     return found
 

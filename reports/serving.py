@@ -70,13 +70,13 @@ def prefill_text(answer: dict[str, Any], budget: float) -> str:
 
 def _scheduling(answer: dict[str, Any], budget: float) -> str:
     serving = answer["serving"]
-    if answer["batching"] == "continuous":
-        return "between decode steps of the other users' sequences"
-    if answer["batching"] == "chunked":
+    if "chunks" in serving:
         steps = "1 step" if serving["chunks"] == 1 else f"{_count(serving['chunks'])} steps"
         return f"in {steps} that also decode {_count(serving['decodes_in_mixed_step'])} sequences"
     if answer["batching"] == "disaggregated":
         return "on a prefill instance"
+    if answer["batching"] == "continuous":
+        return "between decode steps of the other users' sequences"
     return static_prefill_text(answer, budget)
 
 
@@ -95,12 +95,13 @@ def static_prefill_text(answer: dict[str, Any], budget: float) -> str:
 def ttft_parts(answer: dict[str, Any], budget: float) -> str:
     """Returns the parts of TTFT in words."""
     parts = {
-        "continuous": "queueing + earlier prefills of others + own prefill",
-        "chunked": "queueing + mixed steps of the own prompt",
+        "continuous": "queueing + what its prompt meets + own prefill",
+        "chunked": "queueing + what its prompt meets + mixed steps of the own prompt",
         "disaggregated": "queueing + own prefill",
     }
     hint = f" {CONTINUOUS}" if is_whole_batch(answer) and not kernels_alone(answer) else ""
-    return parts.get(answer["batching"], f"prefill of the {static_prefill_text(answer, budget)}{hint}")
+    text = parts.get(answer["batching"], f"prefill of the {static_prefill_text(answer, budget)}{hint}")
+    return text if kernels_alone(answer) else f"host + {text}"
 
 
 def tpot_extras(answer: dict[str, Any]) -> str:
@@ -129,8 +130,18 @@ def _static(found: dict[str, Any], batch: int) -> list[tuple[str, ...]]:
 
 
 def _continuous(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
+    if "chunks" in found:
+        return _chunked(found, users)
     others = f"{fmt.duration(found['others_prefill_s'])} of other requests' prefill during one request"
-    return [_running(found, users), ("Interference", others)]
+    return [_running(found, users), ("Interference", others), *_burst(found)]
+
+
+def _burst(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns what the steady state does not have."""
+    if found["running"] <= 1:
+        return []
+    burst = f"if all begin at once {fmt.duration(found['burst_ttft_s'])} in the mean"
+    return [("First tokens", f"those of a steady state of answers that vary in length; {burst}")]
 
 
 def _chunked(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
@@ -142,7 +153,8 @@ def _chunked(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     if found["mixed_share"] == 1:
         pure = "none: every step is mixed"
     budget = f"{fmt.whole(found['token_budget'])} tokens per step"
-    return [_running(found, users), ("Token budget", budget), ("Mixed step", mixed), ("Decode step", pure)]
+    lines = [_running(found, users), ("Token budget", budget), ("Mixed step", mixed), ("Decode step", pure)]
+    return [*lines, *_burst(found)]
 
 
 def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmviewer.serving.scheduling import SCHEDULERS
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.requests import Requests
-from llmviewer.simulation.scheduling import SCHEDULERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from llmviewer.hardware import specs
 from llmviewer.reports import analysis_page, serving, terminal
 from llmviewer.reports.terminal import Screen
 from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running
-from llmviewer.techniques.batching import chunked, disaggregated
-from llmviewer.techniques.batching.chunked import Chunked, plan_chunks
+from llmviewer.techniques.batching import continuous, disaggregated
+from llmviewer.techniques.batching.continuous import Chunked, plan_chunks
 from llmviewer.techniques.batching.disaggregated import BOUNDS, Disaggregated, Load
 from tests.answers import analyze, answer
 
@@ -50,7 +50,7 @@ def request_times(batching: Batching, request: Request, replica: Replica) -> Req
     steps = request.output_len - 1.0
     decode_s = steps * (FIXED + TOKEN * running.request.batch_size)
     prefill_s = FIXED + TOKEN * running.prompts_per_pass * request.input_len
-    if isinstance(running, chunked.ChunkedRunning):
+    if isinstance(running, continuous.ChunkedRunning):
         prefill_s = _prefill(running, request)
     passes = RequestTimes(prefill_s=np.asarray(prefill_s), decode_s=np.asarray(decode_s), steps=np.asarray(steps))
     return batching.times(passes, running, request.batch_size)
@@ -58,7 +58,7 @@ def request_times(batching: Batching, request: Request, replica: Replica) -> Req
 
 def _prefill(running: Running, request: Request) -> Count:
     """k passes with decode sequences: the tokens of the prompts plus k times the decode tokens."""
-    assert isinstance(running, chunked.ChunkedRunning)
+    assert isinstance(running, continuous.ChunkedRunning)
     chunks = running.plan.chunks
     return chunks * FIXED + TOKEN * (running.prompts_per_pass * request.input_len + chunks * running.decodes)
 
@@ -69,13 +69,17 @@ def e2e_s(times: RequestTimes) -> float:
 
 def simulate_engine(users: int, prompt: int, output: int, budget: int) -> tuple[float, float, float]:
     """TTFT, TPOT [s] and requests per second of an engine simulated step by step: decodes first, then tokens of the
-    prompts in order of arrival; every user sends the next request when the answer is complete."""
+    prompts in order of arrival; every user sends the next request when the answer is complete.
+
+    Answers are half to one and a half times as long: equal ones would let users whose prompts meet fall in step.
+    """
     steps, now, ended = output - 1, 0.0, 0
+    random = np.random.default_rng(1)
     left = dict.fromkeys(range(users), 0)  # remaining prompt tokens of each user
     answer = {
         user: max(1, round(steps * (user + 1) / users)) for user in left
     }  # users start at different positions of their answers
-    asked_at, first_at = dict.fromkeys(left, 0.0), dict.fromkeys(left, 0.0)
+    asked_at, first_at, drawn = dict.fromkeys(left, 0.0), dict.fromkeys(left, 0.0), dict(answer)
     queue = [] if steps else list(left)
     left.update(dict.fromkeys(queue, prompt))
     seen: list[tuple[float, float, float]] = []
@@ -89,12 +93,13 @@ def simulate_engine(users: int, prompt: int, output: int, budget: int) -> tuple[
         now += FIXED + TOKEN * (budget - room)
         queue = queue[len(begun) :]
         for user in begun:
-            first_at[user], answer[user] = now, steps
+            first_at[user] = now
+            answer[user] = drawn[user] = int(random.integers(-(-steps // 2), steps + steps // 2, endpoint=True))
         for user in decoding:
             answer[user] -= 1
         for user in [user for user in (*decoding, *begun) if not answer[user] and not left[user]]:
             ended += 1
-            seen.append((first_at[user] - asked_at[user], (now - first_at[user]) / max(steps, 1), now))
+            seen.append((first_at[user] - asked_at[user], (now - first_at[user]) / max(drawn[user], 1), now))
             asked_at[user], left[user] = now, prompt
             queue.append(user)
     first, token, at = np.array(seen[10 * users :]).T
@@ -198,10 +203,10 @@ class TestChunked:
 
     def test_decode_maximal_batches_serve_more_than_prompts_between_decode_steps(self) -> None:
         """Sarathi (arXiv 2308.16369): decode sequences use the weights that a chunk reads anyway."""
-        from llmviewer.techniques.batching.batching import Continuous
+        from llmviewer.techniques.batching.continuous import Continuous
 
         request = request_of(16, 1024, 256)
-        separate = replace(request_times(Continuous(), request, example_replica()), interference=1.0)
+        separate = request_times(Continuous(), request, replace(example_replica(), mixes=False))
         assert e2e_s(request_times(Chunked(tokens=512), request, example_replica())) < e2e_s(separate)
 
 

@@ -206,7 +206,7 @@ def test_fitting_recovers_the_constants_of_generated_rows() -> None:
 
 
 def test_a_fitted_preset_round_trips() -> None:
-    preset = fit_engines.with_values(engine.load("vllm"), {"step": 12.0, "interference": 0.5})
+    preset = fit_engines.with_values(engine.load("vllm"), {"step": 12.0, "prompt": 1.5})
     ones = np.ones(12)
     outcome = engine_file.EngineFit(
         engine=preset, places=ones, ratio=np.linspace(0.9, 1.1, 12), possible=ones > 0, bases=np.array(["fitted"] * 12),
@@ -216,7 +216,7 @@ def test_a_fitted_preset_round_trips() -> None:
 
     content = {"title": "x", "kernels": "vllm", "graph_tokens": 8.0, "constants": {}, "source": "x"}
     read = engine.parse("x", yaml.safe_load(engine_file.text_of(content, {"": outcome, "cdna3": outcome}, "here")))
-    assert (read.constants, read.interference, read.graph_tokens) == ({"step": 12.0}, 0.5, 8.0)
+    assert (read.constants, read.factors, read.graph_tokens) == ({"step": 12.0}, {"prompt": 1.5}, 8.0)
     assert read.residuals["tpot_ms"]["fitted"][0] == pytest.approx(0.9)
     assert read.of_generation("cdna3").constants == {"step": 12.0}
     assert read.of_generation("hopper") == read

@@ -16,7 +16,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, Step, decode, prefill
 from llmviewer.hardware import specs
-from llmviewer.serving.batching import RequestTimes
+from llmviewer.serving.batching import RequestTimes, rest_of_pass
 from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, Engine
 from llmviewer.timing.engine_work import TERMS_PER_STEP
@@ -195,17 +195,60 @@ def test_a_wrong_preset_file_is_a_one_line_error(changes: dict[str, Any], messag
         engine.parse("x", file(**changes))
 
 
-def test_continuous_batching_adds_prefill_interference() -> None:
-    # 4 users; each prefill takes 10 ms; 9 steps of 5 ms: the prefill of the other three is between the tokens
+def test_prompts_of_others_run_between_tokens_or_before_the_first_one() -> None:
+    """4 users; a prompt takes 10 ms, 9 steps of 5 ms: a cycle has 10 + 3 x 10 + 45 = 85 ms however it is divided.
+
+    The others' prompts take b = 3 x 10 / 85 of the time; the pass that one meets has (b 10 + (1 - b) 5) / (1 - b^2) ms.
+    3 of 85 ms times that are 0.273 prompts in the pass of one's own, fewer than the 3 / 9 that end with a step.
+    """
     times = RequestTimes(
-        prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0,
-        interference=1.0,
-    )  # fmt: skip
-    assert times.ttft_s == pytest.approx(0.010)
-    assert times.tpot_s == pytest.approx(0.005 + 3 * 0.010 / 9)
-    first = replace(times, interference=0.0)
-    assert first.ttft_s == pytest.approx(0.040)
-    assert first.tpot_s == pytest.approx(0.005)
+        prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0
+    )
+    busy = 30 / 85
+    met_ms = (busy * 10 + (1 - busy) * 5) / (1 - busy**2)
+    together = 3 / 85 * met_ms
+    assert times.together == pytest.approx(together) == pytest.approx(0.273, abs=5e-4)
+    assert times.ttft_s == pytest.approx(0.010 + together * 0.010)
+    assert times.tpot_s == pytest.approx((0.045 + 0.030 - together * 0.010) / 9)
+    assert times.ttft_s + times.generation_s == pytest.approx(0.085)
+
+
+def test_users_who_begin_together_wait_for_each_other_once() -> None:
+    """4 prompts of 10 ms, one after another, end after 10, 20, 30, 40 ms: 25 in the mean; in pairs after 20 and 40."""
+    times = RequestTimes(
+        prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0
+    )
+    assert times.burst_s == pytest.approx(0.025)
+    assert replace(times, most_prompts=2.0).burst_s == pytest.approx(0.030)
+    assert replace(times, most_prompts=9.0).burst_s == pytest.approx(0.040)
+    first_s, after_s = times.begun_together(1.0)
+    assert first_s == pytest.approx(0.025)
+    assert first_s + after_s == pytest.approx(0.085)
+    first_s, _ = times.begun_together(10.0)
+    assert first_s == pytest.approx(0.9 * times.ttft_s + 0.1 * 0.025)
+    assert times.begun_together(np.inf)[0] == times.ttft_s
+
+
+@pytest.mark.parametrize(
+    ("host_ms", "rest_ms"),
+    # mean over half, three quarters, ... one and a half of the host's time; steps of 10 ms, of which each has 90 ms of
+    # prompts more with the chance 0.5: a prompt that comes during the first step waits 100 or 10 ms less its own time
+    [(4.0, 0.5 * (100 + 10) - 4.0), (0.0, 0.5 * (100 + 10))],
+)
+def test_a_prompt_waits_for_the_rest_of_the_pass_that_it_meets(host_ms: float, rest_ms: float) -> None:
+    ones = np.ones(1)
+    found = rest_of_pass(host_ms * 1e-3, 0.010 * ones, 0.090 * ones, np.log(2.0), ones, between=False)
+    assert found == pytest.approx(rest_ms * 1e-3)
+    # prompts in a pass of their own, before the step: it ends 90 ms after the last step
+    apart = rest_of_pass(host_ms * 1e-3, 0.010 * ones, 0.090 * ones, np.log(2.0), ones, between=True)
+    assert apart == pytest.approx((rest_ms - 0.5 * 10) * 1e-3)
+
+
+def test_after_a_pass_with_prompts_the_moment_is_any() -> None:
+    """Every step has prompts, 10 ms in all: after 1 s, 64 or more steps later, it may be any moment of a pass."""
+    ones = np.ones(1)
+    assert rest_of_pass(1.0, 0.002 * ones, 0.008 * ones, 50.0, 0.005 * ones, between=False) == pytest.approx(0.005)
+    assert rest_of_pass(1.0, 0.002 * ones, 0.008 * ones, 0.0, 0.001 * ones, between=False) == pytest.approx(0.001)
 
 
 def test_attention_that_does_not_share_kv_heads_reads_them_once_per_query_head() -> None:
@@ -244,9 +287,8 @@ def test_the_host_time_of_a_request_delays_its_first_token_only() -> None:
 def test_requests_beyond_the_cache_capacity_wait() -> None:
     # 6 users share 2 slots: each waits two cycles per cycle of service, which is 20 ms prefill and 40 ms of steps
     times = RequestTimes(
-        prefill_s=np.array([0.010]), decode_s=np.array([0.040]), steps=np.array([8.0]), users=6.0, running=2.0,
-        interference=1.0,
-    )  # fmt: skip
+        prefill_s=np.array([0.010]), decode_s=np.array([0.040]), steps=np.array([8.0]), users=6.0, running=2.0
+    )
     assert times.queue_s == pytest.approx(2 * 0.060)
     assert times.ttft_s + times.generation_s == pytest.approx(3 * 0.060)
 

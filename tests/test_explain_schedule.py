@@ -31,6 +31,7 @@ LINES = (
     f"{CHIP} -pp 4 --batching continuous --batch-size 64 {DRAFT}",
     f"{CHIP} -pp 4 --batching chunked --batch-size 64 --engine vllm {DRAFT}",
     f"{CHIP} --batching continuous --batch-size 16",
+    f"{CHIP} --batching continuous --batch-size 16 --engine sglang",
     f"{CHIP} --batching continuous --batch-size 2000 --input-len 4k --engine vllm",
     f"{CHIP} --batching chunked --batch-size 16",
     f"{CHIP} --batching chunked --batch-size 3000 --input-len 2k --engine vllm",
@@ -111,12 +112,14 @@ def test_prefill_of_a_pipeline_is_the_slowest_stage_for_all_micro_batches_and_a_
 
 
 def test_tokens_of_continuous_batching_wait_for_the_prompts_of_others() -> None:
-    """16 sequences: the prompts of the 15 others run between the 15 tokens after the first one."""
-    result = _analyzed(f"{CHIP} --batching continuous --batch-size 16")
+    """16 sequences: the prompts of the 15 others run between the 15 tokens after the first one, or before it."""
+    result = _analyzed(f"{CHIP} --batching continuous --batch-size 16 --engine sglang")
     root = explained(result, "tpot_s").root
-    others = _child(root, "others' prompts between tokens")
-    alone = float(lv.analyze("llama-3.1-8b", "h100-sxm", output_len=2).ttft_s)
-    assert others.value == pytest.approx(15 * alone / 15, rel=1e-9)
+    others, before = _child(root, "others' prompts between tokens"), _child(root, "that is before the first token")
+    times = result.analysis.times
+    assert others.value == pytest.approx(float(times.others_s[0]) / 15, rel=1e-9)
+    assert before.value == pytest.approx(-float(times.ahead_s[0]) / 15, rel=1e-9)
+    assert 0.0 < -before.value < others.value
     assert _child(_child(others, "others_s"), "next_s").children
 
 

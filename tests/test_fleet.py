@@ -10,9 +10,9 @@ import pytest
 import llmviewer as lv
 from llmviewer import api
 from llmviewer.core.errors import UserError
+from llmviewer.serving.scheduling import SCHEDULERS
 from llmviewer.simulation.cache import BlockPool
 from llmviewer.simulation.fleets import fleet_of, pooled, pools_of
-from llmviewer.simulation.scheduling import SCHEDULERS
 from llmviewer.timing import engine as engines
 
 SERVER = {"engine": "vllm", "batching": "continuous"}

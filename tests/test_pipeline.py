@@ -238,11 +238,11 @@ def test_prompts_of_others_follow_on_the_slowest_stage() -> None:
     """4 running, prefill 0.4 s through 4 stages, the next one 0.1 s later: 3 others take 0.3 s, not 1.2 s."""
     times = RequestTimes(
         prefill_s=np.array([0.4]), next_s=np.array([0.1]), decode_s=np.array([1.0]), steps=np.array([10.0]),
-        users=4.0, running=4.0, interference=1.0,
+        users=4.0, running=4.0,
     )  # fmt: skip
     assert times.others_s[0] == pytest.approx(0.3)
-    assert times.tpot_s[0] == pytest.approx((1.0 + 0.3) / 10)
-    assert times.ttft_s[0] == pytest.approx(0.4)
+    assert times.generation_s[0] + times.ahead_s[0] == pytest.approx(1.0 + 0.3)
+    assert times.ttft_s[0] - times.ahead_s[0] == pytest.approx(0.4)
 
 
 def test_fewer_sequences_than_stages_are_one_micro_batch_each() -> None:

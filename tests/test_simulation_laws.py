@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import llmviewer as lv
 from llmviewer.core.counts import Array
+from llmviewer.serving.scheduling import SCHEDULERS
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import ROUTERS, Fleet
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.run import Outcome, simulate_requests
-from llmviewer.simulation.scheduling import SCHEDULERS
 from tests.simulated import Cache, Linear, fleet, poisson, requests
 
 #: A server that answers one request at a time, in 1 s for each output token after the first.
@@ -235,11 +235,11 @@ def test_evenly_spaced_requests_below_capacity_never_wait() -> None:
 SERVERS = (
     ("llama-3.1-8b", "h100-sxm", {"engine": "vllm"}),
     ("llama-3.1-70b", "h100-sxm", {"engine": "vllm", "tensor_parallel_size": 4}),
+    ("llama-3.1-8b", "b200", {"engine": "trtllm", "quantization": "nvfp4"}),
     ("llama-3.1-8b", "h200", {"engine": "sglang"}),
 )
-#: Users, prompt and answer.  With short answers SGLang's prompts run several at a time, which the steady state prices
-#: one by one: 4 % apart at 64 users with 1155 and 211 tokens.
-CLOSED = ((16, 1024, 1024), (128, 512, 512), (8, 8192, 512))
+#: Users, prompt and answer: rare prompts, several in a pass, more than the cache or a step holds, several steps each.
+CLOSED = ((1, 1024, 128), (16, 1024, 1024), (64, 1155, 211), (2048, 778, 129), (8, 8192, 512), (64, 128, 512))
 
 
 @pytest.mark.parametrize(("model", "hardware", "options"), SERVERS)
@@ -247,19 +247,33 @@ CLOSED = ((16, 1024, 1024), (128, 512, 512), (8, 8192, 512))
 def test_a_closed_loop_is_the_steady_state_of_analyze(
     model: str, hardware: str, options: dict[str, object], users: int, prompt: int, answer: int
 ) -> None:
+    """Answers from half of the mean to one and a half times it; equal ones let users fall in step."""
     batching = {**options, "batching": "continuous"}
     steady = lv.analyze(model, hardware, batch_size=users, input_len=prompt, output_len=answer, **batching)  # type: ignore[arg-type]
-    made = lv.simulate(model, hardware, concurrency=users, input_len=prompt, output_len=answer, **batching).to_dict()
-    assert made["requests_per_s"] == pytest.approx(users / steady.e2e_s, rel=0.03)
-    assert made["e2e_s"]["mean"] == pytest.approx(steady.e2e_s, rel=0.03)
+    lengths = f"uniform,low={answer - answer // 2},high={answer + answer // 2}"
+    made = lv.simulate(model, hardware, concurrency=users, input_len=prompt, output_len=lengths, **batching).to_dict()
+    assert made["requests_per_s"] == pytest.approx(users / steady.e2e_s, rel=0.05)
+    assert made["e2e_s"]["mean"] == pytest.approx(steady.e2e_s, rel=0.05)
+    assert made["tpot_s"]["mean"] == pytest.approx(steady.tpot_s, rel=0.05)
+    assert made["ttft_s"]["mean"] == pytest.approx(steady.ttft_s, rel=0.07)
 
 
 def test_mixed_steps_in_a_closed_loop_are_the_steady_state_of_chunked_batching() -> None:
     options = {"engine": "vllm", "batching": "chunked"}
     steady = lv.analyze("llama-3.1-8b", "h100-sxm", batch_size=16, input_len=1024, output_len=1024, **options)
-    made = lv.simulate("llama-3.1-8b", "h100-sxm", concurrency=16, input_len=1024, output_len=1024, **options).to_dict()
-    assert made["requests_per_s"] == pytest.approx(16 / steady.e2e_s, rel=0.03)
-    assert made["tpot_s"]["mean"] == pytest.approx(steady.tpot_s, rel=0.03)
+    lengths = "uniform,low=512,high=1536"
+    made = lv.simulate("llama-3.1-8b", "h100-sxm", concurrency=16, input_len=1024, output_len=lengths, **options)
+    assert made.to_dict()["requests_per_s"] == pytest.approx(16 / steady.e2e_s, rel=0.03)
+    assert made.to_dict()["tpot_s"]["mean"] == pytest.approx(steady.tpot_s, rel=0.03)
+
+
+def test_a_burst_is_what_analyze_says_of_one() -> None:
+    """Users who begin together: the mean of their first tokens, which the steady state names beside its own."""
+    for engine, users in (("vllm", 64), ("sglang", 64), ("trtllm", 32)):
+        steady = lv.analyze("llama-3.1-8b", "h100", engine=engine, batching="continuous", batch_size=users)
+        made = lv.simulate("llama-3.1-8b", "h100", engine=engine, concurrency=users, burst=True, requests=users)
+        told = steady.to_dict()["serving"]["burst_ttft_s"]
+        assert made.to_dict()["ttft_s"]["mean"] == pytest.approx(told, rel=0.1)
 
 
 def test_shared_prefixes_are_computed_once() -> None:

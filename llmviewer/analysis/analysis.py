@@ -82,18 +82,20 @@ class Analysis:
 
     @property
     def ttft_s(self) -> Array:
-        """Joint prefill of a static batch [s]; otherwise queueing and prefill of one request."""
-        return self.prefill_s if self.running is None else self.times.ttft_s
+        """Host time and joint prefill of a static batch [s]; otherwise also queueing, for one request."""
+        return self.prefill_s + self.system.engine.request_s if self.running is None else self.times.ttft_s
 
     @property
     def times(self) -> RequestTimes:
         """Times of a request with its queueing."""
-        alone = RequestTimes(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
+        request_s = self.system.engine.request_s
+        alone = RequestTimes(
+            prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens, request_s=request_s
+        )
         if self.running is None:
             return alone
-        engine = self.system.engine
         next_s = self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
-        alone = replace(alone, next_s=next_s, interference=engine.interference, request_s=engine.request_s)
+        alone = replace(alone, next_s=next_s)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 

@@ -26,6 +26,7 @@ from llmviewer.serving.batching import Replica, Running
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.serving.schedule import START_TOKENS, Schedule
+from llmviewer.serving.scheduling import SCHEDULERS, USUAL
 
 #: Tokens of a block; of latent attention.
 BLOCK_TOKENS, LATENT_BLOCK_TOKENS = 16.0, 64.0
@@ -227,6 +228,8 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
         microbatches=system.parallelism.microbatches,
         verified_tokens=system.generation.shape.new_tokens,
         tokens_per_round=system.generation.tokens,
+        scheduler=SCHEDULERS[system.engine.scheduler or USUAL],
+        mixes=not (system.generation.counts_passes or (system.scheme is not None and system.scheme.alone)),
     )
 
 

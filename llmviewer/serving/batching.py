@@ -10,20 +10,14 @@ import numpy as np
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.workload import Request
+from llmviewer.serving.scheduling import SCHEDULERS, USUAL, Scheduler
 
 #: Figures of a batching in a result: name with unit -> counts per point, or a word per point.
 BatchingFacts: TypeAlias = Mapping[str, Count | Sequence[str]]
 Times = TypeVar("Times", bound="RequestTimes")
 
-#: Prompt tokens for which a pass is compute-bound on every accelerator.  Under continuous batching shorter prompts
-#: share a pass with each other or with decode steps, and cost compute for their tokens instead of reading the weights.
-SHARED_PASS_TOKENS = 1024.0
-
-
-def prompts_per_pass(request: Request) -> Count:
-    """Prompts that share a prefill pass under continuous batching."""
-    prompts = np.floor(SHARED_PASS_TOKENS / np.maximum(request.input_len, 1.0))
-    return np.clip(prompts, 1.0, np.maximum(request.batch_size, 1.0))
+#: Largest share of a replica's time that prompts take in the law of a queue, which has no steady state beyond.
+MOST_BUSY = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,9 +26,13 @@ class RequestTimes:
 
     prefill_s: all prompts that are prefilled together.  decode_s: all decode steps of a sequence.
     steps: number of decode steps.  users: sequences to serve concurrently; running: those whose KV cache fits.
-    prompts_per_pass: number of prompts in prefill_s.  interference: of the engine.
+    prompts_per_pass: number of prompts in prefill_s; most_prompts: that fit in a pass.
     request_s: time of the host before the first token of a request, beside its passes.  next_s: time after which other
     prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.
+
+    One of A sequences ends with a step of the others, and its next prompt comes when the host has prepared it: it waits
+    for the end of the step that runs then (`rest_s`) and shares its pass with those that came in the same step.  This
+    time is taken from that between tokens: a request takes one cycle of the replica however it is divided.
     """
 
     prefill_s: Array
@@ -43,7 +41,7 @@ class RequestTimes:
     users: Count = 1.0
     running: Count = 1.0
     prompts_per_pass: Count = 1.0
-    interference: float = 0.0
+    most_prompts: Count = 1.0
     request_s: float = 0.0
     next_s: Array | None = None
 
@@ -64,19 +62,99 @@ class RequestTimes:
         return np.asarray((np.maximum(self.users / self.running, 1.0) - 1.0) * self.cycle_s)
 
     @property
-    def ttft_s(self) -> Array:
-        """Queue, the part of others' prefill that runs before it, its own prefill, and its host time [s].
+    def prompt_s(self) -> Array:
+        """Time by which one more prompt lengthens a pass [s]."""
+        next_s = self.prefill_s if self.next_s is None else self.next_s
+        return np.asarray(next_s / self.prompts_per_pass)
 
-        Without tokens after the first there is no time between them in which others' prefill could run.
+    @property
+    def step_s(self) -> Array:
+        """Time of a decode step [s]; 0 without any."""
+        return np.where(self.steps > 0, self.decode_s / np.maximum(self.steps, 1.0), 0.0)
+
+    @property
+    def others(self) -> Count:
+        """Other sequences that share steps with one."""
+        return np.maximum(self.running - 1.0, 0.0)
+
+    @property
+    def ending(self) -> Count:
+        """Mean number of them that end with a step."""
+        return self.others / np.maximum(self.steps, 1.0)
+
+    @property
+    def met_s(self) -> Array:
+        """Mean length of the pass that a prompt meets which comes at any time [s]: E[x^2] / E[x] of passes x.
+
+        A pass is p N long after one with N > 0 arrivals, else a decode step t; N is Poisson with mean lambda x.
         """
-        before = np.where(self.steps > 0, 1.0 - self.interference, 1.0)
-        return np.asarray(self.queue_s + before * self.others_s + self.prefill_s + self.request_s)
+        busy = self.busy
+        return np.asarray((busy * self.prompt_s + (1.0 - busy) * self.step_s) / (1.0 - np.square(busy)))
+
+    @property
+    def busy(self) -> Array:
+        """Share of the time that the prompts of others take."""
+        return np.minimum(self.others / self.cycle_s * self.prompt_s, MOST_BUSY)
+
+    @property
+    def rest_s(self) -> Array:
+        """Rest of the pass that a prompt meets when it comes [s]; prompts run between decode steps."""
+        long_s = self.prompt_s * self.prompts_per_pass
+        return rest_of_pass(self.request_s, self.step_s, long_s, self.ending, 0.5 * self.met_s, between=True)
+
+    @property
+    def together(self) -> Array:
+        """Other prompts of the same pass: those that ended with the same step, or came while it ran."""
+        waiting = self.ending * np.maximum(self.request_s / np.maximum(self.step_s, 1e-12), 1.0)
+        return np.minimum(waiting, self.others / self.cycle_s * self.met_s)
+
+    @property
+    def share_before(self) -> Count:
+        """Share of the prompts that come with one's own which run before its end: all of its pass."""
+        return 1.0
+
+    @property
+    def most_ahead_s(self) -> Array:
+        """Time of the others' prompts that can run before one's own [s]."""
+        return self.others_s
+
+    @property
+    def ahead_s(self) -> Array:
+        """Rest of the pass that a prompt meets, and the other prompts of its own pass [s].
+
+        Without tokens after the first there is no time between them: all prompts of others run before one's own.
+        """
+        rest_s = np.where((self.others > 0.0) & (self.request_s > 0.0), self.rest_s, 0.0)
+        more = np.maximum(1.0 + self.share_before * self.together - self.prompts_per_pass, 0.0)
+        ahead = rest_s + more * self.prompt_s
+        return np.where(self.steps > 0, np.minimum(ahead, self.most_ahead_s), self.others_s)
+
+    @property
+    def ttft_s(self) -> Array:
+        """Queue, the time before its own pass, its own prefill, and its host time [s]."""
+        return np.asarray(self.queue_s + self.ahead_s + self.prefill_s + self.request_s)
 
     @property
     def generation_s(self) -> Array:
         """Time from the first token to the last [s]: decode steps, and others' prefill between them."""
-        between = np.where(self.steps > 0, self.interference * self.others_s, 0.0)
-        return np.asarray(self.decode_s + between)
+        return np.asarray(self.decode_s + self.others_s - self.ahead_s)
+
+    @property
+    def burst_s(self) -> Array:
+        """Mean TTFT of the running sequences if all begin at once [s]: passes full of prompts, one after another."""
+        last = np.maximum(self.running, 1.0)
+        prompts = 0.5 * (last + np.minimum(np.maximum(self.most_prompts, 1.0), last))
+        alone_s = np.maximum(self.prefill_s - self.prompts_per_pass * self.prompt_s, 0.0)
+        return np.asarray(self.request_s + alone_s + prompts * self.prompt_s)
+
+    def begun_together(self, requests: Count) -> tuple[Array, Array]:
+        """Mean TTFT, and time from first to last token, of users who begin together and send so many requests each [s].
+
+        The first request of each is that of a burst; the others meet those of others as in the steady state, because
+        lengths vary.  The longer wait of the first is no time between tokens.
+        """
+        later_s = np.where(self.steps > 0, (self.burst_s + self.queue_s - self.ttft_s) / requests, 0.0)
+        return self.ttft_s + later_s, self.generation_s - later_s
 
     @property
     def tpot_s(self) -> Array:
@@ -94,7 +172,33 @@ class RequestTimes:
             "prompts_together": self.prompts_per_pass,
             "others_prefill_s": self.others_s,
             "queue_s": self.queue_s,
+            "burst_ttft_s": self.burst_s,
         }
+
+
+#: Times of the host over their mean: requests.py draws them evenly between the first and the last.
+HOST_TIMES = (0.5, 0.75, 1.0, 1.25, 1.5)
+#: Steps that the host may take for a request before the moment at which its prompt comes is any.
+MOST_STEPS = 64
+
+
+def rest_of_pass(
+    host_s: float, step_s: Array, long_s: Array, ending: Count, at_any_time_s: Array, *, between: bool
+) -> Array:
+    """Time to the end of the pass that runs the host's time after the end of a step [s].
+
+    Steps follow each other; each has `long_s` of prompts more with the chance that any of `ending` sequences has ended.
+    between: these run before the step, else in it.  After a step with prompts the moment is any: at_any_time_s.
+    """
+    chance, steps = np.broadcast_arrays(-np.expm1(-np.asarray(ending)), np.maximum(step_s, 1e-9))
+    number = np.arange(MOST_STEPS)[:, None]
+    left = np.array(HOST_TIMES)[:, None, None] * host_s - number * steps
+    ends = np.where(between & (left < long_s), long_s, long_s + steps)
+    met = chance * np.where(left < long_s + steps, ends - left, at_any_time_s)
+    short = np.where(left < steps, (1.0 - chance) * (steps - left), 0.0)
+    none_before = (1.0 - chance) ** number
+    later = np.where(left[:, -1] >= steps, none_before[-1] * (1.0 - chance) * at_any_time_s, 0.0)
+    return np.asarray(np.mean(np.sum(np.where(left >= 0.0, none_before * (met + short), 0.0), axis=1) + later, axis=0))
 
 
 def per_token(generation_s: Array, steps: Array) -> Array:
@@ -110,6 +214,7 @@ class Replica:
     prompt_bytes: KV cache of one prompt on each device.  new_tokens: tokens of each prompt without its prefix hit.
     token_budget: most tokens of a prefill pass.  microbatches: parts of the running sequences, one per pipeline stage.
     verified_tokens: tokens of a sequence in a decode step; tokens_per_round: those that it keeps in expectation.
+    scheduler: policy of its engine; mixes: whether a pass with prompts can hold decoding sequences too.
     """
 
     max_sequences: Callable[[Request, Count], Count]
@@ -119,13 +224,15 @@ class Replica:
     microbatches: int = 1
     verified_tokens: Count = 1.0
     tokens_per_round: Count = 1.0
+    scheduler: Scheduler = SCHEDULERS[USUAL]
+    mixes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Running:
     """Sequences that run concurrently on one replica and start one by one.
 
-    request: the sequences that decode together.  prompts_per_pass: prompts of a prefill pass.
+    request: the sequences that decode together.  prompts_per_pass: prompts of a prefill pass; most_prompts: that fit.
     chunk_tokens: most prompt tokens of a pass, if it differs from the engine's token budget.
     decodes: sequences that decode in every prefill pass.  filled: 1.0 where the last pass of a prompt is filled up with
     tokens of the next prompt.  mixed: prompts are prefilled in the steps of their micro-batch, chunk by chunk.
@@ -133,6 +240,7 @@ class Running:
 
     request: Request
     prompts_per_pass: Count
+    most_prompts: Count = 1.0
     chunk_tokens: Count | None = None
     decodes: Count = 0.0
     filled: Count = 0.0
@@ -167,7 +275,11 @@ class Batching:
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Request times with waiting for others.  passes: times of one request's passes; users: of one replica."""
         return replace(
-            passes, users=users, running=running.request.batch_size, prompts_per_pass=running.prompts_per_pass
+            passes,
+            users=users,
+            running=running.request.batch_size,
+            prompts_per_pass=running.prompts_per_pass,
+            most_prompts=running.most_prompts,
         )
 
     def facts(self, request: Request) -> BatchingFacts:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
+from llmviewer.serving.scheduling import SCHEDULERS, Scheduler
 from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.replica import Replica
 from llmviewer.simulation.requests import Whole
-from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 
 
 class Router(Protocol):

@@ -14,10 +14,9 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
+from llmviewer.serving.scheduling import SCHEDULERS, USUAL
 from llmviewer.simulation.cache_capacity import cache_capacity
 from llmviewer.simulation.fleet import ROUTERS, Fleet, Pool
-from llmviewer.simulation.scheduling import SCHEDULERS
-from llmviewer.simulation.separate_passes import SeparatePasses
 from llmviewer.simulation.step_times import step_times
 from llmviewer.techniques.batching.disaggregated import Disaggregated
 from llmviewer.timing import engine as engines
@@ -41,7 +40,7 @@ def pool_of(one: Configuration, router: str, instances: int = 1, length: float =
     Raises UserError for an engine that does not serve requests, and for techniques that are not simulated.
     """
     system = one.system
-    scheduler = system.engine.scheduler or ("" if system.engine.source else "vllm")
+    scheduler = system.engine.scheduler or ("" if system.engine.source else USUAL)
     if not scheduler:
         serving = [name for name in engines.names() if engines.load(name).scheduler]
         raise UserError(f"engine {system.engine.name} does not serve requests; allowed: {', '.join(serving)}")
@@ -49,11 +48,11 @@ def pool_of(one: Configuration, router: str, instances: int = 1, length: float =
         raise unknown("router", router, ROUTERS)
     times = step_times(one)
     merged = system.batching.name == "chunked"
-    policy = replace(SCHEDULERS["vllm"], name="chunked") if merged else SCHEDULERS[scheduler]
+    policy = replace(SCHEDULERS[USUAL], name="chunked") if merged else SCHEDULERS[scheduler]
     room = cache_capacity(one, length)
     whole = policy.chunks or (policy.alone and one.options.max_num_batched_tokens is None)
     return Pool(
-        prices=times if merged else SeparatePasses.of(times),
+        prices=times,
         room=room,
         scheduler=policy,
         replicas=instances * system.parallelism.data,

@@ -11,9 +11,8 @@ from llmviewer.simulation.requests import Records, Requests
 class Ledger:
     """One list entry per request, plain numbers because an event loop reads and writes them one by one.
 
-    arrival_s: when the user sends it; ready_s: when it reaches the scheduler, `host_s` later [s].  rounds: decode steps
-    after its first token.  generated: tokens that it had when it was last
-    preempted, which are computed again.
+    arrival_s: when the user sends it; ready_s: when it reaches the scheduler, its `host_s` later [s].  rounds: decode
+    steps after its first token.  generated: tokens that it had when it was last preempted, which are computed again.
     held: tokens of its KV cache that another replica has computed.  found: tokens of its prompt that are in the cache
     by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.  Times
     of what has not happened are NaN.
@@ -29,20 +28,21 @@ class Ledger:
         count, nan = len(requests), float("nan")
         self.input_len: list[int] = requests.input_len.tolist()
         self.output_len: list[int] = requests.output_len.tolist()
-        self.rounds, self.prefixes, self.host_s = rounds, requests.prefixes, host_s
+        self.rounds, self.prefixes = rounds, requests.prefixes
+        self.host_s: list[float] = requests.host_s(host_s).tolist()
         self.generated, self.held = [0] * count, [0] * count
         self.found: list[int] = hits.tokens.tolist()
         self.shared: list[int] = hits.blocks.tolist()
         self.common = hits.common
         self.arrival_s: list[float] = requests.arrival_s.tolist()
-        self.ready_s = [arrival + host_s for arrival in self.arrival_s]
+        self.ready_s = [arrival + host for arrival, host in zip(self.arrival_s, self.host_s, strict=True)]
         self.start_s, self.first_token_s, self.finish_s = [nan] * count, [nan] * count, [nan] * count
         self.cached_tokens, self.preemptions = [0] * count, [0] * count
 
     def send(self, request: int, time_s: float) -> None:
         """Note that the user sends a request at this time [s]."""
         self.arrival_s[request] = time_s
-        self.ready_s[request] = time_s + self.host_s
+        self.ready_s[request] = time_s + self.host_s[request]
 
     def records(self, replica: list[int]) -> Records:
         """The entries as arrays.  replica: index of the one that answered each request."""
@@ -58,5 +58,5 @@ class Ledger:
             preemptions=np.array(self.preemptions),
             replica=np.array(replica),
             refused=np.zeros(len(self.rounds), dtype=np.int64),
-            host_s=self.host_s,
+            host_s=np.array(self.host_s),
         )

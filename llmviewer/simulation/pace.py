@@ -51,7 +51,7 @@ class MeanRequest:
 
 
 def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
-    """The requests of a closed loop whose users begin one after another, during about one request.
+    """The requests of a closed loop whose users begin at random, during about one request.
 
     Otherwise users with answers of one length would stay in step for ever, which real ones do not.
     """
@@ -64,8 +64,8 @@ def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
     mean, pool = MeanRequest.of(requests, accepted, fleet), fleet.answering
     sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
     whole_s = mean.answer_s(pool, sequences) + users / fleet.prefill.replicas * mean.prompt_s(fleet.prefill)
-    times = np.zeros(len(requests))
-    times[:users] = np.arange(users) * (whole_s / users)
+    times, evenly = np.zeros(len(requests)), np.arange(users) / users
+    times[:users] = whole_s * (evenly if requests.chance is None else np.sort(requests.chance[:users]))
     return replace(requests, arrival_s=times)
 
 

@@ -8,10 +8,10 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TypeAlias
 
+from llmviewer.serving.scheduling import Scheduler
 from llmviewer.simulation.cache import BlockPool
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.prices import Prices, Room
-from llmviewer.simulation.scheduling import Scheduler
 
 #: A decoding sequence: the number of the step after its last token, of the one before its second, cached tokens at its
 #: start, own blocks then, steps for which these are enough, prefixes that it reads.
@@ -115,7 +115,15 @@ class Decoding:
         if self.following:
             following = self.following.popleft()
             self._ledger.send(following, self.clock_s)
-            self.inbox.append(following)
+            self.expect(following)
+
+    def expect(self, request: int) -> None:
+        """Put a request into the inbox, in order of the times at which they come: one may overtake another."""
+        inbox, ready = self.inbox, self._ledger.ready_s
+        place = len(inbox)
+        while place and ready[inbox[place - 1]] > ready[request]:
+            place -= 1
+        inbox.insert(place, request)
 
     def growth(self, step: int, steps: int) -> int:
         """Blocks that the sequences take in `steps` steps from the step with the number `step` on."""

@@ -23,6 +23,7 @@ class Requests:
     other request is sent when one ends.  input_len, output_len: tokens.  prefixes: ids of the blocks of each prompt, in
     order, equal where prompts begin equally; None: unknown.  prefix_tokens: tokens of such a block.
     after: request -> the one at whose end its user sends it, so many seconds later; in an open loop alone.
+    chance: random numbers from 0 to 1, for what differs between requests of equal lengths; None: nothing does.
     """
 
     arrival_s: Array
@@ -32,6 +33,7 @@ class Requests:
     prefix_tokens: int = 0
     after: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     concurrency: int = 0
+    chance: Array | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -62,7 +64,15 @@ class Requests:
             output_len=self.output_len[chosen],
             prefixes=prefixes,
             after=self._after(chosen.tolist()),
+            chance=None if self.chance is None else self.chance[chosen],
         )
+
+    def host_s(self, mean_s: float) -> Array:
+        """Time of the host before each reaches the scheduler [s]: half to one and a half times the mean.
+
+        Without any difference, users whose requests met in a step once would meet for ever, in ever larger groups.
+        """
+        return np.full(len(self), mean_s) * (1.0 if self.chance is None else 0.5 + self.chance)
 
     def _after(self, chosen: list[int]) -> dict[int, tuple[int, float]]:
         """`after` among these requests; where the one before is not among them, the last one before that is."""
@@ -84,7 +94,7 @@ class Records:
     start_s: when its first prompt token was scheduled.  first_token_s, finish_s: as the user sees them, host time
     included.  cached_tokens: prompt tokens found in the prefix cache.  preemptions: how often it was preempted.
     replica: index of the replica that decoded it.  refused: why the engine refuses it (run.REFUSALS), or 0.
-    host_s: time of the host before a request reaches the scheduler [s].
+    host_s: time of the host before each reaches the scheduler [s].
     """
 
     arrival_s: Array
@@ -97,7 +107,7 @@ class Records:
     preemptions: Whole
     replica: Whole
     refused: Whole
-    host_s: float = 0.0
+    host_s: Array | float = 0.0
 
     def __len__(self) -> int:
         return len(self.arrival_s)

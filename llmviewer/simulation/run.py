@@ -49,11 +49,7 @@ class Station:
         if len(self.replicas) > 1:
             prefixes = self.ledger.prefixes[request] if self.ledger.prefixes is not None else ()
             chosen = self.router.choose(request, prefixes, self.replicas)
-        inbox, ready = self.replicas[chosen].inbox, self.ledger.ready_s
-        place = len(inbox)
-        while place and ready[inbox[place - 1]] > ready[request]:  # a short transfer arrives before a longer one
-            place -= 1
-        inbox.insert(place, request)
+        self.replicas[chosen].expect(request)
 
     def run(self, requests: Iterable[int]) -> None:
         """Answer requests that arrive in this order, and no others."""

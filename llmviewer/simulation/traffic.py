@@ -235,14 +235,20 @@ class Traffic:
             return self._of_trace(self.trace, self.trace.arrival_s / self.speed_up)
         times = self._times(random)
         if self.trace is not None:
-            times = times[: len(self.trace)]
-            return self._of_trace(self.trace, times)
+            made = self._of_trace(self.trace, times[: len(self.trace)])
+            return replace(made, chance=random.random(len(made)))
         if self.pairs is not None:
             chosen = random.integers(0, len(self.pairs), len(times))
             lengths = self.pairs.input_len[chosen], self.pairs.output_len[chosen]
         else:
             lengths = self.input_len(len(times), random), self.output_len(len(times), random)
-        return Requests(arrival_s=times, input_len=lengths[0], output_len=lengths[1], concurrency=self.users)
+        return Requests(
+            arrival_s=times,
+            input_len=lengths[0],
+            output_len=lengths[1],
+            concurrency=self.users,
+            chance=random.random(len(times)),
+        )
 
     def _of_trace(self, trace: Trace, times: Array) -> Requests:
         limit = np.inf if self.duration_s is None else self.duration_s

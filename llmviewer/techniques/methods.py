@@ -17,8 +17,8 @@ METHODS: dict[str, dict[str, str]] = {
     },
     "batching": {
         "static": "batching.batching:static",
-        "continuous": "batching.batching:continuous",
-        "chunked": "batching.chunked:chunked",
+        "continuous": "batching.continuous:continuous",
+        "chunked": "batching.continuous:chunked",
         "disaggregated": "batching.disaggregated:disaggregated",
     },
     "speculative": {

@@ -37,7 +37,7 @@ CONSTANTS: dict[str, str] = {
     "collective": "each collective: synchronization in addition to its kernel",
     "sequence": "each sequence of a pass: metadata and detokenization",
     "sampling": "each row of logits that is sampled",
-    "request": "each request under continuous batching, before its first token: HTTP, tokenization, first scheduling",
+    "request": "each request, before its first token: HTTP, tokenization, first scheduling",
     "eager": "each kernel of a pass without a CUDA graph: host time to launch it, which overlaps with kernels",
     "expert": "as eager, each kernel of every further distinct expert of a layer, if experts run one by one",
 }
@@ -112,7 +112,7 @@ class Engine(Fitted):
     """An engine preset: its kernels, limits, and the time that it adds to kernels.
 
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
-    scheduler: its policy (simulation/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
+    scheduler: its policy (serving/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
@@ -127,8 +127,6 @@ class Engine(Fitted):
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips -> its own fields.
-    interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
-    delays its first token.
     versions: first version -> its own fields, which hold until the next first version.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
@@ -149,7 +147,6 @@ class Engine(Fitted):
     graph_tokens: float = float("inf")
     reserved: float = 0.5
     borrowed: Mapping[str, str] = field(default_factory=dict)
-    interference: float = 1.0
     unit_bytes: float = 0.0
     share: float = 1.0
     unpacked_bytes: float = 0.0
@@ -261,11 +258,12 @@ class Engine(Fitted):
             named = {
                 name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES
             }
+        outside_graphs = np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
         if "eager" in self.constants:
-            host = engine_work.launching_s(self.constants, paid) * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
+            host = engine_work.launching_s(self.constants, paid) * outside_graphs
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
-        named.update(engine_work.own_kernels(self.factors, reads, seconds, least))
+        named.update(engine_work.own_kernels(self.factors, reads, seconds, least, outside_graphs))
         if self.unit_bytes:
             few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = engine_work.gemm_weight_bytes(graph) / np.minimum(

@@ -23,12 +23,12 @@ from llmviewer.result.explanation.metrics import (
 )
 from llmviewer.result.explanation.node import Node, of_formula, sum_of
 from llmviewer.result.stages import ValueOf
-from llmviewer.techniques.batching.chunked import ChunkedTimes
+from llmviewer.techniques.batching.continuous import ChunkedTimes
 from llmviewer.techniques.batching.disaggregated import BOUNDS, DisaggregatedTimes
 
 #: Latency -> what it is.
 WHAT = {
-    "ttft_s": "prefill of all prompts of the batch",
+    "ttft_s": "prefill of all prompts of the batch, and the time of the engine's host before it",
     "tpot_s": "mean over the real decode steps, per token",
     "e2e_s": "time to the first token, and from there to the last one",
     "generation_s": "all real decode steps",
@@ -49,7 +49,7 @@ def metric_time(one: Question, metric: str) -> Node:
     if metric == "e2e_s":
         parts: tuple[Node, ...] = metric_time(one, "ttft_s"), metric_time(one, "generation_s")
     elif metric == "ttft_s":
-        parts = prefill_nodes(one) if own.running is None else first_token_nodes(one)
+        parts = (*prefill_nodes(one), *_host(one)) if own.running is None else first_token_nodes(one)
     else:
         share = 1.0 if metric == "generation_s" else 1.0 / one.at(own.schedule.tokens)
         parts = decode_nodes(one, share) if own.running is None else generation_nodes(one, share)
@@ -62,9 +62,10 @@ QUEUE_FOR_A_SLOT = (
 )
 CYCLE = "time between the starts of two requests in the same slot"
 OTHERS = "prompts of the other running sequences: each starts one request during one of ours (serving/batching.py)"
-PART = "part of the others' prompts that runs {where} (interference of the engine {engine}, calibrate/engines)"
-CHUNKS = "mixed steps between the tokens of a sequence: decodes and chunks of prompts (techniques/batching/chunked.py)"
-AHEAD = "prompts ahead in mixed steps (techniques/batching/chunked.py)"
+MET = "{what} (serving/batching.py)"
+ADDED = "time by which a prompt lengthens its passes (serving/batching.py)"
+CHUNKS = "mixed steps between the tokens of a sequence: decodes and prompts (techniques/batching/continuous.py)"
+AHEAD = "prompts ahead in mixed steps (techniques/batching/continuous.py)"
 HOST = "HTTP, tokenization and first scheduling of a request, " + ENGINE
 
 
@@ -73,12 +74,8 @@ def first_token_nodes(one: Question) -> tuple[Node, ...]:
     times = one.analysis.times
     if isinstance(times, DisaggregatedTimes):
         return (*prefill_nodes(one), *_host(one), *first_token_of_pools(one, times))
-    if isinstance(times, ChunkedTimes):
-        before = _ahead(one, times)
-    else:
-        part = 1.0 - times.interference if one.at(times.steps) > 0.0 else 1.0
-        before = _others(one, part, "before the first token", 1.0)
-    return (*prefill_nodes(one), *before, *_queue(one), *_host(one))
+    queued = _ahead(one, times) if isinstance(times, ChunkedTimes) else ()
+    return (*prefill_nodes(one), *_met(one, 1.0), *queued, *_queue(one), *_host(one))
 
 
 def generation_nodes(one: Question, share: float) -> tuple[Node, ...]:
@@ -87,25 +84,42 @@ def generation_nodes(one: Question, share: float) -> tuple[Node, ...]:
     if isinstance(times, DisaggregatedTimes):
         return (*decode_nodes(one, share), *generation_of_pools(one, times, share))
     if isinstance(times, ChunkedTimes):
-        return _mixed(one, times, share)
-    between = times.interference if one.at(times.steps) > 0.0 else 0.0
-    return (*decode_nodes(one, share), *_others(one, between, "between tokens", share))
+        return (*_mixed(one, times, share), *_met(one, -share))
+    return (*decode_nodes(one, share), *_others(one, share), *_met(one, -share))
 
 
-def _others(one: Question, part: float, where: str, share: float) -> tuple[Node, ...]:
-    """Prompts of others before the first token, or between tokens."""
+def _others(one: Question, share: float) -> tuple[Node, ...]:
+    """Prompts of others in a cycle, times a share."""
     times = one.analysis.times
-    if not part or not one.at(times.others_s):
+    if not one.at(times.others_s):
         return ()
     inner = prefill_nodes(one, fill=False)
     values = {name: one.at(getattr(times, name)) for name in ("prompts_per_pass", "running")}
     prompts = sum_of("next_s", inner, "prompts that are prefilled together, until others may follow")
     formula = "next_s / prompts_per_pass * (running - prompts_per_pass)"
     others = of_formula("others_s", formula, (prompts,), OTHERS, values)
-    source = PART.format(where=where, engine=one.analysis.system.engine.name)
-    engine = Node(name="part", value=part, source=source)
-    formula, tokens = per_token("part * others_s", share)
-    return (of_formula(f"others' prompts {where}", formula, (engine, others), OTHERS, tokens),)
+    formula, tokens = per_token("others_s", share)
+    return (of_formula("others' prompts between tokens", formula, (others,), OTHERS, tokens),)
+
+
+def _met(one: Question, share: float) -> tuple[Node, ...]:
+    """Steps and prompts of others that a prompt meets before its first token, times a share; less after it."""
+    times = one.analysis.times
+    if not one.at(times.ahead_s):
+        return ()
+    names = ("rest_s", "share_before", "together", "prompts_per_pass", "most_ahead_s")
+    values = {name: one.at(getattr(times, name)) for name in names}
+    if one.at(times.steps) > 0.0:
+        formula = "min(rest_s + max(1 + share_before * together - prompts_per_pass, 0) * prompt_s, most_ahead_s)"
+        prompt = Node(name="prompt_s", value=one.at(times.prompt_s), unit="s", source=ADDED)
+        what = "the rest of the pass that a prompt meets, and other prompts of its own pass"
+        ahead = of_formula("ahead_s", formula, (prompt,), MET.format(what=what), values)
+    else:
+        where = {"others_s": one.at(times.others_s)}
+        ahead = of_formula("ahead_s", "others_s", (), MET.format(what="all prompts of others"), where)
+    formula, tokens = per_token("ahead_s" if share > 0.0 else "-ahead_s", abs(share))
+    name = "prompts of others before the first token" if share > 0.0 else "that is before the first token"
+    return (of_formula(name, formula, (ahead,), MET.format(what="a request takes one cycle"), tokens),)
 
 
 def _queue(one: Question) -> tuple[Node, ...]:
@@ -122,9 +136,9 @@ def _cycle(one: Question) -> Node:
     times = one.analysis.times
     prefill_s = one.at(times.prefill_s)
     if isinstance(times, ChunkedTimes):
-        after = sum_of("generation_s", _mixed(one, times, 1.0), "from the first token to the last")
+        after = sum_of("between_s", _mixed(one, times, 1.0), "steps without its own prompt")
         values = {"waiting_s": one.at(times.waiting_s), "prefill_s": prefill_s}
-        return of_formula("cycle_s", "waiting_s + prefill_s + generation_s", (after,), CYCLE, values)
+        return of_formula("cycle_s", "waiting_s + prefill_s + between_s", (after,), CYCLE, values)
     decode = sum_of("decode_s", decode_nodes(one, 1.0), "all decode steps")
     values = {"prefill_s": prefill_s, "others_s": one.at(times.others_s)}
     return of_formula("cycle_s", "prefill_s + others_s + decode_s", (decode,), CYCLE, values)
@@ -132,7 +146,7 @@ def _cycle(one: Question) -> Node:
 
 def _host(one: Question) -> tuple[Node, ...]:
     """Time of the host before the first token of a request."""
-    seconds = one.analysis.times.request_s
+    seconds = one.analysis.system.engine.request_s
     source = HOST.format(engine=one.analysis.system.engine.name)
     return (Node(name="engine: request", value=seconds, unit="s", source=source),) if seconds else ()
 

@@ -20,7 +20,6 @@ from llmviewer.serving.batching import (
     RequestTimes,
     Running,
     per_token,
-    prompts_per_pass,
 )
 from llmviewer.techniques.batching.batching import check_mixable, with_batching
 from llmviewer.techniques.technique import Change, Whole, technique
@@ -28,6 +27,14 @@ from llmviewer.techniques.technique import Change, Whole, technique
 WHERE = "--batching disaggregated"
 #: Resources that may bound the throughput; ties go to the first.
 BOUNDS = ("prefill", "link", "decode", "users")
+#: Prompt tokens of a prefill pass that shorter prompts share: compute-bound on most accelerators.
+SHARED_PASS_TOKENS = 1024.0
+
+
+def prompts_per_pass(request: Request) -> Count:
+    """Prompts that share a pass of a prefill instance."""
+    prompts = np.floor(SHARED_PASS_TOKENS / np.maximum(request.input_len, 1.0))
+    return np.clip(prompts, 1.0, np.maximum(request.batch_size, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

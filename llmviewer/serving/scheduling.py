@@ -60,3 +60,5 @@ SCHEDULERS = {
         Scheduler(name="splitfuse", source="https://arxiv.org/abs/2401.08671"),
     )
 }
+#: Policy of an engine that states none.
+USUAL = "vllm"
