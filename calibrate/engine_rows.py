@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from llmviewer.calibrate.e2e_rows import INFERENCEX, RequestCase, case_of
+import numpy as np
+
+from llmviewer.calibrate.e2e_rows import INFERENCEX, RequestCase, case_of, is_burst
 from llmviewer.core.errors import UserError
+
+
+#: Parts of the names of models that InferenceX runs with and without multi-token prediction.
+DRAFTING = ("deepseek", "glm-5", "qwen3.5")
 
 
 def cases_of(frame: Any) -> dict[int, RequestCase]:
@@ -28,10 +34,15 @@ def is_known_broken(row: Mapping[str, Any]) -> bool:
 def has_uncertain_kernels(case: RequestCase) -> bool:
     """Whether a case's kernels are further off than an engine's constants: the 4-bit experts of gpt-oss.
 
-    Their fits rest on a few dozen rows, with errors of 17 to 22 %.  Constants are not fitted to them; the errors and
-    intervals of a preset include them.
+    Their fits rest on a few dozen rows, with errors of 17 to 22 %.  Constants are not fitted to them, nor to first
+    tokens of runs of which other tokens may be drafted; the errors and intervals of a preset include the former.
     """
-    return "gpt-oss" in case.model
+    return "gpt-oss" in case.model or is_of_drafting(case)
+
+
+def is_of_drafting(case: RequestCase) -> bool:
+    """Whether a row is a first token of runs of which other tokens may be drafted: they say what a request takes."""
+    return case.metric == "ttft_ms" and case.per_user < np.inf and any(name in case.model for name in DRAFTING)
 
 
 def may_draft(row: Mapping[str, Any]) -> bool:
@@ -40,15 +51,15 @@ def may_draft(row: Mapping[str, Any]) -> bool:
     First tokens are alike with and without.
     """
     model, note = str(row["model"]).lower(), str(row.get("note"))
-    drafting = any(name in model for name in ("deepseek", "glm-5", "qwen3.5"))
-    return INFERENCEX in note and drafting and row["metric"] != "ttft_ms"
+    return INFERENCEX in note and any(name in model for name in DRAFTING) and row["metric"] != "ttft_ms"
 
 
 def has_unknown_load(row: Mapping[str, Any]) -> bool:
     """Whether a row is a first token under a load that nothing states: with or without a common start, in whose steps
     prompts meet or not, behind a front end or not (aiconfigurator's own runs wait 90 ms more than InferenceX's)."""
     note = str(row.get("note"))
-    return row["metric"] == "ttft_ms" and "continuous batching" in note and INFERENCEX not in note
+    known = INFERENCEX in note or is_burst(row, note)
+    return row["metric"] == "ttft_ms" and "continuous batching" in note and not known
 
 
 #: Tests for rows that say nothing about an engine.

@@ -23,7 +23,7 @@ from llmviewer.calibrate.e2e import origin_of
 from llmviewer.calibrate.e2e_rows import RequestCase
 from llmviewer.calibrate.e2e_runs import DEFAULT_OPTIONS, RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.engine_file import EngineFit, text_of
-from llmviewer.calibrate.engine_rows import UNUSED_ROWS, cases_of, has_uncertain_kernels
+from llmviewer.calibrate.engine_rows import UNUSED_ROWS, cases_of, has_uncertain_kernels, is_of_drafting
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.free_constants import (
     FEW_USERS,
@@ -184,14 +184,16 @@ def fit(
         for name, words in groupings.items()
     }
     places = np.concatenate([trial.group.places for trial in trials])
+    shown = np.array([not is_of_drafting(case) for case in cases])
+    ratio = np.where(np.isfinite(of_models := held_out_ratios["model"]), of_models, held_out_ratios["configuration"])
     return EngineFit(
         engine=solved(usable, possible),
-        places=places,
-        ratio=np.where(np.isfinite(of_models := held_out_ratios["model"]), of_models, held_out_ratios["configuration"]),
-        possible=possible,
-        bases=bases,
-        metrics=np.array([case.metric for case in cases]),
-        held_out_ratios=held_out_ratios,
+        places=places[shown],
+        ratio=ratio[shown],
+        possible=possible[shown],
+        bases=bases[shown],
+        metrics=np.array([case.metric for case in cases])[shown],
+        held_out_ratios={name: values[shown] for name, values in held_out_ratios.items()},
     )
 
 

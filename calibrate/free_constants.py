@@ -10,7 +10,7 @@ FREE: dict[str, tuple[str, ...]] = {
     "deepspeed-mii": ("eager", "step", "sequence", "attention"),
     "gpt-fast": ("gemm", "exchange"),
     "llama.cpp": ("launch", "gemm", "unit_bytes", "share"),
-    "sglang": ("step", "sequence", "eager", "prompt"),
+    "sglang": ("step", "sequence", "eager"),
     "trtllm": ("step", "sequence", "eager", "prompt"),
     "trtllm-cpp": ("step", "launch", "sequence", "group"),
     "vllm": ("step", "sequence", "eager", "prompt"),

@@ -233,7 +233,7 @@ def test_users_who_begin_together_wait_for_each_other_once() -> None:
     ("host_ms", "rest_ms"),
     # mean over half, three quarters, ... one and a half of the host's time; steps of 10 ms, of which each has 90 ms of
     # prompts more with the chance 0.5: a prompt that comes during the first step waits 100 or 10 ms less its own time
-    [(4.0, 0.5 * (100 + 10) - 4.0), (0.0, 0.5 * (100 + 10))],
+    [(4.0, 0.5 * (100 + 10) - 4.0), (1.0, 0.5 * (100 + 10) - 1.0)],
 )
 def test_a_prompt_waits_for_the_rest_of_the_pass_that_it_meets(host_ms: float, rest_ms: float) -> None:
     ones = np.ones(1)

@@ -147,8 +147,8 @@ def _passing_s_of_columns(model: Model, system: System, step: Step, columns: Seq
 
 def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
     """Time of one token on all pipeline stages but the slowest, per point [s]; None where passes run as scheduled."""
-    if not system.any_chunks or system.parallelism.pipeline == 1:
-        return None
+    if not system.any_chunks or system.parallelism.pipeline == 1 or len(plan.step.groups) > 1:
+        return None  # the last: steps in which sequences decode run as they are scheduled
     prefill, one = slice(plan.prefill_passes), np.ones(plan.prefill_passes)
     (group,) = plan.step.groups
     token = Step((replace(group.select(prefill), batch_size=one, new_tokens=one),))

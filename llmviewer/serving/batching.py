@@ -124,7 +124,7 @@ class RequestTimes:
 
         Without tokens after the first there is no time between them: all prompts of others run before one's own.
         """
-        rest_s = np.where((self.others > 0.0) & (self.request_s > 0.0), self.rest_s, 0.0)
+        rest_s = np.where(self.others > 0.0, self.rest_s, 0.0)
         more = np.maximum(1.0 + self.share_before * self.together - self.prompts_per_pass, 0.0)
         ahead = rest_s + more * self.prompt_s
         return np.where(self.steps > 0, np.minimum(ahead, self.most_ahead_s), self.others_s)
@@ -143,9 +143,10 @@ class RequestTimes:
     def burst_s(self) -> Array:
         """Mean TTFT of the running sequences if all begin at once [s]: passes full of prompts, one after another."""
         last = np.maximum(self.running, 1.0)
-        prompts = 0.5 * (last + np.minimum(np.maximum(self.most_prompts, 1.0), last))
+        together = np.minimum(np.maximum(self.most_prompts, 1.0), last)
         alone_s = np.maximum(self.prefill_s - self.prompts_per_pass * self.prompt_s, 0.0)
-        return np.asarray(self.request_s + alone_s + prompts * self.prompt_s)
+        passes_s = 0.5 * (last + together) * self.prompt_s + 0.5 * (np.ceil(last / together) + 1.0) * alone_s
+        return np.asarray(self.request_s + passes_s)
 
     def begun_together(self, requests: Count) -> tuple[Array, Array]:
         """Mean TTFT, and time from first to last token, of users who begin together and send so many requests each [s].
@@ -189,7 +190,10 @@ def rest_of_pass(
 
     Steps follow each other; each has `long_s` of prompts more with the chance that any of `ending` sequences has ended.
     between: these run before the step, else in it.  After a step with prompts the moment is any: at_any_time_s.
+    Without a host prompts come with the end of a step, and wait for none.
     """
+    if not host_s:
+        return np.zeros_like(at_any_time_s)
     chance, steps = np.broadcast_arrays(-np.expm1(-np.asarray(ending)), np.maximum(step_s, 1e-9))
     number = np.arange(MOST_STEPS)[:, None]
     left = np.array(HOST_TIMES)[:, None, None] * host_s - number * steps

@@ -212,8 +212,9 @@ class ModelTable:
 
     steps, kernels: of each form of latent attention, naive and absorbed, or of the only one: all time but what hides
     behind kernels, and kernels alone.  waits: times of the host that hide behind kernels: more than so many tokens ->
-    seconds.  waiting: most tokens of a pass whose kernels may be shorter than these.  new, rows: tokens and rows of
-    logits of one sequence's decode pass.
+    seconds.  waiting: most tokens of a pass whose kernels may be shorter than these.  longer: share by which kernels of
+    passes take longer, and the tokens beyond which they do; None: none do.  new, rows: tokens and rows of logits of one
+    sequence's decode pass.
     """
 
     steps: tuple[PartTable, ...]
@@ -221,6 +222,7 @@ class ModelTable:
     latent: Latent | None
     waits: tuple[tuple[float, float], ...]
     waiting: int
+    longer: tuple[float, float] | None
     new: float
     rows: float
 
@@ -232,10 +234,13 @@ class ModelTable:
         else:
             tokens, logits = round(sequences * self.new) + prompt, round(sequences * self.rows) + prompts
         seconds = self.steps[form].seconds(tokens, logits, sequences, context, prompt, pairs)
-        if tokens > self.waiting:
+        longer = self.longer[0] if self.longer is not None and tokens > self.longer[1] else 0.0
+        if tokens > self.waiting and not longer:
             return seconds
         kernels = self.kernels[form].seconds(tokens, logits, sequences, context, prompt, pairs)
-        return seconds + sum(max(wait - kernels, 0.0) for above, wait in self.waits if tokens > above)
+        if tokens <= self.waiting:
+            seconds += sum(max(wait - kernels, 0.0) for above, wait in self.waits if tokens > above)
+        return seconds + longer * kernels
 
     def _form(self, sequences: int, context: float, prompt: int, pairs: float) -> int:
         """Index of the form of latent attention."""

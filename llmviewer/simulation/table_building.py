@@ -323,7 +323,10 @@ def _tokens(counts: Array) -> Group:
 
 def model_table(passes: Passes) -> ModelTable:
     """Tables of a model's passes."""
-    latent = _latent(passes.model)
+    latent, own = _latent(passes.model), passes.system.engine
+    factors = {name: value for name, value in own.factors.items() if name != "prompt"}
+    longer, after = own.factors.get("prompt", 1.0) - 1.0, own.graph_tokens
+    passes = replace(passes, system=replace(passes.system, engine=replace(own, factors=factors)))
     forms = {passes.model: SPACING}
     if latent is not None:
         forms = {with_mla_form(passes.model, form): spacing for form, spacing in FORMS.items()}
@@ -338,6 +341,7 @@ def model_table(passes: Passes) -> ModelTable:
         latent=latent,
         waits=waits,
         waiting=_waiting(waits, tables[0][KERNELS].tokens),
+        longer=(longer, after) if longer else None,
         new=float(np.max(passes.decode.new_tokens)),
         rows=float(np.max(passes.decode.logit_positions)),
     )

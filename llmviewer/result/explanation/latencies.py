@@ -117,7 +117,7 @@ def _met(one: Question, share: float) -> tuple[Node, ...]:
     else:
         where = {"others_s": one.at(times.others_s)}
         ahead = of_formula("ahead_s", "others_s", (), MET.format(what="all prompts of others"), where)
-    formula, tokens = per_token("ahead_s" if share > 0.0 else "-ahead_s", abs(share))
+    formula, tokens = per_token("ahead_s" if share > 0.0 else "0 - ahead_s", abs(share))
     name = "prompts of others before the first token" if share > 0.0 else "that is before the first token"
     return (of_formula(name, formula, (ahead,), MET.format(what="a request takes one cycle"), tokens),)
 

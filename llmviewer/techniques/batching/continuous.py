@@ -28,6 +28,8 @@ from llmviewer.techniques.technique import Change, Whole, technique
 WHERE = "--batching chunked"
 #: Default token budget per step; Sarathi-Serve uses 512 under strict limits on the time between tokens.
 DEFAULT_TOKEN_BUDGET = 512.0
+#: Prompts that come with a step, below which none ever shares it.
+RARE = 1e-9
 #: Keeps round-off from adding a step to a prompt that fills whole steps.
 ROUND_OFF = 1.0 + 1e-12
 
@@ -39,7 +41,7 @@ class ChunkPlan:
     chunks: steps per prompt, fractional if steps are shared.  prompts_per_pass: prompts per mixed step, at least 1.
     mixed: mixed steps among the decode steps of a sequence.  decodes: sequences that decode in a mixed step.
     chunk_tokens: most prompt tokens of a mixed step.  share: fraction of all steps that are mixed.
-    filled: 1.0 if chunks of two prompts share a step, else 0.0.
+    filled: 1.0 if chunks of two prompts share a step, else 0.0.  busy: steps that prompts need, over those that pass.
     """
 
     chunks: Count
@@ -49,6 +51,7 @@ class ChunkPlan:
     chunk_tokens: Count
     share: Count
     filled: Count
+    busy: Count
 
 
 def in_one_pass(running: Count, steps: Count) -> Count:
@@ -57,8 +60,9 @@ def in_one_pass(running: Count, steps: Count) -> Count:
     The other A - 1 start at random, so that their prompts in a pass have a Poisson distribution of mean
     a = (A - 1) / (n + 1), which has a / (1 - exp(-a)) where it is not 0.
     """
-    arriving = np.maximum((running - 1.0) / (steps + 1.0), 1e-12)
-    return arriving / -np.expm1(-arriving)
+    arriving = (running - 1.0) / (steps + 1.0)
+    some = np.maximum(arriving, RARE)
+    return np.where(arriving > RARE, some / -np.expm1(-some), 1.0)
 
 
 def plan_chunks(
@@ -99,6 +103,7 @@ def plan_chunks(
         chunk_tokens=np.where(chunks > 1.0, chunk_tokens, prompt * prompts_per_pass),
         share=np.minimum((others + chunks) / (steps + chunks), 1.0),
         filled=np.where(unsaturated | (chunks == 1.0), 0.0, 1.0),
+        busy=np.minimum(full / evenly * (running - 1.0) / running, MOST_BUSY),
     )
 
 
@@ -163,9 +168,17 @@ class ChunkedTimes(RequestTimes):
 
     @property
     def rest_s(self) -> Array:
-        """Rest of the step that a prompt meets when it comes [s], or of all steps of the prompt before it."""
-        long_s = self.prompt_s * self.prompts_per_pass + (self.chunked.plan.chunks - 1.0) * self.step_s
-        return rest_of_pass(self.request_s, self.step_s, long_s, self.ending, 0.5 * self.met_s, between=False)
+        """Rest of the step that a prompt meets when it comes [s], and of the prompts before it.
+
+        Those of several steps run one after another, and sequences end with each of these steps: M/D/1 but for the
+        share of steps in which a prompt begins.
+        """
+        plan = self.chunked.plan
+        long_s = self.prompt_s * self.prompts_per_pass + (plan.chunks - 1.0) * self.step_s
+        found = rest_of_pass(self.request_s, self.step_s, long_s, self.ending, 0.5 * self.met_s, between=False)
+        begun = np.where(plan.filled > 0.0, 1.0, 1.0 - 1.0 / plan.chunks)
+        queued = begun * plan.busy * self.prefill_s / (2.0 * (1.0 - plan.busy))
+        return found + np.where(plan.chunks > 1.0, queued, 0.0)
 
     @property
     def share_before(self) -> Count:
@@ -176,7 +189,7 @@ class ChunkedTimes(RequestTimes):
     def most_ahead_s(self) -> Array:
         """Time that the others' prompts add to the steps of a sequence [s]; 0 where all prompts queue."""
         added = np.maximum(self.others_s - self.chunked.plan.mixed * self.step_s, 0.0)
-        return np.where(self.waiting_s > 0.0, 0.0, added)
+        return np.where(self.chunked.plan.busy < MOST_BUSY, added, 0.0)
 
     @property
     def waiting_s(self) -> Array:
