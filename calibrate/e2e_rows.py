@@ -65,10 +65,18 @@ QUANTIZATIONS = {
 FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m")
 #: Builds of llama.cpp that multiply prompts in 16 bit, before https://github.com/ggml-org/llama.cpp/pull/7860.
 BUILDS_IN_16_BIT = re.compile(r"^llama\.cpp \((\w+ 20(1\d|2[0-3])|(January|February|March|April|May) 2024)\b")
-#: Engine, part of the model's name, and beginning of the chip's, of runs in InferenceX with a cache in FP8, which rows
-#: do not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh in
+#: Engine, part of the model's name, beginning of the chip's, and format of the weights, of runs in InferenceX with a
+#: cache in FP8, which rows do not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh,
+#: 70b_fp8_h200_slurm.sh, minimaxm2.5_fp8_h200.sh, kimik2.5_fp4_b200.sh and gptoss_fp4_b200.sh in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks.
-FP8_CACHES = (("trtllm", "", ""), ("sglang", "DeepSeek", "b200"), ("vllm", "Llama-3.1-70B", ""))
+FP8_CACHES = (
+    ("trtllm", "", "", ""),
+    ("sglang", "DeepSeek", "b200", ""),
+    ("vllm", "Llama-3.1-70B", "", ""),
+    ("vllm", "MiniMax-M2.5", "", ""),
+    ("vllm", "Kimi-K2.5", "b200", "nvfp4"),
+    ("vllm", "gpt-oss", "b200", ""),
+)
 #: Word in the note of runs of InferenceX, whose users begin together and send ten requests each, of lengths between 0.8
 #: and 1 of the nominal ones: benchmark_serving.py and the scripts beside it in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/utils/bench_serving.
@@ -277,8 +285,11 @@ def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str)
     if word:
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
     scripted = INFERENCEX in note and any(
-        engine == name and model in str(row["model"]) and str(row["device"]).startswith(chip)
-        for name, model, chip in FP8_CACHES
+        engine == name
+        and model in str(row["model"])
+        and str(row["device"]).startswith(chip)
+        and weights.startswith(stored)
+        for name, model, chip, stored in FP8_CACHES
     )
     return "fp8" if scripted or (weights == "fp8" and engine in ("trtllm", "trtllm-cpp")) else "auto"
 
