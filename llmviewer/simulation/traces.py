@@ -82,7 +82,7 @@ def read_trace(path: str | Path, most: int | None = None, duration_s: float = np
                 if not columns.is_log and (read == most or beyond):
                     break
                 columns.add(row)
-    except (RowError, ValueError) as error:
+    except (RowError, ValueError, RecursionError) as error:
         reason = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
         raise FileError(f"{printable(path)}, line {columns.line}: {printable(reason, 300)}") from error
     if not columns.times:
