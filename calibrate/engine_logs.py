@@ -152,6 +152,10 @@ def started(row: Mapping[str, Any], cache: dict[Hashable, Started | UserError]) 
 
 def _start(model: str, gpu: str, options: Mapping[str, object], context: float) -> Started:
     one = configuration(model, gpu, **options)
+    engine = one.system.engine
+    if (known := engine.memory_versions) and known.edge(engine.version):
+        span = f"{known.versions[0].first} to {known.newest}"
+        raise UserError(f"engine {engine.name}: version {quoted(engine.version)} is not known; known: {span}")
     length = max(context or 1.0, 1.0)
     request = Request(batch_size=1.0, input_len=length, output_len=1.0)
     memory = memory_of(one.model, one.system, request, one.token_budget)

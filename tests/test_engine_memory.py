@@ -139,10 +139,8 @@ def test_chips_that_vllm_does_not_call_large_profile_fewer_sequences():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vllm==0.99", "version '0.99' is not known; known: 0.8 to 0.21"),
         ("vllm==new", "'new' is not a version number such as 0.19"),
         ("vllm==", "a version must follow '=='"),
-        ("gpt-fast==1", "its versions are not told apart"),
         ("vlm==0.19", "did you mean 'vllm'"),
     ],
 )

@@ -1,8 +1,10 @@
 """Versions of an engine: chosen by name, read from tables, and with time constants of their own."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -11,7 +13,9 @@ from llmviewer.calibrate import e2e_rows, engine_file, fit_engines
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
 from llmviewer.timing import engine
+from llmviewer.timing.engine_memory import is_of
 
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 H100 = specs.load("h100-sxm")
 MEMORY = {"newest": "0.21", "source": "x", "versions": [{"first": "0.8"}]}
 CONTENT: dict[str, Any] = {
@@ -41,9 +45,78 @@ def test_without_a_version_and_from_the_last_change_on_constants_are_the_newest(
     assert preset(version).constants == {"step": 100.0, "eager": 3.0}
 
 
-def test_a_version_newer_than_the_known_ones_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"'0.22' is not known; known: 0.8 to 0.21"):
-        preset("0.22")
+def figures(name: str) -> dict[str, Any]:
+    """An answer without what it says about its version."""
+    answer = lv.analyze("llama-3.1-8b", "h100-sxm", efficiency="calibrated", engine=name, batch_size=8).to_dict()
+    return {"metrics": answer["metrics"], "memory": answer["memory"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "same", "note"),
+    [
+        ("vllm==0.25", "vllm", "no run of version 0.25 was measured; the nearest that was is 0.19; its memory is"),
+        ("vllm==0.22.1rc2", "vllm", "0.22.1rc2 was measured; the nearest that was is 0.19; its memory is that of 0.21"),
+        ("vllm==0.13", "vllm==0.12", "no run of version 0.13 was measured; the nearest that was is 0.12"),
+        ("vllm==0.2.5", "vllm-v0==0.5", "its memory is that of 0.5"),
+        ("sglang==0.5.6.post2", "sglang", "its versions are priced alike (0.5.1, 0.5.6, 0.5.9 were measured)"),
+        ("sglang==0.5.12", "sglang", "no run of version 0.5.12 was measured; the nearest that was is 0.5.9"),
+        ("sglang==0.5", "sglang", "its versions are priced alike"),
+        ("trtllm==1.2.0rc6.post3", "trtllm", "its versions are priced alike (1.0, 1.1, 1.2, 1.3 were measured)"),
+        ("tensorrt-llm==1.3", "trtllm", "engine trtllm: its versions are priced alike"),
+        ("tensorrt_llm==1.4.0rc1", "trtllm", "no run of version 1.4.0rc1 was measured; the nearest that was is 1.3"),
+        ("trtllm==0.14", "trtllm-cpp", "engine trtllm-cpp: its versions are priced alike"),
+        ("llama.cpp==b6000", "llama.cpp", "its versions are priced alike"),
+        ("gpt-fast==1", "gpt-fast", "its versions are priced alike"),
+    ],
+)  # fmt: skip
+def test_a_version_without_runs_is_a_note_and_has_the_figures_and_intervals_of_the_nearest(
+    name: str, same: str, note: str
+) -> None:
+    said = lv.analyze("llama-3.1-8b", "h100-sxm", efficiency="calibrated", engine=name).warnings
+    assert [text for text in said if text.startswith("engine ") and note in text]
+    assert figures(name) == figures(same)
+
+
+@pytest.mark.parametrize(
+    "name", ["vllm", "sglang", "trtllm", "vllm==0.19", "vllm==0.18.0", "vllm==0.12.0", "vllm==0.7.2"]
+)
+def test_a_measured_version_whose_figures_are_its_own_has_no_note(name: str) -> None:
+    assert not engine.load(name).version_note
+
+
+@pytest.mark.parametrize("name", engine.names()[1:])
+def test_every_preset_takes_any_version_and_refuses_words(name: str) -> None:
+    """1000 is newer than what any preset knows; an earlier one may be of the preset's predecessor."""
+    newest = engine.load(f"{name}==1000")
+    assert newest.on(H100).constants == engine.load(name).on(H100).constants
+    assert newest.version_note or newest.versions
+    with pytest.raises(UserError, match=rf"engine {name}: version 'abc' is not a version number such as 0\.19 or 1\.2"):
+        engine.load(f"{name}==abc").on(H100)
+
+
+def test_size_and_simulate_name_a_version_without_runs() -> None:
+    note = "no run of version 0.25 was measured"
+    load = {"request_rate": 2, "engine": "vllm==0.25", "requests": 50}
+    answers = (
+        lv.simulate("llama-3.1-8b", "h100-sxm", **load),
+        lv.size("llama-3.1-8b", "h100-sxm", ttft="p99:5s", **load),
+    )
+    assert all(any(note in text for text in answer.to_dict()["notes"]) for answer in answers)
+
+
+def test_the_versions_that_presets_call_measured_are_those_of_the_tables() -> None:
+    """Each stated version has a row, and each row of a preset's versions is of a stated one."""
+    tables = [SHARED / folder / "e2e.csv" for folder in ("measured", "measured_more")]
+    if not all(table.exists() for table in tables):
+        pytest.skip("the measured tables are not here")
+    texts = {str(text) for table in tables for text in pd.read_csv(table)["engine"]}
+    for name in engine.names()[1:]:
+        stated = engine.load(name).measured
+        rows = {
+            found[1] for text in texts if (found := e2e_rows.VERSION.search(text)) and e2e_rows.preset_of(text) == name
+        }
+        assert all(any(is_of(row, one) for one in stated) for row in rows if stated), name
+        assert all(any(is_of(one, row) for row in rows) for one in stated), name
 
 
 def test_a_version_without_source_or_with_an_unknown_constant_is_an_error() -> None:

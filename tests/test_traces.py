@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer.cli import COMMANDS
 from llmviewer.cli.app import command_tree
 from llmviewer.cli.typed import as_typed
 from llmviewer.core.errors import UserError
-from llmviewer.simulation import traces
-from llmviewer.simulation.traces import read_trace
+from llmviewer.simulation import trace_rows
+from llmviewer.simulation.traces import Trace, read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -32,6 +33,7 @@ MOONCAKE = [
 SHARE_GPT = [
     {"id": "a", "conversations": [{"from": "human", "value": "12345678"}, {"from": "gpt", "value": "123456789"}]},
 ]
+FILES = Path(__file__).resolve().parent / "data" / "traces"
 
 
 def written(folder: Path, text: str, name: str = "trace") -> Path:
@@ -212,7 +214,7 @@ def test_a_turn_follows_the_one_before_it_of_its_session(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("begin", ["", "arrival_s,input_len,output_len\n", '{"input_len": 1, "output_len": 1}\n'])
 def test_a_line_without_an_end_is_refused(begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MAX_LINE", 100)
+    monkeypatch.setattr(trace_rows, "MAX_LINE", 100)
     with pytest.raises(UserError, match="a line of more than 100 characters"):
         read_trace(written(tmp_path, begin + "1" * 101))
 
@@ -231,15 +233,133 @@ def test_seconds_since_1970_are_seconds(unit: int, start: int, tmp_path: Path) -
     rows = [{"timestamp": start + unit * at, "prompt_tokens": 4, "completion_tokens": 5} for at in range(3)]
     found = read_trace(written(tmp_path, lines_of(rows)))
     assert found.arrival_s is not None and found.arrival_s.tolist() == pytest.approx([0.0, 1.0, 2.0])
-    assert not found.notes
+    assert bool(found.notes) == (start == 0)  # milliseconds from the start of the trace are found, and told
 
 
-def test_times_so_close_that_their_unit_is_in_doubt_are_noted(tmp_path: Path) -> None:
-    """Times 3 s apart, read as 3 ms."""
-    rows = [{"timestamp": 3.0 * at, "input_length": 4, "output_length": 5} for at in range(3)]
-    assert "read as milliseconds" in read_trace(written(tmp_path, lines_of(rows))).notes[0]
-    slow = [{**row, "timestamp": 1000.0 * at} for at, row in enumerate(rows)]
-    assert not read_trace(written(tmp_path, lines_of(slow))).notes
+@pytest.mark.parametrize(
+    ("times", "arrives", "told"),
+    [
+        ([0, 3, 6], [0.0, 3.0, 6.0], "timestamp is read as seconds (0.333 requests/s; milliseconds would be 333)"),
+        ([0, 3000, 6000], [0.0, 3.0, 6.0], "timestamp is read as milliseconds (0.333 requests/s)"),
+        ([0.25, 21.5, 42.75], [0.0, 21.25, 42.5], "timestamp is read as seconds (0.0471 requests/s)"),
+        ([0.5, 3000.5, 6000.5], [0.0, 3.0, 6.0], "timestamp is read as milliseconds (0.333 requests/s)"),
+        ([0, 3 * 10**9, 6 * 10**9], [0.0, 3.0, 6.0], "timestamp is read as nanoseconds (0.333 requests/s;"),
+        ([0, 0.001, 0.002], [0.0, 0.001, 0.002], "timestamp is read as seconds (1e+03 requests/s, which few"),
+    ],
+)  # fmt: skip
+def test_the_unit_of_times_is_found_from_their_mean_difference_and_told(
+    times: list[float], arrives: list[float], told: str, tmp_path: Path
+) -> None:
+    rows = [{"timestamp": at, "input_length": 4, "output_length": 5} for at in times]
+    found = read_trace(written(tmp_path, lines_of(rows)))
+    assert found.arrival_s is not None and found.arrival_s.tolist() == pytest.approx(arrives)
+    assert found.notes[0].startswith(told)
+
+
+def test_a_stated_unit_is_taken_and_doubted_where_the_rate_is_absurd(tmp_path: Path) -> None:
+    rows = [{"arrival_s": 0.0001 * at, "input_length": 4, "output_length": 5} for at in range(3)]
+    found = read_trace(written(tmp_path, lines_of(rows)))
+    assert found.arrival_s is not None and found.arrival_s.tolist() == pytest.approx([0.0, 0.0001, 0.0002])
+    assert found.notes == ("10,000 requests/s arrive if arrival_s is in seconds: see that its unit is right",)
+    slow = [{"arrival_ms": 3 * at, "input_length": 4, "output_length": 5} for at in range(3)]
+    stated = read_trace(written(tmp_path, lines_of(slow)))
+    assert stated.arrival_s is not None and stated.arrival_s.tolist() == pytest.approx([0.0, 0.003, 0.006])
+    assert not stated.notes
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"created": 1.7e9, "num_model_requests": 5, "input_tokens": 9, "output_tokens": 9}, "it sums up 5 requests"),
+        ({"created_at": "2026-02-30T00:00:00Z", "req_units": 9, "res_units": 9}, "line 1: created_at is a text"),
+        ({"session_id": "a", "turns": [{"text": "what"}]}, "line 1: it has no lengths"),
+    ],
+)
+def test_rows_that_are_no_single_request_are_refused(row: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read_trace(written(tmp_path, lines_of([row])))
+    assert message in str(caught.value)
+
+
+def test_a_log_is_cut_after_it_is_put_in_order() -> None:
+    """The newest request of litellm.csv stands first."""
+    path = FILES / "litellm.csv"
+    assert read_trace(path, most=1).input_len.tolist() == [200]
+    assert read_trace(path, duration_s=0.5).input_len.tolist() == [200]
+
+
+#: File of tests/data/traces -> times [s], lengths of prompts and answers, tokens of a block and share of prompt tokens
+#: that a cache without limit finds, worked by hand from the file.
+WORKED: dict[str, tuple[list[float] | None, list[int], list[int], int, float]] = {
+    "azure_2023.csv": ([0.0, 2.0, 4.0], [374, 396, 430], [44, 109, 27], 0, 0.0),
+    "azure_2024.csv": ([0.0, 0.5, 1.0], [2162, 2399, 76], [5, 6, 15], 0, 0.0),
+    "azure_2025_multimodal.csv": ([0.0, 4.0], [1000, 600], [40, 20], 0, 0.0),
+    "burst_gpt.csv": ([0.0, 80.0], [472, 417], [18, 276], 0, 0.0),
+    "vidur.csv": ([0.0, 0.5, 1.0], [500, 510, 520], [50, 51, 52], 0, 0.0),
+    "servegen.csv": ([0.0, 0.25, 0.5], [10, 15, 35], [20, 25, 30], 0, 0.0),
+    "servegen_multimodal.csv": ([0.0, 2.0], [100 + 1200 + 800, 60 + 150], [20, 40], 0, 0.0),
+    "servegen_offline.jsonl": (None, [61, 54], [2370, 2031], 0, 0.0),
+    "mooncake.jsonl": ([0.0, 1.0, 2.0], [1200, 1500, 900], [52, 26, 30], 512, 1024 / 3600),
+    "mooncake_seconds.jsonl": ([0.0, 2.0, 4.0], [1200, 1500, 900], [52, 26, 30], 512, 1024 / 3600),
+    "bailian.jsonl": ([0.0, 5.0], [40, 60], [12, 8], 16, 32 / 100),  # of id 3, 8 tokens alone are the first prompt's
+    "litellm.json": ([0.0, 10.0], [300, 900], [10, 30], 0, 0.0),
+    "litellm.csv": ([0.0, 1.0], [200, 400], [20, 40], 0, 0.0),
+    "portkey.jsonl": ([0.0, 4.0], [120, 160], [60, 100], 0, 0.0),
+    "openrouter.json": ([0.0, 10.0], [11, 33], [27, 39], 0, 0.0),
+    "openai.jsonl": ([0.0, 8.0], [47, 53], [59, 61], 0, 0.0),
+    "otel_spans.jsonl": ([0.0, 1.0], [500, 520], [50, 52], 0, 0.0),
+    "otlp.json": ([0.0, 5.0], [100, 300], [10, 30], 0, 0.0),
+    # prompts of 400, then 400 + 50 + 300: of each session the 25 blocks of the first prompt are found again
+    "aiperf_delay.jsonl": ([0.0, 0.0, 1.0, 1.0], [400, 750, 400, 750], [50, 60, 50, 60], 16, 800 / 2300),
+    # characters / 4: 8 of the system + 8; 16 + 20 + 2; 8; 8 + 12 + 2: one block of 16 is found
+    "aiperf_turns.jsonl": ([0.0, 0.0, 1.0, 5.0], [16, 38, 8, 22], [20, 30, 12, 14], 16, 16 / 84),
+    "copilot_agents.jsonl": ([0.0, 10.0, 20.0], [10000, 5000, 12000], [100, 50, 200], 0, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FILES.iterdir()))
+def test_every_format_is_read_as_worked_by_hand(name: str) -> None:
+    found, (times, prompts, answers, block, share) = read_trace(FILES / name), WORKED[name]
+    assert (None if found.arrival_s is None else found.arrival_s.tolist()) == (times and pytest.approx(times))
+    assert (found.input_len.tolist(), found.output_len.tolist(), found.prefix_tokens) == (prompts, answers, block)
+    assert found_share(found) == pytest.approx(share)
+
+
+def found_share(trace: Trace) -> float:
+    """Share of prompt tokens in leading blocks that an earlier prompt has whole."""
+    seen: set[int] = set()
+    tokens = 0
+    for ids, length in zip(trace.prefixes or (), trace.input_len.tolist(), strict=False):
+        fresh = next((at for at, name in enumerate(ids) if name not in seen), len(ids))
+        tokens += fresh * trace.block_tokens
+        seen.update(ids[: length // trace.block_tokens])
+    return tokens / int(trace.input_len.sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "notes"),
+    [
+        ("litellm.json", ["1 failed requests of", "1 requests that the gateway answered from its own cache"]),
+        ("portkey.jsonl", ["1 failed requests of", "1 requests that the gateway answered from its own cache"]),
+        ("otel_spans.jsonl", ["2 spans that are no call of a model"]),
+        ("azure_2025_multimodal.csv", ["1 requests have images"]),
+        ("mooncake_seconds.jsonl", ["timestamp is read as seconds (0.5 requests/s; milliseconds would be 500)"]),
+        ("bailian.jsonl", ["blocks of hash_ids have 16 tokens"]),
+        ("aiperf_delay.jsonl", ["timestamp is read as milliseconds (1 requests/s)", "2 prompts begin with the turns"]),
+        ("servegen.csv", []),
+        ("azure_2024.csv", []),
+    ],
+)
+def test_what_is_found_or_left_out_is_told(name: str, notes: list[str]) -> None:
+    told = read_trace(FILES / name).notes
+    assert len(told) == len(notes)
+    assert all(text.startswith(note) for text, note in zip(told, notes, strict=True))
+
+
+def test_the_simulator_finds_what_a_cache_without_limit_finds() -> None:
+    """800 of the 2,300 prompt tokens of aiperf_delay.jsonl; its second turn starts 1.5 s after the first ends."""
+    ran = lv.simulate("llama-3.1-8b", "h100-sxm", engine="vllm", trace=str(FILES / "aiperf_delay.jsonl"))
+    assert ran.to_dict()["prefix_hit_rate"] == pytest.approx(800 / 2300)
 
 
 def test_fields_of_a_file_are_not_spelled_as_options(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ RUN = "analyze llama-2-7b --hardware h100"
         (f"{RUN} --input-len 4,096", "analyze takes one value, 4096 without commas; for lists use sweep"),
         (f"{RUN} -q int4", "unknown quantization 'int4'; did you mean 'w4a16'?"),
         (f"{RUN} -q 4bit", "did you mean 'w4a16'?"),
-        (f"{RUN} --engine TensorRT-LLM", "unknown engine 'TensorRT-LLM'; allowed: "),
+        (f"{RUN} --engine Ollama", "unknown engine 'Ollama'; allowed: "),
         (f"{RUN} --engine tensorrt", "did you mean 'trtllm'?"),
         (f"{RUN} -o roofline.pdf", "unknown format 'pdf'; allowed: csv, json, markdown, table"),
         ("simulate llama-3.1-8b --hardware h100 --qps 8", "no such option: --qps; use --request-rate"),

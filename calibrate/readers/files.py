@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate.readers.aiperf import aiperf
+from llmviewer.calibrate.readers.guidellm import RUNS, guidellm, runs_of
 from llmviewer.calibrate.readers.inference_perf import inference_perf
-from llmviewer.calibrate.readers.llama_bench import SIGNS, is_markdown, llama_bench, of_markdown
+from llmviewer.calibrate.readers.llama_bench import SIGNS, SQL, is_markdown, llama_bench, of_markdown, of_sql
+from llmviewer.calibrate.readers.llmperf import llmperf
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record, Stated, rows
 from llmviewer.calibrate.readers.serving import (
     PRINTED,
@@ -34,6 +36,8 @@ READERS: dict[str, Callable[[Record], BenchmarkRun | None]] = {
     "sglang.bench_serving": sglang,
     "genai-perf and AIPerf": aiperf,
     "inference-perf": inference_perf,
+    "guidellm": guidellm,
+    "llmperf": llmperf,
     "llama-bench": llama_bench,
 }
 #: Limits: `--save-detailed` writes the time of every token.
@@ -53,13 +57,13 @@ class BenchmarkTable:
 
 
 def is_benchmark(path: Path) -> bool:
-    """Whether a file is JSON other than our own, CSV or Markdown of llama-bench, or what a benchmark printed."""
+    """Whether a file is JSON other than our own, a table of llama-bench, or what a benchmark printed."""
     head = files.head(path, HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith((b"{", b"[")):
         return not head.replace(b" ", b"").startswith(OWN_SCHEMA)
     first = head.partition(b"\n")[0]
     return all(name.encode() in first for name in SIGNS) or any(
-        is_markdown(line) or PRINTED in line for line in head.decode("utf-8", "replace").splitlines()
+        is_markdown(line) or PRINTED in line or SQL in line for line in head.decode("utf-8", "replace").splitlines()
     )
 
 
@@ -110,9 +114,11 @@ def _records(path: Path) -> Iterator[Record]:
         for record in content:
             if not isinstance(record, dict):
                 raise UserError(f"{where} contains a list of something other than records of a benchmark")
-            yield record
+            yield from runs_of(record) if isinstance(record.get(RUNS), list) else (record,)
     elif any(map(is_markdown, text.splitlines())):
         yield from of_markdown(text)
+    elif SQL in text:
+        yield from of_sql(text)
     elif PRINTED in text:
         yield from printed_results(text)
     elif reason:

@@ -6,9 +6,8 @@ Fields: https://github.com/kubernetes-sigs/inference-perf/blob/main/docs/reports
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from llmviewer.calibrate.readers.run import Arrivals, BenchmarkRun, Record, concurrency, number
+from llmviewer.calibrate.readers.run import Arrivals, BenchmarkRun, Record, at_path, concurrency, number
 
 #: Metric -> path of its object in `successes`, the field of its value, and a factor to the metric's unit.
 FIGURES = {
@@ -38,7 +37,5 @@ def inference_perf(record: Record) -> BenchmarkRun | None:
 
 def _value(record: Record, path: str, field: str) -> float | None:
     """A number in an object of `successes`; None if one of them is missing or of another type."""
-    place: Any = record["successes"]
-    for part in path.split("."):
-        place = place.get(part) if isinstance(place, Mapping) else None
+    place = at_path(record["successes"], path)
     return number(place, field) if isinstance(place, Mapping) else None

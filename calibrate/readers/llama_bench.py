@@ -1,10 +1,11 @@
-"""Reader of the JSON, JSON lines, CSV and Markdown of llama.cpp's llama-bench: one record for each test.
+"""Reader of the JSON, JSON lines, CSV, SQL and Markdown of llama.cpp's llama-bench: one record for each test.
 
 Fields: https://github.com/ggml-org/llama.cpp/blob/master/tools/llama-bench/README.md.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterator
@@ -28,17 +29,25 @@ WEIGHTS = {"f16": "fp16", "f32": "fp32", "mxfp4": "mxfp4_moe"}
 #: cached ones.
 RATE = "t/s"
 RATE_OF, RULE = re.compile(r"([0-9.]+)"), re.compile(r"[|:\s-]+")
-TEST = re.compile(r"(?:pp\d+)?\+?(?:tg\d+)?(?: @ d\d+)?")
+TEST = re.compile(r"(?:pp ?\d+)?\+?(?:tg ?\d+)?(?: @ d\d+)?")
 #: Bits per weight behind the name of a format (`IQ4_XS - 4.25 bpw`).
 BITS = re.compile(r" - [\d.]+ bpw")
-TEST_PART = re.compile(r"(pp|tg|d)(\d+)")
+TEST_PART = re.compile(r"(pp|tg|d) ?(\d+)")
+#: Words of a model's type that are no part of its name.
+NO_NAME = ("MoE", "mostly")
+#: In the SQL: the table, and the names and values of a row.
+SQL = "llama_bench ("
+INSERT = re.compile(r"INSERT INTO llama_bench \(([^)]*)\) VALUES \((.*)\);\s*")
 #: Columns of the Markdown -> fields of the JSON.
 COLUMNS = {
-    "type_k": "type_k", "n_cpu_moe": "n_cpu_moe", "nkvo": "no_kv_offload", "ot": "tensor_buft_overrides",
+    **{name: name for name in ("type_k", "type_v", "n_batch", "n_cpu_moe")}, "nkvo": "no_kv_offload",
+    "ot": "tensor_buft_overrides",
 }  # fmt: skip
 #: `flash_attn` -> attention; others are chosen by llama.cpp.
-ATTENTION = {"true": "flash", "1": "flash", "false": "eager", "0": "eager"}
+ATTENTION = {"true": "flash", "1": "flash", "on": "flash", "false": "eager", "0": "eager", "off": "eager"}
 CACHES = {"f16": "auto", "bf16": "auto", "q8_0": "int8"}
+#: Default of `n_ubatch`, the tokens of a pass, which `n_batch` limits.
+MICRO_BATCH = 512
 
 
 def llama_bench(record: Record) -> BenchmarkRun | None:
@@ -68,9 +77,31 @@ def llama_bench(record: Record) -> BenchmarkRun | None:
         model=MIXED.sub("", stem[: stated.start()] if stated else stem),
         hardware=chip_name(devices[0]) if devices and layers else "",
         kv_dtype=CACHES.get(str(record.get("type_k", "f16")), str(record.get("type_k"))),
-        pipeline=max(len(devices), 1), gpu_layers=layers, token_budget=int(number(record, "n_ubatch") or 0),
-        attention=ATTENTION.get(str(record.get("flash_attn")).lower(), ""),
+        pipeline=max(len(devices), 1), gpu_layers=layers, token_budget=_budget(record),
+        attention=ATTENTION.get(str(record.get("flash_attn")).lower(), ""), note=_of_caches(record),
     )  # fmt: skip
+
+
+def _budget(record: Record) -> int:
+    """Most tokens of a pass; 0: not stated."""
+    micro, batch = number(record, "n_ubatch"), number(record, "n_batch")
+    return int(min(micro or MICRO_BATCH, batch)) if batch else int(micro or 0)
+
+
+def _of_caches(record: Record) -> str:
+    """What is taken for a cache with values in another format than keys."""
+    keys, values = (str(record.get(f"type_{name}") or "f16") for name in "kv")
+    return "" if keys == values else f"the cache has values in {values}; all of it is predicted as {keys}, as its keys"
+
+
+def of_sql(text: str) -> Iterator[Record]:
+    """Records of the rows that a text inserts, with the fields of the JSON.  Raises UserError."""
+    for found in filter(None, map(INSERT.fullmatch, text.splitlines())):
+        values = next(csv.reader([found[2]], quotechar="'", skipinitialspace=True))
+        names = [name.strip() for name in found[1].split(",")]
+        if len(values) != len(names):
+            raise UserError(f"a row of the SQL of llama-bench has {len(values)} values for {len(names)} columns")
+        yield dict(zip(names, values, strict=True))
 
 
 def is_markdown(line: str) -> bool:
@@ -98,7 +129,7 @@ def _of_row(row: Record) -> Record:
         raise UserError(f"a row of the table of llama-bench has no test such as pp512, or no {RATE}")
     words = BITS.sub("", row["model"]).replace(" - ", "_").split()
     stored = next((word for word in reversed(words) if FORMAT.search(f"-{word}")), "")
-    name = "-".join(word for word in words if word not in (stored, "MoE"))
+    name = "-".join(word for word in words if word not in (stored, *NO_NAME))
     sizes = {"pp": "0", "tg": "0", "d": "0", **dict(TEST_PART.findall(row["test"]))}
     return {
         "model_filename": f"{name}-{_short(stored)}" if stored else name,

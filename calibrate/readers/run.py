@@ -33,10 +33,10 @@ class BenchmarkRun:
     """One run of a benchmark program; fields that its file does not state are empty or None.
 
     figures: metric of end-to-end tables -> measured value.  batch: mean number of concurrent requests.
-    input_len, output_len: mean tokens of a request.  pipeline: devices among which the layers are divided.
-    gpu_layers: layers that ran on the device.  attention: flash or eager.  token_budget: most tokens of a pass; 0: not
-    stated.  arrivals: of a run at a finite rate without a limit of concurrent
-    requests, None for others.  note: what was derived instead of read.
+    input_len, output_len: mean tokens of a request.  tensor: devices of a tensor group.  pipeline: devices among which
+    the layers are divided.  gpu_layers: layers that ran on the device.  attention: flash or eager.  token_budget: most
+    tokens of a pass; 0: not stated.  arrivals: of a run at a finite rate without a limit of concurrent requests, None
+    for others.  note: what was derived instead of read.
     """
 
     program: str
@@ -50,6 +50,7 @@ class BenchmarkRun:
     batch: float | None = None
     input_len: float | None = None
     output_len: float | None = None
+    tensor: int = 1
     pipeline: int = 1
     gpu_layers: float | None = None
     attention: str = ""
@@ -65,6 +66,13 @@ def number(record: Record, name: str) -> float | None:
     except (TypeError, ValueError):
         return None
     return value if 0.0 < value < math.inf else None
+
+
+def at_path(record: Any, path: str) -> Any:
+    """What stands at a path of names in an object, such as `config.backend.model`; None if nothing does."""
+    for part in path.split("."):
+        record = record.get(part) if isinstance(record, Mapping) else None
+    return record
 
 
 def figures_of(record: Record, names: Mapping[str, str]) -> dict[str, float]:
@@ -163,7 +171,7 @@ def rows(run: BenchmarkRun, stated: Stated, where: str) -> list[dict[str, Any]]:
         "model": known["model"],
         "engine": known["engine"],
         "preset": known["engine"],
-        "tp": stated.tensor_parallel_size or 1,
+        "tp": stated.tensor_parallel_size or run.tensor,
         "pp": stated.pipeline_parallel_size or run.pipeline,
         "weight_dtype": "" if stated.quantization else run.weight_dtype,
         "quantization": stated.quantization,

@@ -1,13 +1,14 @@
 """Readers of the JSON of `vllm bench` and of SGLang's `bench_serving`, and of what both print.
 
 Fields: https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, latency.py and throughput.py beside it,
-and https://docs.sglang.ai/developer_guide/bench_serving.html.
+and https://github.com/sgl-project/sglang/blob/main/python/sglang/benchmark/serving.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from llmviewer.calibrate.readers.run import (
     Arrivals,
@@ -20,12 +21,24 @@ from llmviewer.calibrate.readers.run import (
     without_speculation,
 )
 from llmviewer.core.errors import UserError
+from llmviewer.timing.engine_memory import PINNED, VERSION
 
 #: Fields that both programs write after a run against a server.
 SERVED = ("completed", "total_input_tokens", "total_output_tokens", "duration")
 #: Metric -> field of both programs.
 FIGURES = {"ttft_ms": "mean_ttft_ms", "tpot_ms": "mean_tpot_ms", "throughput_tok_s": "output_throughput"}
 
+#: Facts of the server -> fields in which a file may state them: `--metadata` of `vllm bench serve`, and SGLang's
+#: `server_info` (https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py).
+SERVER = {
+    "tensor": ("tensor_parallel_size", "tp_size", "tp"),
+    "pipeline": ("pipeline_parallel_size", "pp_size", "pp"),
+    "token_budget": ("max_num_batched_tokens", "chunked_prefill_size"),
+    "sequences": ("max_num_seqs", "max_running_requests"),
+    "data": ("data_parallel_size", "dp_size", "dp"),
+}
+#: Formats of a cache of 8 bits.
+FP8_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 #: Words of the first line.
 PRINTED = "Serving Benchmark Result"
 #: Printed name in lower case -> field of the JSON of `vllm bench serve`.
@@ -44,7 +57,8 @@ PRINTED_FIELDS = {
     "mean ttft (ms)": "mean_ttft_ms",
     "mean tpot (ms)": "mean_tpot_ms",
     "mean e2el (ms)": "mean_e2el_ms",
-    "mean e2e latency (ms)": "mean_e2el_ms",
+    "mean e2e latency (ms)": "mean_e2e_latency_ms",
+    "total generated tokens (retokenized)": "total_output_tokens_retokenized",
     "backend": "backend",
 }
 PRINTED_LINE = re.compile(r"^(.+?):\s+(\S+)\s*$")
@@ -88,9 +102,31 @@ def _served(record: Record, program: str, engine: str, latency: str, model: str 
     arrivals = None
     if arriving is not None and duration is not None and limit is None:
         arrivals = Arrivals(rate=arriving, completed=completed, duration_s=duration)
-    return BenchmarkRun(
+    run = BenchmarkRun(
         program=program, model=model, engine=engine, figures=figures, batch=batch, note=note,
         input_len=lengths["input"], output_len=lengths["output"], arrivals=arrivals,
+    )  # fmt: skip
+    return _of_server(run, server if isinstance(server := record.get("server_info"), Mapping) else record)
+
+
+def _of_server(run: BenchmarkRun, server: Record) -> BenchmarkRun:
+    """The run with what its file states of the server: version, devices, limits and format of the cache."""
+
+    def stated(fact: str) -> int:
+        return int(next(filter(None, (number(server, field) for field in SERVER[fact])), 0))
+
+    notes, batch = [run.note] if run.note else [], run.batch
+    most, ranks, version = stated("sequences"), stated("data"), str(server.get("version") or "")
+    if most and batch and most < batch:
+        notes.append(f"at most {most} of {batch:.3g} requests run at once (max_num_seqs): the wait is not predicted")
+        batch = float(most)
+    if ranks > 1:
+        notes.append(f"the server has {ranks} data-parallel ranks; one alone is predicted")
+    return replace(
+        run, batch=batch, note="; ".join(notes), model=run.model or str(server.get("model_path") or ""),
+        tensor=stated("tensor") or 1, pipeline=stated("pipeline") or 1, token_budget=stated("token_budget"),
+        kv_dtype="fp8" if str(server.get("kv_cache_dtype")) in FP8_CACHES else "",
+        engine=f"{run.engine}{PINNED}{version}" if run.engine and VERSION.fullmatch(version) else run.engine,
     )  # fmt: skip
 
 
@@ -125,4 +161,4 @@ def printed_results(text: str) -> Iterator[Record]:
     for part in text.split(PRINTED)[1:]:
         lines = filter(None, map(PRINTED_LINE.match, part.splitlines()))
         stated = {PRINTED_FIELDS[found[1].lower()]: found[2] for found in lines if found[1].lower() in PRINTED_FIELDS}
-        yield {"model_id": "", **stated}
+        yield stated if "total_output_tokens_retokenized" in stated else {"model_id": "", **stated}

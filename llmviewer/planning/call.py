@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,8 @@ from llmviewer.planning.sizing import Rejection, Sizing
 from llmviewer.planning.space import SEARCHED, few_bits_notes
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.techniques.options import RUN_OPTIONS
+from llmviewer.timing import engine
+from llmviewer.timing.engine_serving import ENGINE
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -92,10 +94,16 @@ def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     chips = (name for one in best for name in one.hardware.split("+"))
     return (
         *(capacity_notes(asked, best[0]) if best else ()),
+        *_version_notes(str(one.options.get("engine", ENGINE)) for one in best),
         *few_bits_notes(str(one.options.get("quantization", "none")) for one in best),
         *asked.prices.notes(chips, date.today()),
         *_unused(asked, best),
     )
+
+
+def _version_notes(presets: Iterable[str]) -> list[str]:
+    """Warnings about versions of engines of which no runs were measured."""
+    return [note for note in (engine.load(name).version_note for name in dict.fromkeys(presets)) if note]
 
 
 def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:

@@ -25,7 +25,7 @@ from llmviewer.simulation.call import simulate
 from llmviewer.simulation.limits import STATISTICS
 from llmviewer.simulation.result import METRICS
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
-from llmviewer.timing import engine
+from llmviewer.timing import engine, engine_memory
 
 #: Spelling of an option without hyphens in front -> its name.
 SPELLED = {
@@ -69,7 +69,7 @@ def subject(text: str) -> Subject:
 def _option(word: str) -> tuple[str, Any]:
     """The name and the value of `vllm`, `tp 2` or `enforce_eager`.  Raises UserError."""
     spelled, _, text = (part.strip() for part in word.partition(" "))
-    if not text and spelled.partition("==")[0] in engine.names():
+    if not text and engine_memory.split_version(spelled)[0] in engine.names():
         return "engine", spelled
     name = SPELLED.get(spelled.lstrip("-").replace("-", "_"))
     if name is None:

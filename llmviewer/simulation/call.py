@@ -193,8 +193,7 @@ def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
         return notes
     if traffic.users:
         return (*notes, "delays of the trace are not used: each user sends the next request at once")
-    turns = f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends"
-    return (*notes, f"{turns}; the input length of each is taken as its whole prompt")
+    return (*notes, f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends")
 
 
 def _pool_text(name: str, pool: Pool, fleet: Fleet) -> str:

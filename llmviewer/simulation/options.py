@@ -29,7 +29,8 @@ LOAD: Mapping[str, Option] = {
     "request_rate": _option(Kind.NUMBER, "Requests per second that arrive (open loop)."),
     "concurrency": _option(Kind.WHOLE, "Users who each send a request when their last one is answered (closed loop)."),
     "trace": _option(
-        Kind.TEXT, "Recorded requests: a CSV of Azure or BurstGPT, JSON lines of Mooncake, a benchmark's dataset."
+        Kind.TEXT,
+        "Recorded requests: a trace (Azure, Mooncake ...), usage log of a gateway, spans of agents, a dataset.",
     ),
     "burst": _option(Kind.SWITCH, "All requests, or all users, begin at once.", False),
     "rate_curve": _option(Kind.TEXT, "Request rate by time of day, repeated daily: 0h:2,8h:10,20h:4."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -12,7 +13,7 @@ import numpy as np
 
 from llmviewer.core import data, files
 from llmviewer.core.counts import Count, present
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
@@ -20,7 +21,14 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
 from llmviewer.timing import engine_memory, engine_work
-from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, by_version, version_numbers
+from llmviewer.timing.engine_memory import (
+    EngineMemory,
+    MemoryVersions,
+    by_version,
+    is_of,
+    nearest_version,
+    version_numbers,
+)
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
@@ -45,6 +53,8 @@ CONSTANTS: dict[str, str] = {
 NOT_OF_PASSES = ("eager", "expert", "request")
 #: Launch times that runs without graphs imply over `uncompiled`: 35 and 68 of 50 us, docs/guide/calibration.md.
 LAUNCH_RANGE = (0.7, 1.36)
+#: What follows the name of an engine in its title.
+GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
 #: Generation -> the maker's earlier one, whose fields it takes if a preset has none of its own.
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 
@@ -128,6 +138,7 @@ class Engine(Fitted):
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips -> its own fields.
     versions: first version -> its own fields, which hold until the next first version.
+    measured: versions whose runs it was fitted to; empty: those runs do not state theirs.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
@@ -164,6 +175,7 @@ class Engine(Fitted):
     versions: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict, metadata=stated(by_version(partial(record.values, OfVersion, given=("factors",))))
     )
+    measured: tuple[str, ...] = field(default=(), metadata=stated(record.listed(engine_memory.a_version)))
     version: str = field(default="", metadata=ABSENT)
     memory_versions: MemoryVersions | None = field(default=None, metadata=stated(engine_memory.MEMORY, "memory"))
     memory: EngineMemory | None = None
@@ -190,7 +202,7 @@ class Engine(Fitted):
     def called(self) -> str:
         """Its name with its version in a sentence: vLLM 0.21, llama.cpp of May 2024."""
         if self.known_version:
-            return f"{self.title.split()[0]} {self.known_version}"
+            return f"{GENERATION.split(self.title)[0]} {self.known_version}"
         return self.title.partition(",")[0].partition(" (")[0]
 
     @property
@@ -207,14 +219,31 @@ class Engine(Fitted):
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.
 
-        Raises UserError for an unknown version.
+        Raises UserError for what is no version.
         """
+        if self.version:
+            version_numbers(self.version, self.name)
         engine = self.of_generation(chip.generation).of_version()
         if self.memory_versions is None:
-            if self.version and not self.versions:
-                raise UserError(f"engine {self.name}: its versions are not told apart; leave out =={self.version}")
             return engine
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
+
+    @property
+    def version_note(self) -> str:
+        """What the stated version does not change, and the nearest one of which runs were measured; empty: nothing."""
+        if not self.version:
+            return ""
+        memory, said = self.memory_versions, []
+        if self.measured and not any(is_of(self.version, one) for one in self.measured):
+            alike = [one for one in self.measured if replace(self, version=one).first_version == self.first_version]
+            nearest = nearest_version(self.version, alike or self.measured)
+            said.append(f"no run of version {self.version} was measured; the nearest that was is {nearest}")
+        if memory is not None and (edge := memory.edge(self.version)):
+            said.append(f"its memory is that of {edge}")
+        if memory is None and not (self.versions or said):
+            known = f" ({', '.join(self.measured)} were measured)" if self.measured else ""
+            said.append(f"its versions are priced alike{known}")
+        return f"engine {self.name}: {'; '.join(said)}" if said else ""
 
     def rates_of(self, chip: Chip) -> Chip:
         """The chip with the rates of this engine's products."""
@@ -309,7 +338,7 @@ class Engine(Fitted):
 KERNELS_ONLY = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
 #: Names that engines have elsewhere -> preset.
 ELSEWHERE = {
-    **dict.fromkeys(("tensorrt", "tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm"),
+    "tensorrt": "trtllm",
     **dict.fromkeys(("transformers", "huggingface", "hf"), "torch-eager"),
     "ollama": "llama.cpp",
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,38 @@ PINNED = "=="
 #: Links over which a tensor group has neither NVLink's multicast buffers nor those of the engine's own all-reduce.
 PCIE = ("pcie", HOST_PATH)
 #: Preset -> (first version of the preset, preset of the versions before it).
-EARLIER = {"vllm": ("0.8", "vllm-v0")}
+EARLIER = {"vllm": ("0.8", "vllm-v0"), "trtllm": ("1.0", "trtllm-cpp")}
+#: Other spellings of a preset's name -> preset.
+SPELLINGS = dict.fromkeys(("tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm")
+#: A version: its numbers, after `v` or the `b` of builds of llama.cpp; what marks candidates, fixes and builds.
+VERSION = re.compile(
+    r"[vb]?(\d{1,6}(?:\.\d{1,6})*)(?:[.-]?(?:a|b|rc|alpha|beta|post|dev)[.-]?\d*)*(?:\+[\w.]+)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def version_numbers(version: str, engine: str = "") -> tuple[int, ...]:
-    """The leading numbers of a version: (0, 19, 0) of `0.19.0`.  Raises UserError if there are none."""
-    parts = version.split(".")
-    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+    """The numbers of a version: (1, 2, 0) of `1.2.0rc6.post2`.  Raises UserError if there are none."""
+    found = VERSION.fullmatch(version)
+    if found is None:
         where = f"engine {engine}: " if engine else ""
-        raise UserError(f"{where}version {quoted(version)} is not a version number such as 0.19")
-    return tuple(map(int, parts))
+        raise UserError(f"{where}version {quoted(version)} is not a version number such as 0.19 or 1.2.0rc6")
+    return tuple(map(int, found[1].split(".")))
+
+
+def is_of(version: str, known: str) -> bool:
+    """Whether a version is one of those that another names: 0.19.1 of 0.19, and 0.5 where 0.5.9 is known."""
+    return all(one == other for one, other in zip(version_numbers(version), version_numbers(known), strict=False))
+
+
+def nearest_version(version: str, known: Sequence[str]) -> str:
+    """The known version whose numbers differ least from those of a version, the first of them counting most."""
+    asked = version_numbers(version)
+
+    def distance(one: str) -> tuple[int, ...]:
+        return tuple(abs(mine - own) for mine, own in zip_longest(asked, version_numbers(one), fillvalue=0))
+
+    return min(known, key=distance)
 
 
 def a_version(value: Any) -> str:
@@ -142,21 +166,26 @@ class MemoryVersions:
     small_generations: tuple[str, ...] = ()
 
     def on(self, chip: Chip, version: str, engine: str) -> EngineMemory:
-        """The constants of a version with the defaults of a chip.  Raises UserError for an unknown version."""
+        """The constants of a version with the defaults of a chip.  Raises UserError for what is no version."""
         found = self.of(version, engine)
         is_small = bool(np.max(chip.real.memory_bytes) < self.large_gib * 2.0**30)
         return found.changed(self.small) if is_small or chip.generation in self.small_generations else found
 
     def of(self, version: str, engine: str) -> EngineMemory:
-        """The constants of a version; without one, of the newest.  Raises UserError for an unknown version."""
+        """The constants of a version; of the newest without one, of the nearest for one beyond those that are known."""
         if not version:
             return self.versions[-1]
         asked = version_numbers(version, engine)
         known = [one for one in self.versions if version_numbers(one.first, engine) <= asked]
-        if not known or self.is_newer(version, engine):
-            first = self.versions[0].first
-            raise UserError(f"engine {engine}: version {quoted(version)} is not known; known: {first} to {self.newest}")
-        return known[-1]
+        return known[-1] if known else self.versions[0]
+
+    def edge(self, version: str) -> str:
+        """The known version next to one that is older or newer than all of them; empty for others."""
+        if not version:
+            return ""
+        first = self.versions[0].first
+        is_older = version_numbers(version) < version_numbers(first)
+        return first if is_older else self.newest if self.is_newer(version, "") else ""
 
     def is_newer(self, version: str, engine: str) -> bool:
         """Whether a version is newer than the newest known one; 0.21.3 belongs to 0.21."""
@@ -175,7 +204,8 @@ def split_version(text: str) -> tuple[str, str]:
 
     Versions before the first of a preset belong to the preset of its predecessor.
     """
-    name, _, version = text.partition(PINNED)
+    typed, _, version = text.partition(PINNED)
+    name = SPELLINGS.get(typed.lower(), typed)
     if PINNED in text and not version:
         raise UserError(f"engine {quoted(text)}: a version must follow '==', as in vllm==0.19")
     first, before = EARLIER.get(name, ("0", name))
