@@ -87,6 +87,7 @@ LOAD = {
     "input_len": _case("512"),
     "output_len": _case("16"),
     "lengths": _case("TRACE"),
+    "sessions": _case("turns=3,first=300,then=50,output=8"),
     "speed_up": _case("4", "--trace TRACE"),
     "duration": _case("1s"),
     "requests": _case("30"),

@@ -126,6 +126,7 @@ class SimulationOptions(RunOptions, total=False):
     input_len: str | float
     output_len: str | float
     lengths: str | float | None
+    sessions: str | float | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None
@@ -163,6 +164,7 @@ class SizingOptions(RunOptionLists, total=False):
     input_len: str | float
     output_len: str | float
     lengths: str | float | None
+    sessions: str | float | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None

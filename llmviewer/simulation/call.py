@@ -154,6 +154,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     notes = (
         *last.warnings(workload),
         *_trace_notes(traffic),
+        *_session_notes(traffic, sample, fleet, words["router"]),
         *_room_notes(fleet),
         *_prefix_notes(fleet, sample),
     )
@@ -183,6 +184,8 @@ def _prefix_notes(fleet: Fleet, sample: Requests) -> tuple[str, ...]:
         return ()
     if sample.prefixes is not None:
         raise UserError("the hash_ids of the trace say what the cache holds; remove prefix_cache")
+    if sample.histories is not None:
+        return ("--prefix-cache: every prompt finds the stated share; what sessions find in the cache is not counted",)
     cascade = "--prefix-cache cascade: pages are shared; steps are priced as if each sequence read the prefix itself"
     return (cascade,) if any(pool.kv_cache.cascade for pool in fleet.pools) else ()
 
@@ -195,6 +198,26 @@ def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
         return (*notes, "delays of the trace are not used: each user sends the next request at once")
     turns = f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends"
     return (*notes, f"{turns}; the input length of each is taken as its whole prompt")
+
+
+def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str) -> tuple[str, ...]:
+    """Notes on sessions: a run that is short beside them, and replicas that do not hold what the next turn repeats."""
+    if traffic.sessions is None:
+        return ()
+    notes, first = [], fleet.prefill
+    lasting_s, arriving_s = traffic.sessions.pauses_s, float(sample.arrival_s[-1])
+    if traffic.is_open and arriving_s < 2.0 * lasting_s:
+        notes.append(
+            f"sessions begin for {arriving_s:.3g} s and pause {lasting_s:.3g} s each: the load still grows; give more"
+            " requests or a longer duration"
+        )
+    if first.replicas > 1 and router != "prefix-aware":
+        notes.append("--router: turns go to any replica, which finds what it has stored; prefix-aware looks for it")
+    if fleet.decode is not None:
+        notes.append("answers are stored by the pool that decodes: the next turn's prompt is found without them")
+    if first.room.block_tokens >= first.max_context:
+        notes.append("the model's state has no blocks per token: no prompt of a session is found in the cache")
+    return tuple(notes)
 
 
 def _pool_text(name: str, pool: Pool, fleet: Fleet) -> str:
@@ -213,6 +236,8 @@ def workload_text(words: Mapping[str, Any], sample: Requests) -> str:
         "rate_curve": f"rate curve {words['rate_curve']}",
     }
     told = [text for name, text in when.items() if words[name]]
+    if (past := sample.histories) is not None:
+        told.append(f"sessions of {len(sample) / len(np.unique(past.session)):.3g} turns in the mean")
     lengths = f"input {sample.input_len.mean():,.0f}, output {sample.output_len.mean():,.0f} tokens in the mean"
     return ", ".join((*told, lengths))
 
@@ -245,7 +270,8 @@ def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
             limits = tuple(replace(one, seconds=one.seconds / ratio) for one in made.limits)
             scaled = made.searched_rate or 0.0
             if limits:
-                scaled = highest_rate_of(replace(made, limits=limits), scaled)
+                traffic = made.traffic.with_pauses(1.0 / ratio)
+                scaled = highest_rate_of(replace(made, limits=limits, traffic=traffic), scaled)
             rates.append(scaled / ratio)
         found[level] = rates
     return found

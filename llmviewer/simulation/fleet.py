@@ -9,7 +9,7 @@ from typing import Protocol
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
-from llmviewer.simulation.replica import Replica
+from llmviewer.simulation.replica import ENDLESS, Replica
 from llmviewer.simulation.requests import Whole
 from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 
@@ -75,7 +75,7 @@ class PrefixAware:
         loads = [load_of(replica) for replica in replicas]
         if max(loads) - min(loads) > self.most_more and max(loads) > self.most_times * min(loads):
             return self._fallback.choose(request, prefixes, replicas)
-        stored = [replica.pool.matched(prefixes, len(prefixes)) for replica in replicas]
+        stored = [replica.pool.find(prefixes, ENDLESS)[0] for replica in replicas]
         return min(range(len(replicas)), key=lambda one: (-stored[one], loads[one]))
 
 

@@ -15,13 +15,14 @@ class Ledger:
     after its first token.  generated: tokens that it had when it was last
     preempted, which are computed again.
     held: tokens of its KV cache that another replica has computed.  found: tokens of its prompt that are in the cache
-    by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.  Times
-    of what has not happened are NaN.
+    by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.
+    histories: as of `Requests`; named: tokens of each request whose blocks have names.  Times of what has not happened
+    are NaN.
     """
 
     __slots__ = (
         *("input_len", "output_len", "rounds", "prefixes", "host_s", "generated", "held", "arrival_s", "ready_s"),
-        *("found", "shared", "common"),
+        *("found", "shared", "common", "histories", "named"),
         *("start_s", "first_token_s", "finish_s", "cached_tokens", "preemptions"),
     )
 
@@ -34,6 +35,9 @@ class Ledger:
         self.found: list[int] = hits.tokens.tolist()
         self.shared: list[int] = hits.blocks.tolist()
         self.common = hits.common
+        self.histories = requests.histories
+        last = 0 if requests.histories is None else requests.output_len - 1  # no step reads the last token
+        self.named: list[int] = (requests.input_len + last).tolist()
         self.arrival_s: list[float] = requests.arrival_s.tolist()
         self.ready_s = [arrival + host_s for arrival in self.arrival_s]
         self.start_s, self.first_token_s, self.finish_s = [nan] * count, [nan] * count, [nan] * count
@@ -46,7 +50,7 @@ class Ledger:
 
     def records(self, replica: list[int]) -> Records:
         """The entries as arrays.  replica: index of the one that answered each request."""
-        sent = np.array(self.arrival_s)
+        sent, past = np.array(self.arrival_s), self.histories
         return Records(
             arrival_s=sent,
             input_len=np.array(self.input_len),
@@ -58,5 +62,6 @@ class Ledger:
             preemptions=np.array(self.preemptions),
             replica=np.array(replica),
             refused=np.zeros(len(self.rounds), dtype=np.int64),
+            **({} if past is None else {"session": past.session, "turn": past.turn}),
             host_s=self.host_s,
         )

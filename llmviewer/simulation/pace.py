@@ -30,11 +30,13 @@ class MeanRequest:
 
     @staticmethod
     def of(requests: Requests | Records, accepted: npt.NDArray[np.bool_], fleet: Fleet) -> MeanRequest:
-        """The mean of the accepted requests, of which there is one at least."""
-        prompts = requests.input_len[accepted]
+        """The mean of the accepted requests, of which there is one at least; turns find all that went before them."""
+        prompts, found = requests.input_len[accepted], fleet.prefill.hits(requests.input_len[accepted]).tokens
+        if not fleet.prefill.kv_cache.hit_rate:
+            found = requests.repeated[accepted]
         return MeanRequest(
             prompt=float(prompts.mean()),
-            new=max(int((prompts - fleet.prefill.hits(prompts).tokens).mean()), 1),
+            new=max(int((prompts - found).mean()), 1),
             answer=float(requests.output_len[accepted].mean()),
             shared=int(fleet.answering.hits(prompts).blocks.mean()),
         )
@@ -51,11 +53,13 @@ class MeanRequest:
 
 
 def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
-    """The requests of a closed loop whose users begin one after another, during about one request.
+    """The requests of a closed loop whose users begin one after another, during about one request or session.
 
     Otherwise users with answers of one length would stay in step for ever, which real ones do not.
     """
-    users = min(traffic.users, len(requests))
+    past, sessions = requests.histories, traffic.sessions
+    begins = np.arange(len(requests)) if past is None else np.flatnonzero(past.turn == 1)
+    users = min(traffic.users, len(begins))
     if not users or traffic.burst:
         return requests
     accepted = refusals(requests, fleet) == 0
@@ -64,8 +68,10 @@ def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
     mean, pool = MeanRequest.of(requests, accepted, fleet), fleet.answering
     sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
     whole_s = mean.answer_s(pool, sequences) + users / fleet.prefill.replicas * mean.prompt_s(fleet.prefill)
+    if sessions is not None:
+        whole_s = sessions.mean_turns * whole_s + sessions.pauses_s
     times = np.zeros(len(requests))
-    times[:users] = np.arange(users) * (whole_s / users)
+    times[begins[:users]] = np.arange(users) * (whole_s / users)
     return replace(requests, arrival_s=times)
 
 

@@ -236,6 +236,8 @@ class Simulation:
         names = ("arrival_s", "input_len", "output_len", "queue_s", "ttft_s", "tpot_s", "e2e_s")
         more = ("cached_tokens", "preemptions", "replica")
         columns = {name: getattr(records, name) for name in (*names, *more)}
+        if np.any(records.turn):
+            columns |= {"session": records.session, "turn": records.turn}
         return {"request": np.arange(len(records)), **columns, "status": status}
 
     def request_rows(self) -> list[dict[str, Any]]:

@@ -124,20 +124,32 @@ def whole_run(records: Records) -> Window:
 
 
 def steady_window(records: Records, start_s: float, users: int) -> Window:
-    """The run from a time on, as long as requests arrive.
+    """The run from a time on, as long as requests arrive, and new sessions begin where these are turns.
 
     users: of a closed loop; 0: none.  Its first requests, one per user, start into a server that fills up, and its last
-    ones have fewer beside them: those count that are sent after the first ended, and end before the last is sent.
+    ones have fewer beside them: those count that are sent after the first ended, and end before the last is sent.  Of
+    sessions, those that are sent after all users have begun one.
     """
-    known = records.arrival_s[~np.isnan(records.arrival_s)]
-    end_s = float(np.max(known, initial=0.0))
-    chosen = (records.arrival_s >= start_s) & ~np.isnan(records.finish_s)
+    end_s = last_begin_s(records)
+    chosen = (records.arrival_s >= start_s) & (records.arrival_s <= end_s) & ~np.isnan(records.finish_s)
     if not users:
         return Window(start_s=start_s, end_s=end_s, chosen=chosen)
-    first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
+    if np.any(records.turn):
+        begins_s = records.arrival_s[records.turn == 1]
+        if len(begins_s) <= users:
+            return whole_run(records)
+        first_s = float(np.nanmax(begins_s[:users]))
+    else:
+        first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
     start_s = start_s if first_s >= end_s else max(start_s, first_s)
     ended = (records.finish_s > start_s) & (records.finish_s <= end_s)
     return Window(start_s=start_s, end_s=end_s, chosen=ended & (records.arrival_s >= start_s), counted=ended)
+
+
+def last_begin_s(records: Records) -> float:
+    """Time of the last arrival [s]; of turns, of the last that begins a session: fewer and fewer go on behind it."""
+    begins = records.arrival_s[(records.turn <= 1) & ~np.isnan(records.arrival_s)]
+    return float(np.max(begins, initial=0.0))
 
 
 def answers_within(records: Records, window: Window) -> bool:
@@ -196,7 +208,7 @@ def is_saturated(records: Records) -> bool:
     accepted = records.refused == 0
     if not accepted.any():
         return False
-    times = np.max(records.arrival_s[accepted]) * np.array([1.0, 2.0, 3.0]) / 3.0
+    times = np.max(records.arrival_s[accepted & (records.turn <= 1)], initial=0.0) * np.array([1.0, 2.0, 3.0]) / 3.0
     present, count = in_system(records, times), float(accepted.sum())
     grown = np.diff(present)
     if not _takes_longer(records, times):
