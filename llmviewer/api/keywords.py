@@ -136,6 +136,7 @@ class SimulationOptions(RunOptions, total=False):
     router: str | float
     replicas: int | str
     pools: str | float | None
+    kv_tiers: str | float | None
     find_rate: bool
     ttft: str | float | None
     tpot: str | float | None
@@ -171,6 +172,7 @@ class SizingOptions(RunOptionLists, total=False):
     seed: int | str
     warm_up: str | float | None
     router: str | float
+    kv_tiers: str | float | None
     ttft: str | float | None
     tpot: str | float | None
     e2e: str | float | None

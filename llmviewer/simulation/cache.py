@@ -17,6 +17,7 @@ import numpy as np
 
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.simulation.requests import Whole
+from llmviewer.simulation.tiers import Kept, Tier
 
 #: Name of free blocks in the queue whose content no later request can use.
 NAMELESS = -1
@@ -26,13 +27,15 @@ class BlockPool:
     """Free and shared blocks of one replica.
 
     A prefix id names `width` consecutive blocks with the same content wherever it occurs.  free: blocks that can be
-    allocated, those of unused prefixes included.  names_answers: whether blocks of answers have names too.
+    allocated, those of unused prefixes included.  names_answers: whether blocks of answers have names too.  tiers:
+    where lost blocks are still found.
     """
 
-    __slots__ = ("_queue", "_readers", "_stamp", "_stored", "free", "total", "width")
+    __slots__ = ("_queue", "_readers", "_stamp", "_stored", "free", "tiers", "total", "width")
     names_answers = False
 
-    def __init__(self, total: int, width: int = 0) -> None:
+    def __init__(self, total: int, width: int = 0, tiers: Sequence[Tier] = ()) -> None:
+        self.tiers = [Kept(one) for one in tiers]
         self.total = self.free = total
         self.width = width
         self._readers: dict[int, int] = {}
@@ -53,6 +56,23 @@ class BlockPool:
         """Leading blocks that are stored, at most `most`, and their names."""
         count = self.matched(prefixes, most // self.width) if self.width else 0
         return count * self.width, list(prefixes[:count])
+
+    def beyond(self, prefixes: Sequence[int], found: int, most: int) -> list[int]:
+        """Blocks behind those found on the device, at most `most` with them, that each tier holds."""
+        counts = []
+        for tier in self.tiers:
+            reached = self._reached(tier, prefixes, found, most)
+            counts.append(reached - found)
+            found = reached
+        return counts
+
+    def _reached(self, tier: Kept, prefixes: Sequence[int], found: int, most: int) -> int:
+        """Leading blocks that are stored, where a tier goes on behind those found."""
+        for name in prefixes[found // self.width : most // self.width]:
+            if tier.stored(name) < self.width:
+                break
+            found += self.width
+        return found
 
     def needed(self, names: Sequence[int]) -> int:
         """Free blocks that become occupied when these stored prefixes get a reader."""
@@ -125,6 +145,8 @@ class BlockPool:
         if blocks:
             queue.append((NAMELESS, blocks))
         for name in reversed(names):
+            for tier in self.tiers:
+                tier.keep(name, self._stored[name])
             readers[name] -= 1
             if not readers[name]:
                 self.free += self._stored[name]
@@ -153,6 +175,15 @@ class Chains(BlockPool):
             found += more
             names.append(session)
         return found, names
+
+    def _reached(self, tier: Kept, prefixes: Sequence[int], found: int, most: int) -> int:
+        """Leading blocks that are stored, where a tier goes on behind those found."""
+        system, whole, session = prefixes
+        if found < whole:
+            found = max(found, min(tier.stored(system), whole))
+        if found >= whole:
+            found = max(found, whole + tier.stored(session))
+        return min(found, most)
 
     def name(self, prefixes: Sequence[int], names: list[int], whole: int) -> tuple[int, list[int]]:
         """Name the first `whole` blocks of a request as far as they have no name yet, in its two chains."""

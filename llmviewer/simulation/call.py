@@ -19,11 +19,12 @@ from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
 from llmviewer.simulation.limits import TOLERANCE, highest_rate
-from llmviewer.simulation.pace import search_notes, staggered, throughput_ratios
+from llmviewer.simulation.pace import search_notes, short_run, staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests
+from llmviewer.simulation.tiers import tiers_of
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing import engine_serving
@@ -146,6 +147,13 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
+    if words["kv_tiers"] is not None:
+        if (sample.histories is None and sample.prefixes is None) or fleet.prefill.kv_cache.hit_rate:
+            raise UserError(
+                "kv_tiers keeps what sessions or a trace's hash_ids name; give sessions, remove prefix_cache"
+            )
+        tiers = tiers_of(configurations[0], words["kv_tiers"])
+        fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
     fleet = fleet.times(words["replicas"])
     last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
     workload = api.request(
@@ -204,13 +212,7 @@ def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str
     """Notes on sessions: a run that is short beside them, and replicas that do not hold what the next turn repeats."""
     if traffic.sessions is None:
         return ()
-    notes, first = [], fleet.prefill
-    lasting_s, arriving_s = traffic.sessions.pauses_s, float(sample.arrival_s[-1])
-    if traffic.is_open and arriving_s < 2.0 * lasting_s:
-        notes.append(
-            f"sessions begin for {arriving_s:.3g} s and pause {lasting_s:.3g} s each: the load still grows; give more"
-            " requests or a longer duration"
-        )
+    notes, first = list(short_run(traffic, sample)), fleet.prefill
     if first.replicas > 1 and router != "prefix-aware":
         notes.append("--router: turns go to any replica, which finds what it has stored; prefix-aware looks for it")
     if fleet.decode is not None:

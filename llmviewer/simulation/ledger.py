@@ -7,6 +7,9 @@ import numpy as np
 from llmviewer.simulation.cache import Hits
 from llmviewer.simulation.requests import Records, Requests
 
+#: Tokens loaded from the tiers of a request that loads none.
+NONE_LOADED = (0, 0)
+
 
 class Ledger:
     """One list entry per request, plain numbers because an event loop reads and writes them one by one.
@@ -16,13 +19,13 @@ class Ledger:
     preempted, which are computed again.
     held: tokens of its KV cache that another replica has computed.  found: tokens of its prompt that are in the cache
     by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.
-    histories: as of `Requests`; named: tokens of each request whose blocks have names.  Times of what has not happened
-    are NaN.
+    histories: as of `Requests`; named: tokens of each request whose blocks have names; loaded: those of its prompt that
+    each tier of the cache had.  Times of what has not happened are NaN.
     """
 
     __slots__ = (
         *("input_len", "output_len", "rounds", "prefixes", "host_s", "generated", "held", "arrival_s", "ready_s"),
-        *("found", "shared", "common", "histories", "named"),
+        *("found", "shared", "common", "histories", "named", "loaded"),
         *("start_s", "first_token_s", "finish_s", "cached_tokens", "preemptions"),
     )
 
@@ -38,6 +41,7 @@ class Ledger:
         self.histories = requests.histories
         last = 0 if requests.histories is None else requests.output_len - 1  # no step reads the last token
         self.named: list[int] = (requests.input_len + last).tolist()
+        self.loaded: dict[int, list[int]] = {}
         self.arrival_s: list[float] = requests.arrival_s.tolist()
         self.ready_s = [arrival + host_s for arrival in self.arrival_s]
         self.start_s, self.first_token_s, self.finish_s = [nan] * count, [nan] * count, [nan] * count
@@ -50,7 +54,7 @@ class Ledger:
 
     def records(self, replica: list[int]) -> Records:
         """The entries as arrays.  replica: index of the one that answered each request."""
-        sent, past = np.array(self.arrival_s), self.histories
+        sent = np.array(self.arrival_s)
         return Records(
             arrival_s=sent,
             input_len=np.array(self.input_len),
@@ -62,6 +66,9 @@ class Ledger:
             preemptions=np.array(self.preemptions),
             replica=np.array(replica),
             refused=np.zeros(len(self.rounds), dtype=np.int64),
-            **({} if past is None else {"session": past.session, "turn": past.turn}),
+            **{
+                name: np.array([(self.loaded.get(at) or NONE_LOADED)[tier] for at in range(len(sent))])
+                for tier, name in enumerate(("host_tokens", "disk_tokens") if self.loaded else ())
+            },
             host_s=self.host_s,
         )

@@ -87,9 +87,10 @@ def spread(text: str) -> Spread:
     low, dots, high = text.partition("..")
     mean, tilde, cv = text.partition("~")
     numbers = [parse_size(word) for word in ((low, high) if dots else (mean,))]
-    if not all(isinstance(one, int) and 1 <= one <= MOST_TOKENS for one in numbers) or numbers[0] > numbers[-1]:
+    whole = [one for one in numbers if isinstance(one, int) and 1 <= one <= MOST_TOKENS]
+    if len(whole) < len(numbers) or whole[0] > whole[-1]:
         raise ValueError("allowed: a whole number from 1, LOW..HIGH, or MEAN~CV")
-    first, last = int(numbers[0]), int(numbers[-1])
+    first, last = whole[0], whole[-1]
     if not tilde:
         return Spread(mean=0.5 * (first + last), least=first, draw=_uniform(low=first, high=last))
     try:

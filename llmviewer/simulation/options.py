@@ -59,6 +59,9 @@ LOAD: Mapping[str, Option] = {
     ),
     "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
     "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
+    "kv_tiers": _option(
+        Kind.TEXT, "Where lost blocks of the KV cache are still found: host=64,disk=1000 [GiB a replica]; cpu=, drive=."
+    ),
     "find_rate": _option(Kind.SWITCH, "Find the highest rate that meets the limits.", False),
     "ttft": _option(Kind.TIME, "Limit of the time to first token: 2s (of the mean), p99:2s."),
     "tpot": _option(Kind.TIME, "Limit of the time per output token: p99:80ms."),

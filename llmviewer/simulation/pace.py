@@ -104,12 +104,23 @@ def throughput_ratios(made: Simulation, ratios: Mapping[str, Mapping[str, Sequen
     }
 
 
+def short_run(traffic: Traffic, sample: Requests) -> tuple[str, ...]:
+    """A note where sessions begin for less than twice the time for which one pauses, so that the load still grows."""
+    pauses_s = 0.0 if traffic.sessions is None else traffic.sessions.pauses_s
+    begins_s = float(sample.arrival_s[-1])
+    if not traffic.is_open or begins_s >= 2.0 * pauses_s:
+        return ()
+    told = f"sessions begin for {begins_s:.3g} s and pause {pauses_s:.3g} s each"
+    return (f"{told}: the load still grows; give more requests or a longer duration",)
+
+
 def search_notes(made: Simulation, rate: float) -> tuple[str, ...]:
     """Notes on the highest rate that a search has found in a load [1/s]."""
     if not rate:
         return ()
     searched = made.traffic.searched(rate)
-    notes, sample = [], searched.requests()
+    sample = searched.requests()
+    notes = list(short_run(searched, sample))
     if made.traffic.duration_s is not None and searched.duration_s is None:
         notes.append(f"fewer than {LEAST_SEARCHED} requests arrive in {made.traffic.duration_s:g} s: the run is longer")
     most = capacity(MeanRequest.of(sample, refusals(sample, made.fleet) == 0, made.fleet), made.fleet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TypeAlias
@@ -14,6 +14,7 @@ from llmviewer.simulation.cache import BlockPool, Chains
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.scheduling import Scheduler
+from llmviewer.simulation.tiers import Tier
 
 #: A decoding sequence: the number of the step after its last token, of the one before its second, cached tokens at its
 #: start, own blocks then, steps for which these are enough, prefixes that it reads.
@@ -53,10 +54,10 @@ class Decoding:
         *("_ends_sum", "_lost_s"),
     )
 
-    def __init__(self, ledger: Ledger, prices: Prices, room: Room, width: int) -> None:
+    def __init__(self, ledger: Ledger, prices: Prices, room: Room, width: int, tiers: Collection[Tier] = ()) -> None:
         self.clock_s, self.until_s, self.pauses, self.blocked = 0.0, inf, False, False
         self.running: dict[int, Sequence] = {}
-        self.pool = (BlockPool if ledger.histories is None else Chains)(room.blocks - ledger.common, width)
+        self.pool = (BlockPool if ledger.histories is None else Chains)(room.blocks - ledger.common, width, tiers)
         self.inbox: deque[int] = deque()
         self.following: deque[int] = deque()
         self.turns: Mapping[int, list[tuple[int, float]]] = {}
@@ -146,11 +147,16 @@ class Decoding:
             sent = self.turns.get(request) or ([(self.following.popleft(), 0.0)] if self.following else [])
             for turn, delay_s in sent:
                 ledger.send(turn, self.clock_s + delay_s)
-                inbox.insert(bisect_right(inbox, ledger.ready_s[turn], key=ledger.ready_s.__getitem__), turn)
+                self._await(turn)
         elif self.following:
             following = self.following.popleft()
             ledger.send(following, self.clock_s)
             inbox.append(following)
+
+    def _await(self, request: int) -> None:
+        """Put a request into the inbox, in the order in which they are ready."""
+        ready = self._ledger.ready_s
+        self.inbox.insert(bisect_right(self.inbox, ready[request], key=ready.__getitem__), request)
 
     def growth(self, step: int, steps: int) -> int:
         """Blocks that the sequences take in `steps` steps from the step with the number `step` on."""
@@ -183,7 +189,7 @@ class Decoding:
 
 
 #: A request whose prompt is computed: its number, tokens computed so far, own blocks, prefixes that it reads, and
-#: tokens of the last step.
+#: tokens of the last step; before its first step, blocks that tiers of the cache have.
 Prompt: TypeAlias = tuple[int, int, int, list[int], int]
 #: A prompt of which nothing has been computed.
 NOTHING_FOUND: Prompt = (-1, 0, 0, NO_PREFIXES, 0)
@@ -199,12 +205,20 @@ class Replica(Decoding):
     inbox: requests to come, in order of `ledger.ready_s`.  waiting: requests that no step has begun.
     """
 
-    __slots__ = ("_finds", "_most", "_prompt", "_scheduler", "waiting")
+    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_prompt", "_scheduler", "waiting")
 
     def __init__(
-        self, ledger: Ledger, prices: Prices, room: Room, scheduler: Scheduler, prefix_tokens: int = 0
+        self,
+        ledger: Ledger,
+        prices: Prices,
+        room: Room,
+        scheduler: Scheduler,
+        prefix_tokens: int,
+        tiers: Collection[Tier],
     ) -> None:
-        super().__init__(ledger, prices, room, prefix_tokens // room.block_tokens)
+        super().__init__(ledger, prices, room, prefix_tokens // room.block_tokens, tiers)
+        self._loaded: set[int] = set()
+        self._loads_until_s = 0.0
         self.waiting: deque[int] = deque()
         self._most = min(room.max_sequences, room.token_budget)
         self._scheduler = scheduler
@@ -217,7 +231,10 @@ class Replica(Decoding):
         self.until_s = until
         while (clock := self.clock_s) < self.until_s:
             while inbox and ready[inbox[0]] <= clock:
-                waiting.append(inbox.popleft())
+                if inbox[0] in self._loaded:  # it was the first in the queue before it was loaded
+                    waiting.appendleft(inbox.popleft())
+                else:
+                    waiting.append(inbox.popleft())
             if waiting or self._prompt:
                 if (self.blocked and self.running) or not self._prefill():
                     self._decode()
@@ -228,6 +245,33 @@ class Replica(Decoding):
             else:
                 return
 
+    def _head(self) -> int:
+        """The first of the waiting requests that need not be loaded first; -1: none."""
+        while self.waiting:
+            if not self.pool.tiers or not self._loads(self.waiting[0]):
+                return self.waiting[0]
+            self.waiting.popleft()
+        return -1
+
+    def _loads(self, request: int) -> bool:
+        """Begin to load what the tiers have of a request's prompt, which comes back when it is there; False if nothing.
+
+        The engine goes on meanwhile; a replica loads for one request after another.
+        """
+        ledger, pool = self._ledger, self.pool
+        if request in self._loaded or ledger.prefixes is None:
+            return False
+        most = (ledger.input_len[request] - 1) // self._room.block_tokens
+        counts = pool.beyond(ledger.prefixes[request], pool.find(ledger.prefixes[request], most)[0], most)
+        if not any(counts):
+            return False
+        seconds = sum(count * kept.tier.block_s for count, kept in zip(counts, pool.tiers, strict=True))
+        self._loaded.add(request)
+        begun = max(self.clock_s, self._loads_until_s)
+        self._loads_until_s = ledger.ready_s[request] = begun + seconds
+        self._await(request)
+        return True
+
     def _prefill(self) -> bool:
         """Run a step with prompt tokens if the scheduler admits any; False if not."""
         sequences, waiting, pool = len(self.running), self.waiting, self.pool
@@ -237,10 +281,27 @@ class Replica(Decoding):
         elif sequences and (growing := self.growth(self._step, 1)) > pool.free:
             return False  # sequences are preempted first
         pool.take(growing)  # before a prompt looks for what is stored
-        most = budget = self._room.token_budget - sequences
-        pairs, begun = 0.0, self._prompt
-        ended: list[Prompt] = []
-        while budget > 0 and places > 0 and (self._prompt or waiting):
+        begun, tokens, pairs, ended = self._prompt, *self._fill(self._room.token_budget - sequences, places)
+        if tokens:
+            self._step_with(tokens, pairs, len(ended), sequences, growing)
+        else:
+            pool.return_first(growing)
+            if begun and not self._prompt:  # it was put back: others begin in the next step at the earliest
+                self._decode(1)
+            elif not ended:  # wait until a request ends, unless all are being loaded
+                self.blocked = bool(waiting or begun)
+                return False
+        for prompt in ended:
+            self.begin(*prompt)
+        return True
+
+    def _fill(self, most: int, places: int) -> tuple[int, float, list[Prompt]]:
+        """Prompt tokens of a step, their pairs, and the prompts that end in it.
+
+        most: tokens that it has room for.  places: sequences that it has room for.
+        """
+        budget, pairs, ended = most, 0.0, list[Prompt]()
+        while budget > 0 and places > 0 and (self._prompt or self.waiting):
             prompt = self._chunk(budget, is_first=budget == most)
             if prompt is None:
                 break
@@ -250,17 +311,7 @@ class Replica(Decoding):
             pairs += count * (reached - 0.5 * (count - 1))
             if self._prompt is None:
                 ended.append(prompt)
-        if budget < most:
-            self._step_with(most - budget, pairs, len(ended), sequences, growing)
-            for prompt in ended:
-                self.begin(*prompt)
-            return True
-        pool.return_first(growing)
-        if begun and not self._prompt:  # it was put back: others begin in the next step at the earliest
-            self._decode(1)
-            return True
-        self.blocked = True  # until a request ends
-        return False
+        return most - budget, pairs, ended
 
     def _step_with(self, tokens: int, pairs: float, ended: int, sequences: int, growing: int) -> None:
         """Run a step with prompt tokens and decoding sequences, which have taken `growing` blocks for it."""
@@ -282,16 +333,18 @@ class Replica(Decoding):
         is_first: whether it has no other prompt.
         """
         begun, ledger, pool, room = self._prompt, self._ledger, self.pool, self._room
-        request = begun[0] if begun else self.waiting[0]
-        _, computed, blocks, prefixes, _ = begun or (self._found(request) if self._finds else NOTHING_FOUND)
+        request = begun[0] if begun else self._head()
+        if request < 0:
+            return None
+        _, computed, blocks, prefixes, loaded = begun or (self._found(request) if self._finds else NOTHING_FOUND)
         rest = ledger.input_len[request] + ledger.generated[request] - computed
         count = rest if rest <= budget or not self._scheduler.chunks else budget
         if count > budget and not is_first:
             return None
         reached, block = computed + count, room.block_tokens
         held = -(-computed // block) if begun else ledger.shared[request] - room.sequence_blocks
-        if prefixes and not begun:
-            held += computed // block
+        if (prefixes or loaded) and not begun:
+            held += computed // block - loaded
         taken = wanted = -(-reached // block) - held
         if not begun:  # the whole prompt has to fit, not its first chunk alone
             wanted = -(-(computed + rest) // block) - held
@@ -317,6 +370,7 @@ class Replica(Decoding):
         ledger = self._ledger
         if ledger.start_s[request] != ledger.start_s[request]:  # NaN: it has not been preempted
             ledger.start_s[request], ledger.cached_tokens[request] = self.clock_s, computed
+        self._loaded.discard(request)
         if prefixes:
             self.pool.read(prefixes)
 
@@ -329,7 +383,11 @@ class Replica(Decoding):
         again = ledger.generated[request] if self.pool.names_answers else 0
         most = (ledger.input_len[request] + again - 1) // block
         found, names = self.pool.find(ledger.prefixes[request], most)
-        return request, found * block, 0, names, 0
+        if not self._loaded or request not in self._loaded:
+            return request, found * block, 0, names, 0
+        counts = self.pool.beyond(ledger.prefixes[request], found, most)
+        ledger.loaded.setdefault(request, [0, 0])[: len(counts)] = [count * block for count in counts]
+        return request, (found + sum(counts)) * block, 0, names, sum(counts)
 
     def _reserved(self, request: int) -> int:
         """Blocks that must be free in addition to those of a new request's prompt, for the reserved share of what it

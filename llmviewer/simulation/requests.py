@@ -118,8 +118,9 @@ class Records:
 
     start_s: when its first prompt token was scheduled.  first_token_s, finish_s: as the user sees them, host time
     included.  cached_tokens: prompt tokens found in the prefix cache.  preemptions: how often it was preempted.
-    replica: index of the replica that decoded it.  refused: why the engine refuses it (run.REFUSALS), or 0.  session,
-    turn: as of `Histories`; 0 without.  host_s: time of the host before a request reaches the scheduler [s].
+    replica: index of the replica that decoded it.  refused: why the engine refuses it (run.REFUSALS), or 0.
+    session, turn: as of `Histories`; 0 without.  host_tokens, disk_tokens: cached ones that were loaded from there.
+    host_s: time of the host before a request reaches the scheduler [s].
     """
 
     arrival_s: Array
@@ -134,6 +135,8 @@ class Records:
     refused: Whole
     session: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
     turn: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
+    host_tokens: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
+    disk_tokens: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
     host_s: float = 0.0
 
     def __len__(self) -> int:

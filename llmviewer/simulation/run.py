@@ -41,7 +41,7 @@ class Station:
         ledger = Ledger(requests, rounds, pool.hits(requests.input_len), pool.host_s)
         ledger.held = held or ledger.held
         replicas = [
-            Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens)
+            Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens, pool.tiers)
             for _ in range(pool.replicas)
         ]
         return Station(pool, ledger, replicas, pool.router())
@@ -142,12 +142,13 @@ class Driven:
         """Times of the requests so far."""
         first, last = self.stations[0].ledger, self.stations[-1].ledger
         last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
-        last.host_s = first.host_s
+        last.host_s, last.loaded = first.host_s, first.loaded
         owners = [0] * len(self.requests)
         for index, replica in enumerate(self.stations[-1].replicas):
             for _, request in replica.left:
                 owners[request] = index
-        return last.records(owners)
+        records, past = last.records(owners), self.requests.histories
+        return records if past is None else replace(records, session=past.session, turn=past.turn)
 
 
 def drive(driven: Driven) -> None:

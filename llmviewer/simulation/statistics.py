@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -203,17 +203,29 @@ def is_saturated(records: Records) -> bool:
 
     Requests that arrive later must take longer.  Their number must have grown in the second and in the third of three
     parts of the arrivals, by GROWING_SHARE of the requests that arrived there, and in both together by more than
-    DEVIATIONS standard deviations of a Poisson count.
+    DEVIATIONS standard deviations of a Poisson count.  Of turns, it is the number of sessions that has grown.
     """
     accepted = records.refused == 0
     if not accepted.any():
         return False
     times = np.max(records.arrival_s[accepted & (records.turn <= 1)], initial=0.0) * np.array([1.0, 2.0, 3.0]) / 3.0
-    present, count = in_system(records, times), float(accepted.sum())
+    arriving = _sessions(records) if np.any(records.turn) else records
+    present, count = in_system(arriving, times), float(np.count_nonzero(arriving.refused == 0))
     grown = np.diff(present)
     if not _takes_longer(records, times):
         return False
     return bool(np.all(grown > GROWING_SHARE * count / 3.0) and grown.sum() > DEVIATIONS * np.sqrt(count * 2.0 / 3.0))
+
+
+def _sessions(records: Records) -> Records:
+    """An entry for each session, which is in the system from its first prompt to its last answer."""
+    ended = np.full(int(records.session.max()) + 1, -np.inf)
+    np.maximum.at(ended, records.session, np.nan_to_num(records.finish_s, nan=-np.inf))
+    begins = np.flatnonzero(records.turn == 1)
+    columns = {name: getattr(records, name) for name in Records.__dataclass_fields__}
+    kept = {name: values[begins] for name, values in columns.items() if np.ndim(values)}
+    last_s = ended[records.session[begins]]
+    return replace(records, **kept | {"finish_s": np.where(last_s > -np.inf, last_s, np.nan)})
 
 
 def _takes_longer(records: Records, times: Array) -> bool:
