@@ -1,7 +1,7 @@
 """Simulated requests per second of the event loop: python benchmarks/simulation.py.
 
-Prices and tables are made before the clock starts.  Three loads: no pressure on the KV cache, users in a closed loop,
-and a small cache with shared prefixes, preemption and eviction.
+Prices and tables are made before the clock starts.  Loads: no pressure on the KV cache, users in a closed loop, a small
+cache with shared prefixes, preemption and eviction, and turns of sessions with and without eviction.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.fleets import fleet_of
+from llmviewer.simulation.options import checked, traffic_of
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.run import simulate_requests
 
@@ -40,6 +41,12 @@ def small(fleet: Fleet, blocks: int) -> Fleet:
     return replace(fleet, prefill=replace(fleet.prefill, room=replace(fleet.prefill.room, blocks=blocks)))  # type: ignore[type-var]
 
 
+def sessions(**words: object) -> Requests:
+    """40,000 turns of agents."""
+    agents = "turns=8,think=20s,system=2000,first=1500,then=400,output=300"
+    return traffic_of(checked({"requests": 40_000, "sessions": agents, **words})).requests()
+
+
 def main() -> None:
     """Print a line per load."""
     one = api.configuration("llama-3.1-8b", "h100-sxm", engine="vllm", batching="continuous")
@@ -50,6 +57,9 @@ def main() -> None:
         "20 requests/s on one replica": (poisson(20.0, 40_000), fleet),
         "64 requests/s on eight replicas": (poisson(64.0, 80_000), eight),
         "64 users": (poisson(1.0, 20_000, 64), fleet),
+        "sessions, 4 requests/s": (sessions(request_rate=4.0), fleet),
+        "sessions of 64 users": (sessions(concurrency=64), fleet),
+        "sessions, 12,000 blocks": (sessions(request_rate=4.0), small(fleet, 12_000)),
         "shared prefixes, 2,500 blocks": (with_prefixes(poisson(21.0, 20_000)), small(fleet, 2500)),
     }
     for name, (asked, served) in loads.items():

@@ -183,10 +183,16 @@ def _load(answer: dict[str, Any]) -> Facts:
                 "KV cache",
                 fmt.share(answer["kv_cache_occupancy_mean"]),
                 f"of its blocks in use, mean over time; {_times(answer['preemptions'], 'preemption')}; "
-                f"{fmt.percent(round(answer['prefix_hit_rate'], 3))} of prompt tokens found in it",
+                f"{fmt.percent(round(answer['prefix_hit_rate'], 3))} of prompt tokens found in it{_tiers(answer)}",
             ),
         ),
     )
+
+
+def _tiers(answer: dict[str, Any]) -> str:
+    """Returns the share of the prompt tokens that each tier of the cache had; nothing without tiers."""
+    shares = answer.get("prefix_hit_rates", {}).items()
+    return f" ({', '.join(f'{name} {fmt.percent(round(share, 3))}' for name, share in shares)})" if shares else ""
 
 
 def _bounds(answer: dict[str, Any]) -> str:

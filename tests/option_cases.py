@@ -87,6 +87,11 @@ LOAD = {
     "input_len": _case("512"),
     "output_len": _case("16"),
     "lengths": _case("TRACE"),
+    "sessions": _case("turns=3,first=300,then=50,output=8"),
+    "kv_tiers": _case(
+        "host=8",
+        "--sessions turns=4,first=2000,output=8 --gpu-memory-utilization 0.06 --requests 200",
+    ),
     "speed_up": _case("4", "--trace TRACE"),
     "duration": _case("1s"),
     "requests": _case("30"),

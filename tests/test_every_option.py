@@ -217,7 +217,7 @@ def line_of(command: str, name: str, typed: list[str]) -> tuple[list[str], list[
     beside = [word for pair in kept.items() if pair[0] not in words and _long(pair[0]) not in words for word in pair]
     if {"--concurrency", "--trace", "--burst", "--rate-curve"} & set(words):
         beside = _without(beside, "--request-rate")
-    if {"--trace", "--lengths"} & set(words):
+    if {"--trace", "--lengths", "--sessions"} & set(words):
         beside = _without(_without(beside, "--input-len"), "--output-len")
     if command == "require" and {"--ttft", "--e2e", "--tokens-per-s"} & set(words):
         beside = _without(beside, "--tpot")

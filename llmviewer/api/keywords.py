@@ -126,6 +126,7 @@ class SimulationOptions(RunOptions, total=False):
     input_len: str | float
     output_len: str | float
     lengths: str | float | None
+    sessions: str | float | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None
@@ -135,6 +136,7 @@ class SimulationOptions(RunOptions, total=False):
     router: str | float
     replicas: int | str
     pools: str | float | None
+    kv_tiers: str | float | None
     find_rate: bool
     ttft: str | float | None
     tpot: str | float | None
@@ -163,12 +165,14 @@ class SizingOptions(RunOptionLists, total=False):
     input_len: str | float
     output_len: str | float
     lengths: str | float | None
+    sessions: str | float | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None
     seed: int | str
     warm_up: str | float | None
     router: str | float
+    kv_tiers: str | float | None
     ttft: str | float | None
     tpot: str | float | None
     e2e: str | float | None

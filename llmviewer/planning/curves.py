@@ -28,7 +28,7 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
     check(one)
     room = cache_capacity(one, workload.input_len + workload.output_len)
     generation = one.system.generation
-    found = float(one.system.kv_cache.prefix_hit(workload.input_len))
+    found = float(one.system.kv_cache.prefix_hit(workload.input_len)) or workload.repeated
     new = workload.input_len - found
     packed = np.maximum(np.floor(budgets / new), 1.0)
     round_s, alone_s, full_s = np.zeros(len(SEQUENCES)), np.zeros(len(budgets)), np.zeros(len(budgets))

@@ -233,6 +233,7 @@ def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
         input_len=float(sample.input_len.mean()),
         output_len=float(sample.output_len.mean()),
         limits=limits,
+        repeated=float(sample.repeated.mean()),
     )
 
 

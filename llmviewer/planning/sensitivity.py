@@ -41,7 +41,9 @@ def sensitivity(asked: Question, best: Choice) -> dict[str, dict[str, float]]:
 
 
 def _lengths(asked: Question) -> tuple[str, ...]:
-    """Lengths that can change: prompts that share blocks with others keep theirs."""
+    """Lengths that can change: prompts that share blocks with others keep theirs, and so do turns of sessions."""
+    if asked.traffic.sessions is not None:
+        return ()
     trace = asked.traffic.trace
     return LENGTHS[1:] if trace is not None and trace.prefixes else LENGTHS
 

@@ -17,13 +17,15 @@ DEVIATIONS: Mapping[str, float] = {"mean": 0.0, "p50": 0.0, "p90": 1.282, "p95":
 class Workload:
     """Requests per second, mean lengths in tokens, and limits on latencies.
 
-    A limit of a metric that the user did not set is infinite, of the mean.
+    A limit of a metric that the user did not set is infinite, of the mean.  repeated: tokens of a prompt that earlier
+    turns of its session had, in the mean; they are taken to be in the cache.
     """
 
     rate: float
     input_len: float
     output_len: float
     limits: tuple[Limit, ...] = ()
+    repeated: float = 0.0
 
     @property
     def steps(self) -> float:

@@ -1,6 +1,7 @@
 """Blocks of a replica's KV cache: a pool with reference counts of shared prefixes, evicted least recently used first.
 
-Prefixes are those of a trace's hashes; `Hits` are the share of each prompt that --prefix-cache says is found.
+Prefixes are those of a trace's hashes, or `Chains` of sessions; `Hits` are the share of each prompt that --prefix-cache
+says is found.
 
 As vLLM's block pool: blocks whose last reader has ended keep their content at the tail of the queue of free blocks, and
 allocation takes them from its head (https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/block_pool.py).
@@ -16,6 +17,7 @@ import numpy as np
 
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.simulation.requests import Whole
+from llmviewer.simulation.tiers import Kept, Tier
 
 #: Name of free blocks in the queue whose content no later request can use.
 NAMELESS = -1
@@ -25,15 +27,19 @@ class BlockPool:
     """Free and shared blocks of one replica.
 
     A prefix id names `width` consecutive blocks with the same content wherever it occurs.  free: blocks that can be
-    allocated, those of unused prefixes included.
+    allocated, those of unused prefixes included.  names_answers: whether blocks of answers have names too.  tiers:
+    where lost blocks are still found.
     """
 
-    __slots__ = ("_queue", "_readers", "_stamp", "free", "total", "width")
+    __slots__ = ("_queue", "_readers", "_stamp", "_stored", "free", "tiers", "total", "width")
+    names_answers = False
 
-    def __init__(self, total: int, width: int = 0) -> None:
+    def __init__(self, total: int, width: int = 0, tiers: Sequence[Tier] = ()) -> None:
+        self.tiers = [Kept(one) for one in tiers]
         self.total = self.free = total
         self.width = width
         self._readers: dict[int, int] = {}
+        self._stored: dict[int, int] = {}
         self._stamp: dict[int, int] = {}
         self._queue: deque[tuple[int, int]] = deque([(NAMELESS, total)])
 
@@ -46,30 +52,60 @@ class BlockPool:
             count += 1
         return count
 
-    def needed(self, prefixes: Sequence[int]) -> int:
-        """Free blocks that become occupied when these stored prefixes get a reader."""
-        readers = self._readers
-        return self.width * sum(not readers[name] for name in prefixes)
+    def find(self, prefixes: Sequence[int], most: int) -> tuple[int, list[int]]:
+        """Leading blocks that are stored, at most `most`, and their names."""
+        count = self.matched(prefixes, most // self.width) if self.width else 0
+        return count * self.width, list(prefixes[:count])
 
-    def read(self, prefixes: Sequence[int]) -> None:
+    def beyond(self, prefixes: Sequence[int], found: int, most: int) -> list[int]:
+        """Blocks behind those found on the device, at most `most` with them, that each tier holds."""
+        counts = []
+        for tier in self.tiers:
+            reached = self._reached(tier, prefixes, found, most)
+            counts.append(reached - found)
+            found = reached
+        return counts
+
+    def _reached(self, tier: Kept, prefixes: Sequence[int], found: int, most: int) -> int:
+        """Leading blocks that are stored, where a tier goes on behind those found."""
+        for name in prefixes[found // self.width : most // self.width]:
+            if tier.stored(name) < self.width:
+                break
+            found += self.width
+        return found
+
+    def needed(self, names: Sequence[int]) -> int:
+        """Free blocks that become occupied when these stored prefixes get a reader."""
+        readers, stored = self._readers, self._stored
+        return sum(stored[name] for name in names if not readers[name])
+
+    def read(self, names: Sequence[int]) -> None:
         """Add a reader to stored prefixes."""
         readers = self._readers
-        for name in prefixes:
+        for name in names:
             if not readers[name]:
-                self.free -= self.width
+                self.free -= self._stored[name]
                 self._stamp[name] += 1
             readers[name] += 1
 
     def store(self, prefixes: Sequence[int]) -> list[int]:
         """Name blocks that a request has been given; returns the names that are new, which it now reads."""
-        readers = self._readers
-        new = []
-        for name in prefixes:
-            if name not in readers:
-                readers[name] = 1
-                self._stamp[name] = 0
-                new.append(name)
+        new = [name for name in prefixes if name not in self._readers]
+        for name in new:
+            self._begin(name, self.width)
         return new
+
+    def name(self, prefixes: Sequence[int], names: list[int], whole: int) -> tuple[int, list[int]]:
+        """Name the first `whole` blocks of a request as far as they have no name yet.
+
+        names: those that it reads.  Returns the number of its own blocks that now have a name, and all that it reads.
+        """
+        new = self.store(prefixes[len(names) : whole // self.width])
+        return self.width * len(new), names + new
+
+    def _begin(self, name: int, blocks: int) -> None:
+        """Give so many occupied blocks a name that is new, with a reader."""
+        self._readers[name], self._stamp[name], self._stored[name] = 1, 0, blocks
 
     def take(self, blocks: int) -> None:
         """Allocate blocks; of the free ones, the content that was used least recently is lost."""
@@ -84,12 +120,23 @@ class BlockPool:
                     queue.appendleft((NAMELESS, count - blocks))
                 blocks -= count
             elif stamp.get(name) == count:  # still unused since it was queued
-                del stamp[name], self._readers[name]
-                if self.width > blocks:
-                    queue.appendleft((NAMELESS, self.width - blocks))
-                blocks -= self.width
+                blocks -= self._lose(name, blocks)
 
-    def give_back(self, blocks: int, prefixes: Sequence[int] = ()) -> None:
+    def return_first(self, blocks: int) -> None:
+        """Free blocks that are about to be taken again: no other is taken before them."""
+        self.free += blocks
+        if self.width and blocks:
+            self._queue.appendleft((NAMELESS, blocks))
+
+    def _lose(self, name: int, most: int) -> int:
+        """Forget an unused name for the sake of `most` blocks; returns how many of these it gives."""
+        del self._stamp[name], self._readers[name]
+        stored = self._stored.pop(name)
+        if stored > most:
+            self._queue.appendleft((NAMELESS, stored - most))
+        return min(stored, most)
+
+    def give_back(self, blocks: int, names: Sequence[int] = ()) -> None:
         """Free a request's own blocks, and those of the prefixes that it was the last to read."""
         self.free += blocks
         if not self.width:
@@ -97,12 +144,70 @@ class BlockPool:
         queue, readers = self._queue, self._readers
         if blocks:
             queue.append((NAMELESS, blocks))
-        for name in reversed(prefixes):
+        for name in reversed(names):
+            for tier in self.tiers:
+                tier.keep(name, self._stored[name])
             readers[name] -= 1
             if not readers[name]:
-                self.free += self.width
+                self.free += self._stored[name]
                 self._stamp[name] += 1
                 queue.append((name, self._stamp[name]))
+
+
+class Chains(BlockPool):
+    """Blocks of sessions: a name is that of a chain of blocks, of which the first ones are stored.
+
+    The prefixes of a request are a path: the chain of its system prompt, the number of its blocks, and the chain of its
+    session, which goes on behind it and holds answers too.  An engine frees the last blocks of a sequence first: what
+    is left of a chain is its beginning, and a system prompt outlives the sessions that read it.  A prompt is computed
+    before another begins, so no two compute the same blocks.
+    """
+
+    __slots__ = ()
+    names_answers = True
+
+    def find(self, prefixes: Sequence[int], most: int) -> tuple[int, list[int]]:
+        """Leading blocks that are stored, and the names of the chains that hold them; never all of a prompt."""
+        system, whole, session = prefixes
+        found = self._stored.get(system, 0)
+        names = [system] if found else []
+        if found == whole and (more := self._stored.get(session, 0)):
+            found += more
+            names.append(session)
+        return found, names
+
+    def _reached(self, tier: Kept, prefixes: Sequence[int], found: int, most: int) -> int:
+        """Leading blocks that are stored, where a tier goes on behind those found."""
+        system, whole, session = prefixes
+        if found < whole:
+            found = max(found, min(tier.stored(system), whole))
+        if found >= whole:
+            found = max(found, whole + tier.stored(session))
+        return min(found, most)
+
+    def name(self, prefixes: Sequence[int], names: list[int], whole: int) -> tuple[int, list[int]]:
+        """Name the first `whole` blocks of a request as far as they have no name yet, in its two chains."""
+        system, before, session = prefixes
+        named = 0
+        for chain, blocks in ((system, min(before, whole)), (session, whole - before)):
+            if chain in names:
+                new = max(blocks - self._stored[chain], 0)
+                self._stored[chain] += new
+                named += new
+            elif blocks > 0:
+                self._begin(chain, blocks)
+                named += blocks
+                names = [*names, chain]
+        return named, names
+
+    def _lose(self, name: int, most: int) -> int:
+        """Forget the last blocks of an unused chain, at most `most`; returns their number."""
+        stored = self._stored[name]
+        if stored <= most:
+            return super()._lose(name, most)
+        self._stored[name] = stored - most
+        self._queue.appendleft((name, self._stamp[name]))
+        return most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

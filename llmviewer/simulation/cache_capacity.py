@@ -81,6 +81,13 @@ def cache_capacity(configuration: Configuration, context: float = TYPICAL_CONTEX
     )
 
 
+def block_bytes(configuration: Configuration) -> float:
+    """Bytes that one more block of a sequence takes on each device of a replica; 0 where the cache has none."""
+    room = cache_capacity(configuration)
+    length = room.block_tokens * max(ceil(min(TYPICAL_CONTEXT, room.max_context) / room.block_tokens), 2)
+    return max(_growth(configuration, float(length), float(room.block_tokens)).block, 0.0)
+
+
 def _max_context(configuration: Configuration) -> int:
     """Most tokens of a sequence: the engine's limit, else the model's."""
     model, engine = configuration.model, configuration.system.engine

@@ -19,11 +19,12 @@ from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
 from llmviewer.simulation.limits import TOLERANCE, highest_rate
-from llmviewer.simulation.pace import search_notes, staggered, throughput_ratios
+from llmviewer.simulation.pace import search_notes, short_run, staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
 from llmviewer.simulation.run import Outcome, simulate_requests
+from llmviewer.simulation.tiers import tiers_of
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing import engine_serving
@@ -146,6 +147,13 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
+    if words["kv_tiers"] is not None:
+        if (sample.histories is None and sample.prefixes is None) or fleet.prefill.kv_cache.hit_rate:
+            raise UserError(
+                "kv_tiers keeps what sessions or a trace's hash_ids name; give sessions, remove prefix_cache"
+            )
+        tiers = tiers_of(configurations[0], words["kv_tiers"])
+        fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
     fleet = fleet.times(words["replicas"])
     last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
     workload = api.request(
@@ -154,6 +162,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     notes = (
         *last.warnings(workload),
         *_trace_notes(traffic),
+        *_session_notes(traffic, sample, fleet, words["router"]),
         *_room_notes(fleet),
         *_prefix_notes(fleet, sample),
     )
@@ -183,6 +192,8 @@ def _prefix_notes(fleet: Fleet, sample: Requests) -> tuple[str, ...]:
         return ()
     if sample.prefixes is not None:
         raise UserError("the hash_ids of the trace say what the cache holds; remove prefix_cache")
+    if sample.histories is not None:
+        return ("--prefix-cache: every prompt finds the stated share; what sessions find in the cache is not counted",)
     cascade = "--prefix-cache cascade: pages are shared; steps are priced as if each sequence read the prefix itself"
     return (cascade,) if any(pool.kv_cache.cascade for pool in fleet.pools) else ()
 
@@ -194,6 +205,20 @@ def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
     if traffic.users:
         return (*notes, "delays of the trace are not used: each user sends the next request at once")
     return (*notes, f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends")
+
+
+def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str) -> tuple[str, ...]:
+    """Notes on sessions: a run that is short beside them, and replicas that do not hold what the next turn repeats."""
+    if traffic.sessions is None:
+        return ()
+    notes, first = list(short_run(traffic, sample)), fleet.prefill
+    if first.replicas > 1 and router != "prefix-aware":
+        notes.append("--router: turns go to any replica, which finds what it has stored; prefix-aware looks for it")
+    if fleet.decode is not None:
+        notes.append("answers are stored by the pool that decodes: the next turn's prompt is found without them")
+    if first.room.block_tokens >= first.max_context:
+        notes.append("the model's state has no blocks per token: no prompt of a session is found in the cache")
+    return tuple(notes)
 
 
 def _pool_text(name: str, pool: Pool, fleet: Fleet) -> str:
@@ -212,6 +237,8 @@ def workload_text(words: Mapping[str, Any], sample: Requests) -> str:
         "rate_curve": f"rate curve {words['rate_curve']}",
     }
     told = [text for name, text in when.items() if words[name]]
+    if (past := sample.histories) is not None:
+        told.append(f"sessions of {len(sample) / len(np.unique(past.session)):.3g} turns in the mean")
     lengths = f"input {sample.input_len.mean():,.0f}, output {sample.output_len.mean():,.0f} tokens in the mean"
     return ", ".join((*told, lengths))
 
@@ -244,7 +271,8 @@ def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
             limits = tuple(replace(one, seconds=one.seconds / ratio) for one in made.limits)
             scaled = made.searched_rate or 0.0
             if limits:
-                scaled = highest_rate_of(replace(made, limits=limits), scaled)
+                traffic = made.traffic.with_pauses(1.0 / ratio)
+                scaled = highest_rate_of(replace(made, limits=limits, traffic=traffic), scaled)
             rates.append(scaled / ratio)
         found[level] = rates
     return found

@@ -10,8 +10,9 @@ from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.serving.scheduling import SCHEDULERS, Scheduler
 from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
-from llmviewer.simulation.replica import Replica
+from llmviewer.simulation.replica import ENDLESS, Replica
 from llmviewer.simulation.requests import Whole
+from llmviewer.simulation.tiers import Tier
 
 
 class Router(Protocol):
@@ -75,7 +76,7 @@ class PrefixAware:
         loads = [load_of(replica) for replica in replicas]
         if max(loads) - min(loads) > self.most_more and max(loads) > self.most_times * min(loads):
             return self._fallback.choose(request, prefixes, replicas)
-        stored = [replica.pool.matched(prefixes, len(prefixes)) for replica in replicas]
+        stored = [replica.pool.find(prefixes, ENDLESS)[0] for replica in replicas]
         return min(range(len(replicas)), key=lambda one: (-stored[one], loads[one]))
 
 
@@ -93,6 +94,7 @@ class Pool:
 
     max_context: longest request in tokens, prompt and output.  max_prompt: longest prompt.  host_s: time of the host
     before a request reaches the scheduler [s].  devices: of one replica.  kv_cache: which prompts are found in it.
+    tiers: of its cache behind the device, the fastest first.
     """
 
     prices: Prices
@@ -105,6 +107,7 @@ class Pool:
     host_s: float = 0.0
     devices: int = 1
     kv_cache: KvCache = DEFAULT_KV_CACHE
+    tiers: tuple[Tier, ...] = ()
 
     def hits(self, prompts: Whole) -> Hits:
         """The hits of prompts of these lengths in the cache of a replica."""

@@ -7,6 +7,9 @@ import numpy as np
 from llmviewer.simulation.cache import Hits
 from llmviewer.simulation.requests import Records, Requests
 
+#: Tokens loaded from the tiers of a request that loads none.
+NONE_LOADED = (0, 0)
+
 
 class Ledger:
     """One list entry per request, plain numbers because an event loop reads and writes them one by one.
@@ -14,13 +17,14 @@ class Ledger:
     arrival_s: when the user sends it; ready_s: when it reaches the scheduler, its `host_s` later [s].  rounds: decode
     steps after its first token.  generated: tokens that it had when it was last preempted, which are computed again.
     held: tokens of its KV cache that another replica has computed.  found: tokens of its prompt that are in the cache
-    by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.  Times
-    of what has not happened are NaN.
+    by --prefix-cache; shared: blocks of them that it does not occupy itself; common: the blocks that these are.
+    histories: as of `Requests`; named: tokens of each request whose blocks have names; loaded: those of its prompt that
+    each tier of the cache had.  Times of what has not happened are NaN.
     """
 
     __slots__ = (
         *("input_len", "output_len", "rounds", "prefixes", "host_s", "generated", "held", "arrival_s", "ready_s"),
-        *("found", "shared", "common"),
+        *("found", "shared", "common", "histories", "named", "loaded"),
         *("start_s", "first_token_s", "finish_s", "cached_tokens", "preemptions"),
     )
 
@@ -34,6 +38,10 @@ class Ledger:
         self.found: list[int] = hits.tokens.tolist()
         self.shared: list[int] = hits.blocks.tolist()
         self.common = hits.common
+        self.histories = requests.histories
+        last = 0 if requests.histories is None else requests.output_len - 1  # no step reads the last token
+        self.named: list[int] = (requests.input_len + last).tolist()
+        self.loaded: dict[int, list[int]] = {}
         self.arrival_s: list[float] = requests.arrival_s.tolist()
         self.ready_s = [arrival + host for arrival, host in zip(self.arrival_s, self.host_s, strict=True)]
         self.start_s, self.first_token_s, self.finish_s = [nan] * count, [nan] * count, [nan] * count
@@ -58,5 +66,9 @@ class Ledger:
             preemptions=np.array(self.preemptions),
             replica=np.array(replica),
             refused=np.zeros(len(self.rounds), dtype=np.int64),
+            **{
+                name: np.array([(self.loaded.get(at) or NONE_LOADED)[tier] for at in range(len(sent))])
+                for tier, name in enumerate(("host_tokens", "disk_tokens") if self.loaded else ())
+            },
             host_s=np.array(self.host_s),
         )

@@ -9,8 +9,10 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.simulation import traces
+from llmviewer.simulation.lengths import lengths_of
 from llmviewer.simulation.limits import METRICS, Limit, limit
-from llmviewer.simulation.traffic import MOST_REQUESTS, Traffic, gaps_of, lengths_of, rate_curve
+from llmviewer.simulation.sessions import sessions_of
+from llmviewer.simulation.traffic import MOST_REQUESTS, Traffic, gaps_of, rate_curve
 
 
 def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Option:
@@ -21,12 +23,15 @@ def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Optio
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
 #: Option -> those beside which it says nothing.
 WITHOUT = {
-    "input_len": ("trace", "lengths"),
-    "output_len": ("trace", "lengths"),
+    "input_len": ("trace", "lengths", "sessions"),
+    "output_len": ("trace", "lengths", "sessions"),
+    "sessions": ("trace", "lengths"),
     "arrivals": ("trace", "burst", "concurrency"),
 }
 LOAD: Mapping[str, Option] = {
-    "request_rate": _option(Kind.NUMBER, "Requests per second that arrive (open loop)."),
+    "request_rate": _option(
+        Kind.NUMBER, "Requests per second that arrive (open loop), all turns of sessions included."
+    ),
     "concurrency": _option(Kind.WHOLE, "Users who each send a request when their last one is answered (closed loop)."),
     "trace": _option(
         Kind.TEXT,
@@ -38,6 +43,10 @@ LOAD: Mapping[str, Option] = {
     "input_len": _option(Kind.TEXT, "Prompt length: 1024, uniform,low=..,high=.. or lognormal,mean=..,cv=..", "1024"),
     "output_len": _option(Kind.TEXT, "Output length, in the same ways.", "128"),
     "lengths": _option(Kind.TEXT, "File of recorded requests of which pairs of lengths are drawn."),
+    "sessions": _option(
+        Kind.TEXT,
+        "Turns of sessions: turns=8,think=20s,system=2000,first=1500,then=400,output=300; + between kinds of them.",
+    ),
     "speed_up": _option(Kind.NUMBER, "Factor of the rate of a trace or curve.", 1.0),
     "duration": _option(
         Kind.TIME, "Time in which requests arrive: 10m, 1h (default: 10m or 2,000 requests, the longer)."
@@ -51,6 +60,9 @@ LOAD: Mapping[str, Option] = {
     ),
     "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
     "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
+    "kv_tiers": _option(
+        Kind.TEXT, "Where lost blocks of the KV cache are still found: host=64,disk=1000 [GiB a replica]; cpu=, drive=."
+    ),
     "find_rate": _option(Kind.SWITCH, "Find the highest rate that meets the limits.", False),
     "ttft": _option(Kind.TIME, "Limit of the time to first token: 2s (of the mean), p99:2s."),
     "tpot": _option(Kind.TIME, "Limit of the time per output token: p99:80ms."),
@@ -96,6 +108,7 @@ def traffic_of(words: Mapping[str, Any]) -> Traffic:
         curve=None if words["rate_curve"] is None else rate_curve(words["rate_curve"]),
         trace=trace,
         pairs=None if words["lengths"] is None else traces.read_trace(words["lengths"]),
+        sessions=None if words["sessions"] is None else sessions_of(words["sessions"]),
         users=words["concurrency"] or 0,
         burst=words["burst"],
         speed_up=words["speed_up"],

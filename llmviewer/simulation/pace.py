@@ -30,11 +30,13 @@ class MeanRequest:
 
     @staticmethod
     def of(requests: Requests | Records, accepted: npt.NDArray[np.bool_], fleet: Fleet) -> MeanRequest:
-        """The mean of the accepted requests, of which there is one at least."""
-        prompts = requests.input_len[accepted]
+        """The mean of the accepted requests, of which there is one at least; turns find all that went before them."""
+        prompts, found = requests.input_len[accepted], fleet.prefill.hits(requests.input_len[accepted]).tokens
+        if not fleet.prefill.kv_cache.hit_rate:
+            found = requests.repeated[accepted]
         return MeanRequest(
             prompt=float(prompts.mean()),
-            new=max(int((prompts - fleet.prefill.hits(prompts).tokens).mean()), 1),
+            new=max(int((prompts - found).mean()), 1),
             answer=float(requests.output_len[accepted].mean()),
             shared=int(fleet.answering.hits(prompts).blocks.mean()),
         )
@@ -51,11 +53,13 @@ class MeanRequest:
 
 
 def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
-    """The requests of a closed loop whose users begin at random, during about one request.
+    """The requests of a closed loop whose users begin at random, during about one request or session.
 
     Otherwise users with answers of one length would stay in step for ever, which real ones do not.
     """
-    users = min(traffic.users, len(requests))
+    past, sessions = requests.histories, traffic.sessions
+    begins = np.arange(len(requests)) if past is None else np.flatnonzero(past.turn == 1)
+    users = min(traffic.users, len(begins))
     if not users or traffic.burst:
         return requests
     accepted = refusals(requests, fleet) == 0
@@ -64,8 +68,10 @@ def staggered(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
     mean, pool = MeanRequest.of(requests, accepted, fleet), fleet.answering
     sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
     whole_s = mean.answer_s(pool, sequences) + users / fleet.prefill.replicas * mean.prompt_s(fleet.prefill)
+    if sessions is not None:
+        whole_s = sessions.mean_turns * whole_s + sessions.pauses_s
     times, evenly = np.zeros(len(requests)), np.arange(users) / users
-    times[:users] = whole_s * (evenly if requests.chance is None else np.sort(requests.chance[:users]))
+    times[begins[:users]] = whole_s * (evenly if requests.chance is None else np.sort(requests.chance[:users]))
     return replace(requests, arrival_s=times)
 
 
@@ -98,12 +104,23 @@ def throughput_ratios(made: Simulation, ratios: Mapping[str, Mapping[str, Sequen
     }
 
 
+def short_run(traffic: Traffic, sample: Requests) -> tuple[str, ...]:
+    """A note where sessions begin for less than twice the time for which one pauses, so that the load still grows."""
+    pauses_s = 0.0 if traffic.sessions is None else traffic.sessions.pauses_s
+    begins_s = float(sample.arrival_s[-1])
+    if not traffic.is_open or begins_s >= 2.0 * pauses_s:
+        return ()
+    told = f"sessions begin for {begins_s:.3g} s and pause {pauses_s:.3g} s each"
+    return (f"{told}: the load still grows; give more requests or a longer duration",)
+
+
 def search_notes(made: Simulation, rate: float) -> tuple[str, ...]:
     """Notes on the highest rate that a search has found in a load [1/s]."""
     if not rate:
         return ()
     searched = made.traffic.searched(rate)
-    notes, sample = [], searched.requests()
+    sample = searched.requests()
+    notes = list(short_run(searched, sample))
     if made.traffic.duration_s is not None and searched.duration_s is None:
         notes.append(f"fewer than {LEAST_SEARCHED} requests arrive in {made.traffic.duration_s:g} s: the run is longer")
     most = capacity(MeanRequest.of(sample, refusals(sample, made.fleet) == 0, made.fleet), made.fleet)

@@ -16,13 +16,33 @@ Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Histories:
+    """What prompts begin with: a system prompt, then earlier prompts and answers of their session; shape (requests,).
+
+    session: its number, from 0.  turn: of the prompt in it, from 1.  system: number of the system prompt, below -1, so
+    that it is none of a session.  system_tokens: its tokens.
+    """
+
+    session: Whole
+    turn: Whole
+    system: Whole
+    system_tokens: Whole
+
+    def select(self, chosen: npt.NDArray[np.intp]) -> Histories:
+        """Those of the requests at these indices."""
+        return Histories(**{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
     """Requests in order of arrival; arrays have one entry per request.
 
     arrival_s: time of arrival [s], ascending; under a closed loop only the first `concurrency` arrivals count, and each
     other request is sent when one ends.  input_len, output_len: tokens.  prefixes: ids of the blocks of each prompt, in
     order, equal where prompts begin equally; None: unknown.  prefix_tokens: tokens of such a block.
-    after: request -> the one at whose end its user sends it, so many seconds later; in an open loop alone.
+    after: request -> the one at whose end its user sends it, so many seconds later.  Beside `concurrency`, each of so
+    many users goes on with the first request of a chain that nobody has begun when the last one of his own ends.
+    histories: what prompts begin with where these are turns of sessions; `prefixes` are then the paths of `Chains`.
     chance: random numbers from 0 to 1, for what differs between requests of equal lengths; None: nothing does.
     """
 
@@ -33,16 +53,30 @@ class Requests:
     prefix_tokens: int = 0
     after: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     concurrency: int = 0
+    histories: Histories | None = None
     chance: Array | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    @property
+    def repeated(self) -> Whole:
+        """Tokens of each prompt that prompts and answers before it had, shape (requests,); 0 but for turns."""
+        none, past = np.zeros_like(self.input_len), self.histories
+        if past is None:
+            return none
+        context = np.append(0, self.input_len + self.output_len - 1)[:-1]
+        return np.where(past.turn > 1, context, past.system_tokens)
+
     def in_blocks(self, tokens: int) -> Requests:
         """The requests with an id for each block of so many tokens, where those of the trace are smaller.
 
-        A block is found where all of the trace's blocks that it touches are.
+        A block is found where all of the trace's blocks that it touches are.  Of turns of sessions, with their paths.
         """
+        if (past := self.histories) is not None:
+            whole = (past.system_tokens // tokens).tolist()
+            paths = zip(past.system.tolist(), whole, past.session.tolist(), strict=True)
+            return replace(self, prefixes=tuple(paths), prefix_tokens=tokens)
         own = self.prefix_tokens
         if not self.prefixes or not own or own >= tokens:
             return self
@@ -64,6 +98,7 @@ class Requests:
             output_len=self.output_len[chosen],
             prefixes=prefixes,
             after=self._after(chosen.tolist()),
+            histories=None if self.histories is None else self.histories.select(chosen),
             chance=None if self.chance is None else self.chance[chosen],
         )
 
@@ -94,6 +129,7 @@ class Records:
     start_s: when its first prompt token was scheduled.  first_token_s, finish_s: as the user sees them, host time
     included.  cached_tokens: prompt tokens found in the prefix cache.  preemptions: how often it was preempted.
     replica: index of the replica that decoded it.  refused: why the engine refuses it (run.REFUSALS), or 0.
+    session, turn: as of `Histories`; 0 without.  host_tokens, disk_tokens: cached ones that were loaded from there.
     host_s: time of the host before each reaches the scheduler [s].
     """
 
@@ -107,10 +143,19 @@ class Records:
     preemptions: Whole
     replica: Whole
     refused: Whole
+    session: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
+    turn: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
+    host_tokens: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
+    disk_tokens: Whole = field(default_factory=lambda: np.zeros((), dtype=np.int64))
     host_s: Array | float = 0.0
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    @property
+    def repeated(self) -> Whole:
+        """Prompt tokens found in the cache, of turns of sessions alone."""
+        return np.where(self.turn > 0, self.cached_tokens, 0)
 
     @property
     def ttft_s(self) -> Array:

@@ -151,6 +151,7 @@ class Simulation:
             "kv_cache_occupancy_mean": means["kv_cache_occupancy_mean"],
             "preemptions": round(means["preemptions"]),
             "prefix_hit_rate": means["prefix_hit_rate"],
+            **({"prefix_hit_rates": self._hits_by_tier()} if self.fleet.prefill.tiers else {}),
             "warm_up_s": self.windows[0].start_s,
             "intervals": self.intervals(),
             "seed": self.traffic.seed,
@@ -174,6 +175,20 @@ class Simulation:
             "interrupted": not self.outcomes[0].completed,
             "notes": list(self.notes),
         }
+
+    def _hits_by_tier(self) -> dict[str, float]:
+        """Share of the prompt tokens of the first replication that each tier of the cache had, the device first."""
+        records, chosen = self.records, self.windows[0].chosen
+        prompts = max(float(records.input_len[chosen].sum()), 1.0)
+        shares = {
+            one.name: float(self._tokens_of(one.name)[chosen].sum()) / prompts for one in self.fleet.prefill.tiers
+        }
+        found = float(records.cached_tokens[chosen].sum()) / prompts
+        return {"device": found - sum(shares.values()), **shares}
+
+    def _tokens_of(self, tier: str) -> Array:
+        """Prompt tokens that each request of the first replication loaded from a tier."""
+        return np.zeros(len(self.records)) + getattr(self.records, f"{tier}_tokens")
 
     def _server(self) -> dict[str, Any]:
         """Server and load in words, and the number of devices."""
@@ -236,6 +251,9 @@ class Simulation:
         names = ("arrival_s", "input_len", "output_len", "queue_s", "ttft_s", "tpot_s", "e2e_s")
         more = ("cached_tokens", "preemptions", "replica")
         columns = {name: getattr(records, name) for name in (*names, *more)}
+        if np.any(records.turn):
+            columns |= {"session": records.session, "turn": records.turn}
+        columns |= {f"{one.name}_tokens": self._tokens_of(one.name) for one in self.fleet.prefill.tiers}
         return {"request": np.arange(len(records)), **columns, "status": status}
 
     def request_rows(self) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import islice
 from math import inf, nan, nextafter
 from typing import Any
 
@@ -34,11 +35,13 @@ class Station:
 
         rounds: decode steps of each after its first token.  held: tokens of each that another pool has computed.
         """
+        if held or pool.kv_cache.hit_rate:  # the cache comes from elsewhere, or its hits are stated
+            requests = replace(requests, histories=None)
         requests = requests.in_blocks(pool.room.block_tokens)
         ledger = Ledger(requests, rounds, pool.hits(requests.input_len), pool.host_s)
         ledger.held = held or ledger.held
         replicas = [
-            Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens)
+            Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens, pool.tiers)
             for _ in range(pool.replicas)
         ]
         return Station(pool, ledger, replicas, pool.router())
@@ -67,13 +70,21 @@ class Station:
 class Driven:
     """Requests on their way through a fleet.
 
-    links: time until which each link between the pools is busy [s].
+    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool.  pools: index
+    of the pool of each replica.
     """
 
     requests: Requests
     fleet: Fleet
     stations: list[Station]
     links: list[float]
+    replicas: list[Replica] = field(init=False)
+    pools: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """List the replicas of the pools."""
+        self.replicas = [replica for station in self.stations for replica in station.replicas]
+        self.pools = tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
 
     @staticmethod
     def of(requests: Requests, fleet: Fleet) -> Driven:
@@ -85,16 +96,6 @@ class Driven:
         first = Station.of(fleet.prefill, requests, [0] * len(requests))
         then = Station.of(fleet.decode, requests, rounds, requests.input_len.tolist())
         return Driven(requests, fleet, [first, then], [0.0] * links)
-
-    @property
-    def replicas(self) -> list[Replica]:
-        """All replicas, pool by pool."""
-        return [replica for station in self.stations for replica in station.replicas]
-
-    @property
-    def pools(self) -> tuple[int, ...]:
-        """Index of the pool of each replica."""
-        return tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
 
     def hand_over(self, request: int, time_s: float) -> bool:
         """Send the KV cache of a prompt that ended to the decode pool; False where no token is left to generate."""
@@ -115,25 +116,44 @@ class Driven:
         self.stations[-1].route(request)
         return True
 
+    def then(self) -> dict[int, list[tuple[int, float]]]:
+        """Request -> those that its user sends next, and how long after its end [s]."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        for request, (before, delay_s) in self.requests.after.items():
+            found.setdefault(before, []).append((request, delay_s))
+        return found
+
+    def advance(self, chosen: int, times: list[float], until_s: float = inf) -> list[tuple[float, int]]:
+        """Run the replica that is behind all others until it reaches them, or this time [s]; the answers that ended.
+
+        times: `next_s` of each.
+        """
+        replica = self.replicas[chosen]
+        seen, others = len(replica.left), min(until_s, *times[:chosen], *times[chosen + 1 :], inf)
+        replica.run(max(others, nextafter(times[chosen], inf)))
+        station = self.stations[self.pools[chosen]]
+        return [one for one in replica.left[seen:] if not self.goes_on(station, one[1], one[0])]
+
     def records(self) -> Records:
         """Times of the requests so far."""
         first, last = self.stations[0].ledger, self.stations[-1].ledger
         last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
-        last.host_s = first.host_s
+        last.host_s, last.loaded = first.host_s, first.loaded
         owners = [0] * len(self.requests)
         for index, replica in enumerate(self.stations[-1].replicas):
             for _, request in replica.left:
                 owners[request] = index
-        return last.records(owners)
+        records, past = last.records(owners), self.requests.histories
+        return records if past is None else replace(records, session=past.session, turn=past.turn)
 
 
 def drive(driven: Driven) -> None:
     """Run all requests."""
-    if driven.requests.concurrency:
-        _closed_loop(driven)
-        return
     if driven.requests.after:
         _sessions(driven)
+        return
+    if driven.requests.concurrency:
+        _closed_loop(driven)
         return
     first, *others = driven.stations
     first.run(range(len(driven.requests)))
@@ -156,34 +176,31 @@ def _closed_loop(driven: Driven) -> None:
         first.route(request)
     for replica in replicas:
         replica.pauses = True
-    stations = [station for station in driven.stations for _ in station.replicas]
     while True:
         times = [replica.next_s for replica in replicas]
         chosen = times.index(min(times))
         if times[chosen] == inf:
             return
-        others = min(times[:chosen] + times[chosen + 1 :])
-        replica, seen = replicas[chosen], len(replicas[chosen].left)
-        replica.run(max(others, nextafter(times[chosen], inf)))
-        for time_s, request in replica.left[seen:]:
-            if driven.goes_on(stations[chosen], request, time_s):
-                continue
+        for time_s, _ in driven.advance(chosen, times):
             if (sent := next(following, None)) is not None:
                 first.ledger.send(sent, time_s)
                 first.route(sent)
 
 
 def _sessions(driven: Driven) -> None:
-    """Run requests of which some are sent a delay after another one ends."""
-    after, first = driven.requests.after, driven.stations[0]
-    then: dict[int, list[tuple[int, float]]] = {}
-    for request, (before, delay_s) in after.items():
-        then.setdefault(before, []).append((request, delay_s))
-    coming = [(time_s, at) for at, time_s in enumerate(first.ledger.arrival_s) if at not in after]
-    for request in after:
+    """Run requests of which some are sent a delay after another one ends, and in a closed loop others when its user has
+    no such request left."""
+    then, first, replicas = driven.then(), driven.stations[0], driven.replicas
+    begins = [at for at in range(len(driven.requests)) if at not in driven.requests.after]
+    users = driven.requests.concurrency or len(begins)
+    coming, following = sorted((first.ledger.arrival_s[at], at) for at in begins[:users]), iter(begins[users:])
+    for request in driven.requests.after:
         first.ledger.send(request, nan)
-    heapify(coming)
-    replicas, stations = driven.replicas, [station for station in driven.stations for _ in station.replicas]
+    if len(replicas) == 1:  # it sends them itself
+        replicas[0].turns = then
+        replicas[0].following.extend(following)
+        first.run(at for _, at in coming)
+        return
     for replica in replicas:
         replica.pauses = True
     while True:
@@ -196,13 +213,10 @@ def _sessions(driven: Driven) -> None:
             continue
         if times[chosen] == inf:
             return
-        others = min(sent_s, *times[:chosen], *times[chosen + 1 :], inf)
-        replica, seen = replicas[chosen], len(replicas[chosen].left)
-        replica.run(max(others, nextafter(times[chosen], inf)))
-        for time_s, request in replica.left[seen:]:
-            if not driven.goes_on(stations[chosen], request, time_s):
-                for following, delay_s in then.get(request, ()):
-                    heappush(coming, (time_s + delay_s, following))
+        for time_s, request in driven.advance(chosen, times, sent_s):
+            turns = then.get(request) or [(one, 0.0) for one in islice(following, 1)]
+            for turn, delay_s in turns:
+                heappush(coming, (time_s + delay_s, turn))
 
 
 #: Reasons for which requests are refused; 0 where a request is not.
@@ -247,6 +261,8 @@ def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
     records = driven.records()
     if len(accepted) < len(requests):
         records = _with_refused(records, requests, reasons)
+    if requests.histories is not None:  # turns stand session by session
+        records = _ordered(records, np.argsort(records.arrival_s, kind="stable"))
     return Outcome(
         records=records if completed else _arrived(records, min(replica.clock_s for replica in driven.replicas)),
         timelines=tuple(map(timeline_of, driven.replicas)),
@@ -285,14 +301,20 @@ def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Recor
         kept[name][accepted] = values
     kept["arrival_s"] = np.where(accepted, kept["arrival_s"], requests.arrival_s)
     kept |= {"input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
+    if requests.histories is not None:
+        kept |= {"session": requests.histories.session, "turn": requests.histories.turn}
     return Records(**kept)
 
 
 def _arrived(records: Records, reached_s: float) -> Records:
     """The requests of an interrupted run that were answered, or arrived before the time that all replicas reached."""
-    kept = ~np.isnan(records.finish_s) | (records.arrival_s <= reached_s)
+    return _ordered(records, np.flatnonzero(~np.isnan(records.finish_s) | (records.arrival_s <= reached_s)))
+
+
+def _ordered(records: Records, chosen: Whole) -> Records:
+    """The records at these indices."""
     columns = {name: getattr(records, name) for name in Records.__dataclass_fields__}
-    return replace(records, **{name: values[kept] for name, values in columns.items() if np.ndim(values)})
+    return replace(records, **{name: values[chosen] for name, values in columns.items() if np.ndim(values)})
 
 
 @contextmanager

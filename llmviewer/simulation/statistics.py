@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -124,20 +124,32 @@ def whole_run(records: Records) -> Window:
 
 
 def steady_window(records: Records, start_s: float, users: int) -> Window:
-    """The run from a time on, as long as requests arrive.
+    """The run from a time on, as long as requests arrive, and new sessions begin where these are turns.
 
     users: of a closed loop; 0: none.  Its first requests, one per user, start into a server that fills up, and its last
-    ones have fewer beside them: those count that are sent after the first ended, and end before the last is sent.
+    ones have fewer beside them: those count that are sent after the first ended, and end before the last is sent.  Of
+    sessions, those that are sent after all users have begun one.
     """
-    known = records.arrival_s[~np.isnan(records.arrival_s)]
-    end_s = float(np.max(known, initial=0.0))
-    chosen = (records.arrival_s >= start_s) & ~np.isnan(records.finish_s)
+    end_s = last_begin_s(records)
+    chosen = (records.arrival_s >= start_s) & (records.arrival_s <= end_s) & ~np.isnan(records.finish_s)
     if not users:
         return Window(start_s=start_s, end_s=end_s, chosen=chosen)
-    first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
+    if np.any(records.turn):
+        begins_s = records.arrival_s[records.turn == 1]
+        if len(begins_s) <= users:
+            return whole_run(records)
+        first_s = float(np.nanmax(begins_s[:users]))
+    else:
+        first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
     start_s = start_s if first_s >= end_s else max(start_s, first_s)
     ended = (records.finish_s > start_s) & (records.finish_s <= end_s)
     return Window(start_s=start_s, end_s=end_s, chosen=ended & (records.arrival_s >= start_s), counted=ended)
+
+
+def last_begin_s(records: Records) -> float:
+    """Time of the last arrival [s]; of turns, of the last that begins a session: fewer and fewer go on behind it."""
+    begins = records.arrival_s[(records.turn <= 1) & ~np.isnan(records.arrival_s)]
+    return float(np.max(begins, initial=0.0))
 
 
 def answers_within(records: Records, window: Window) -> bool:
@@ -191,17 +203,29 @@ def is_saturated(records: Records) -> bool:
 
     Requests that arrive later must take longer.  Their number must have grown in the second and in the third of three
     parts of the arrivals, by GROWING_SHARE of the requests that arrived there, and in both together by more than
-    DEVIATIONS standard deviations of a Poisson count.
+    DEVIATIONS standard deviations of a Poisson count.  Of turns, it is the number of sessions that has grown.
     """
     accepted = records.refused == 0
     if not accepted.any():
         return False
-    times = np.max(records.arrival_s[accepted]) * np.array([1.0, 2.0, 3.0]) / 3.0
-    present, count = in_system(records, times), float(accepted.sum())
+    times = np.max(records.arrival_s[accepted & (records.turn <= 1)], initial=0.0) * np.array([1.0, 2.0, 3.0]) / 3.0
+    arriving = _sessions(records) if np.any(records.turn) else records
+    present, count = in_system(arriving, times), float(np.count_nonzero(arriving.refused == 0))
     grown = np.diff(present)
     if not _takes_longer(records, times):
         return False
     return bool(np.all(grown > GROWING_SHARE * count / 3.0) and grown.sum() > DEVIATIONS * np.sqrt(count * 2.0 / 3.0))
+
+
+def _sessions(records: Records) -> Records:
+    """An entry for each session, which is in the system from its first prompt to its last answer."""
+    ended = np.full(int(records.session.max()) + 1, -np.inf)
+    np.maximum.at(ended, records.session, np.nan_to_num(records.finish_s, nan=-np.inf))
+    begins = np.flatnonzero(records.turn == 1)
+    columns = {name: getattr(records, name) for name in Records.__dataclass_fields__}
+    kept = {name: values[begins] for name, values in columns.items() if np.ndim(values)}
+    last_s = ended[records.session[begins]]
+    return replace(records, **kept | {"finish_s": np.where(last_s > -np.inf, last_s, np.nan)})
 
 
 def _takes_longer(records: Records, times: Array) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated, TypeAlias
+from math import ceil
+from typing import Annotated
 
 import numpy as np
 
-from llmviewer.core.arguments import parse_size, whole_number
 from llmviewer.core.counts import Array
-from llmviewer.core.errors import UserError, nearest, quoted, unknown
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.language.grammar import Grammar, Number
+from llmviewer.simulation.lengths import Lengths
 from llmviewer.simulation.requests import Requests
-from llmviewer.simulation.requests import Whole as Counts
+from llmviewer.simulation.sessions import Sessions
 from llmviewer.simulation.traces import Trace
-from llmviewer.techniques.technique import Whole, called
+from llmviewer.techniques.technique import called
 
 #: Gaps of mean 1 from a generator: their number, random numbers -> gaps.
 Gaps = Callable[[int, np.random.Generator], Array]
@@ -88,64 +88,10 @@ def rate_curve(text: str) -> RateCurve:
     return RateCurve(starts_s=times, rates=values)
 
 
-#: Draws lengths: their number, random numbers -> tokens.
-Lengths: TypeAlias = Callable[[int, np.random.Generator], Counts]
-#: Longest prompt or answer of a simulation [token].
-MOST_TOKENS = 2.0**24
-
-
-Tokens = partial(Whole, low=1, high=MOST_TOKENS)
-
-
-def lengths_of(name: str, given: object) -> Lengths:
-    """Lengths of `--input-len` or `--output-len`: a whole number, `uniform,low=,high=` or `lognormal,mean=,cv=[,max=]`.
-
-    The mean of lognormal is that before it is cut at `max`.  Raises UserError.
-    """
-    value = parse_size(given) if isinstance(given, str) else given
-    if not isinstance(value, str):
-        tokens = whole_number(name, value)
-        return lambda count, _: np.full(count, tokens, dtype=np.int64)
-    kind, _, parameters = value.partition(",")
-    if kind not in DISTRIBUTIONS:
-        close = nearest(kind, DISTRIBUTIONS)
-        guess = f"; did you mean '{close}'?" if close else ""
-        allowed = "a whole number, uniform,low=..,high=.. or lognormal,mean=..,cv=.."
-        raise UserError(f"{name} is {quoted(value)}; allowed: {allowed}{guess}")
-    distribution = DISTRIBUTIONS[kind]
-    return called(distribution, f"{name} {kind}", Grammar.of(distribution), parameters)
-
-
-def _uniform(
-    *, low: Annotated[float, Tokens("shortest length")], high: Annotated[float, Tokens("longest length")]
-) -> Lengths:
-    if low > high:
-        raise UserError(f"low is {low:g} and high {high:g}; allowed: low at most high")
-    return lambda count, random: random.integers(int(low), int(high), count, endpoint=True)
-
-
-def _lognormal(
-    *,
-    mean: Annotated[float, Tokens("mean before lengths are cut")],
-    cv: Annotated[float, Number("coefficient of variation", 0.0, 100.0)],
-    max: Annotated[float, Tokens("longest length")] = MOST_TOKENS,  # noqa: A002
-) -> Lengths:
-    variance = np.log1p(cv**2)
-    middle = np.log(mean) - 0.5 * variance
-
-    def draw(count: int, random: np.random.Generator) -> Counts:
-        drawn = np.rint(random.lognormal(middle, np.sqrt(variance), count))
-        return np.clip(drawn, 1.0, max).astype(np.int64)
-
-    return draw
-
-
-#: First word of a distribution -> the distribution by its parameters.
-DISTRIBUTIONS: dict[str, Callable[..., Lengths]] = {"uniform": _uniform, "lognormal": _lognormal}
-
-
 #: Default length of a run: so much time or so many requests, whichever is more; in a closed loop, so many per user.
 LEAST_S, LEAST_REQUESTS, REQUESTS_PER_USER = 600.0, 2000, 10
+#: Times that a session is, of which a run lasts so many at least, and sessions of each user of a closed loop.
+LEAST_SESSIONS = 4
 #: Fewest requests of the runs of a search.
 LEAST_SEARCHED = 500
 #: Most requests of a run.
@@ -159,7 +105,8 @@ class Traffic:
     rate: requests per second; None where `curve`, `trace` or `users` say when requests arrive.  users: of a closed
     loop, who each send the next request when the last is answered; 0: open loop.  burst: all are sent at once.
     gaps: process of arrivals.  input_len, output_len: lengths; a trace has its own, `pairs` is one of which only pairs
-    of lengths are sampled.  speed_up: factor of a trace's rate.  count, duration_s: length of the run; None: default.
+    of lengths are sampled.  sessions: of which the requests are turns, at the same mean rate.  speed_up: factor of a
+    trace's rate.  count, duration_s: length of the run; None: default.
     """
 
     input_len: Lengths
@@ -169,6 +116,7 @@ class Traffic:
     curve: RateCurve | None = None
     trace: Trace | None = None
     pairs: Trace | None = None
+    sessions: Sessions | None = None
     users: int = 0
     burst: bool = False
     speed_up: float = 1.0
@@ -202,12 +150,28 @@ class Traffic:
     def most_requests(self) -> float:
         """Number of requests that a run without a trace may have at most, but for chance, before any is drawn."""
         if not self.is_open:
-            return self.count or max(LEAST_REQUESTS, REQUESTS_PER_USER * self.users)
+            return self._closed
         if self.curve is not None:
             return min(self.curve.mean * (self.duration_s or DAY_S) * self.speed_up, self.count or np.inf)
         if self.duration_s is None:
-            return self.count or max(LEAST_REQUESTS, (self.rate or 0.0) * LEAST_S)
+            return self.count or max(LEAST_REQUESTS, (self.rate or 0.0) * self._least_s)
         return min((self.rate or 0.0) * self.duration_s, self.count or np.inf)
+
+    @property
+    def _closed(self) -> int:
+        """Number of requests of a burst or a closed loop."""
+        each = max(REQUESTS_PER_USER, ceil(LEAST_SESSIONS * self._turns) if self.sessions else 0)
+        return self.count or max(LEAST_REQUESTS, each * self.users)
+
+    @property
+    def _turns(self) -> float:
+        """Mean requests of a session; 1 where requests are no turns."""
+        return 1.0 if self.sessions is None else self.sessions.mean_turns
+
+    @property
+    def _least_s(self) -> float:
+        """Time in which requests arrive by default [s]."""
+        return LEAST_S if self.sessions is None else max(LEAST_S, LEAST_SESSIONS * self.sessions.pauses_s)
 
     def at_rate(self, rate: float) -> Traffic:
         """This traffic with another mean rate [1/s]: traces and curves are sped up, or slowed down."""
@@ -216,6 +180,10 @@ class Traffic:
         mean = self.mean_rate
         assert mean is not None
         return replace(self, speed_up=self.speed_up * rate / mean)
+
+    def with_pauses(self, factor: float) -> Traffic:
+        """This traffic with pauses of its sessions so many times as long."""
+        return self if self.sessions is None else replace(self, sessions=self.sessions.slower(factor))
 
     def searched(self, rate: float) -> Traffic:
         """This traffic at a rate of a search [1/s].
@@ -236,6 +204,11 @@ class Traffic:
         times = self._times(random)
         if self.trace is not None:
             made = self._of_trace(self.trace, times[: len(self.trace)])
+            return replace(made, chance=random.random(len(made)))
+        if self.sessions is not None:
+            of_sessions = np.random.Generator(np.random.PCG64([self.seed, replication, 1]))
+            most = self.count if self.is_open else self._closed
+            made = self.sessions.requests(times, of_sessions, most, self.users)
             return replace(made, chance=random.random(len(made)))
         if self.pairs is not None:
             chosen = random.integers(0, len(self.pairs), len(times))
@@ -264,26 +237,31 @@ class Traffic:
         )
 
     def _times(self, random: np.random.Generator) -> Array:
-        """Times of arrivals [s]."""
+        """Times of arrivals [s]; where requests are turns, of their sessions."""
+        turns, fewest = self._turns, 1 if self.sessions is None else self.sessions.least_turns
+        count = self.count and ceil(self.count / fewest)
         if not self.is_open:
-            count = self.count or max(LEAST_REQUESTS, REQUESTS_PER_USER * self.users)
-            _check(count)
-            return np.zeros(count)
+            _check(self._closed)
+            return np.zeros(ceil(self._closed / fewest))
         if self.curve is not None:
             span_s = (self.duration_s or DAY_S) * self.speed_up
-            if self.count:  # days long after the last request are not written out
-                span_s = min(span_s, (10.0 * self.count + 100.0) / self.curve.mean + DAY_S)
+            mean = self.curve.mean / turns
+            if count:  # days long after the last request are not written out
+                span_s = min(span_s, (10.0 * count + 100.0) / mean + DAY_S)
             _check(min(self.curve.mean * (span_s - DAY_S), self.count or np.inf))
             edges, expected = self.curve.expected(span_s)
-            arrived = self._unit_times(min(expected[-1], self.count or np.inf), random, self.count or 0)
-            times: Array = np.interp(arrived[arrived < expected[-1]], expected, edges)[: self.count] / self.speed_up
+            expected = expected / turns
+            arrived = self._unit_times(min(expected[-1], count or np.inf), random, count or 0)
+            times: Array = np.interp(arrived[arrived < expected[-1]], expected, edges)[:count] / self.speed_up
             return times
         assert self.rate is not None
-        least = self.count or (LEAST_REQUESTS if self.duration_s is None else 0)
-        length = self.duration_s if self.duration_s is not None else 0.0 if self.count else LEAST_S
-        if self.duration_s is not None and self.count:
-            return self._unit_times(self.rate * length, random)[: self.count] / self.rate
-        return self._unit_times(self.rate * length, random, least) / self.rate
+        rate = self.rate / turns
+        least = count or (ceil(LEAST_REQUESTS / turns) if self.duration_s is None else 0)
+        length = self.duration_s if self.duration_s is not None else 0.0 if count else self._least_s
+        _check(min(self.rate * length, self.count or np.inf))
+        if self.duration_s is not None and count:
+            return self._unit_times(rate * length, random)[:count] / rate
+        return self._unit_times(rate * length, random, least) / rate
 
     def _unit_times(self, until: float, random: np.random.Generator, least: int = 0) -> Array:
         """Arrivals of the process at rate 1 before `until`, and at least `least` of them.  Raises UserError."""

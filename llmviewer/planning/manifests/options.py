@@ -16,9 +16,9 @@ from llmviewer.timing.engine_memory import split_version
 ENGINES = ("vllm", "sglang", "trtllm")
 #: Options of the load, of the prediction and of the wires; the engine is launched alike whatever they are.
 NOT_LAUNCHED = frozenset(
-    """request_rate concurrency trace burst rate_curve arrivals input_len output_len lengths speed_up duration requests
-    seed warm_up replications find_rate ttft tpot e2e timeline format output router link network expert_skew
-    prefix_cache efficiency profile ignore_field trace_model pools batching batch_size
+    """request_rate concurrency trace burst rate_curve arrivals input_len output_len lengths sessions speed_up duration
+    requests seed warm_up replications find_rate ttft tpot e2e timeline format output router link network expert_skew
+    prefix_cache kv_tiers efficiency profile ignore_field trace_model pools batching batch_size
     replicas""".split()
 )
 #: Option -> field of Serving and the type of its value.
