@@ -89,7 +89,7 @@ def _budget(record: Record) -> int:
 
 
 def _of_caches(record: Record) -> str:
-    """What is taken for a cache with values in another format than keys."""
+    """The format that is taken for a cache with values in another format than keys."""
     keys, values = (str(record.get(f"type_{name}") or "f16") for name in "kv")
     return "" if keys == values else f"the cache has values in {values}; all of it is predicted as {keys}, as its keys"
 

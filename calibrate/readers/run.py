@@ -69,7 +69,7 @@ def number(record: Record, name: str) -> float | None:
 
 
 def at_path(record: Any, path: str) -> Any:
-    """What stands at a path of names in an object, such as `config.backend.model`; None if nothing does."""
+    """The value at a path of names in an object, such as `config.backend.model`; None where there is none."""
     for part in path.split("."):
         record = record.get(part) if isinstance(record, Mapping) else None
     return record

@@ -17,7 +17,7 @@ Whole = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Histories:
-    """What prompts begin with: a system prompt, then earlier prompts and answers of their session; shape (requests,).
+    """The beginnings of prompts: a system prompt, then earlier prompts and answers of their session; shape (requests,).
 
     session: its number, from 0.  turn: of the prompt in it, from 1.  system: number of the system prompt, below -1, so
     that it is none of a session.  system_tokens: its tokens.
@@ -29,7 +29,7 @@ class Histories:
     system_tokens: Whole
 
     def select(self, chosen: npt.NDArray[np.intp]) -> Histories:
-        """Those of the requests at these indices."""
+        """The beginnings of the requests at these indices."""
         return Histories(**{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
 
 

@@ -30,7 +30,7 @@ IN_SECONDS = "chat_id"
 
 
 class Row(NamedTuple):
-    """One request.
+    """A request of a trace, as a row has it.
 
     time: of arrival, in seconds or the unit that is to be found; NaN where the file has no times.  prefixes: ids of its
     blocks; None where unknown.  session: of a conversation; empty: none is named.  delay_s: time from the end of the

@@ -220,7 +220,7 @@ class Traffic:
             input_len=lengths[0],
             output_len=lengths[1],
             concurrency=self.users,
-            chance=random.random(len(times)),
+            chance=random.random(len(times)) if self.users else None,
         )
 
     def _of_trace(self, trace: Trace, times: Array) -> Requests:
