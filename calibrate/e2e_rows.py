@@ -297,8 +297,7 @@ def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str)
 def is_burst(row: Mapping[str, Any], note: str) -> bool:
     """Whether all requests of a run begin at once, and with answers of one length begin again together.
 
-    First tokens of the runs of aiconfigurator's authors with SGLang on H100 are those of bursts within 8 %, with nothing
-    fitted.
+    First tokens of aiconfigurator's authors with SGLang on H100 are those of bursts within 8 %, with nothing fitted.
     """
     return "authors' own run" in note and str(row["engine"]).startswith("sglang") and row["device"] == "h100_sxm"
 

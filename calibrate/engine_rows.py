@@ -11,7 +11,6 @@ import numpy as np
 from llmviewer.calibrate.e2e_rows import INFERENCEX, RequestCase, case_of, is_burst
 from llmviewer.core.errors import UserError
 
-
 #: Parts of the names of models that InferenceX runs with and without multi-token prediction.
 DRAFTING = ("deepseek", "glm-5", "qwen3.5")
 
@@ -46,7 +45,7 @@ def is_of_drafting(case: RequestCase) -> bool:
 
 
 def may_draft(row: Mapping[str, Any]) -> bool:
-    """Whether a row may be of tokens with multi-token prediction, which InferenceX mixes with plain runs without a word.
+    """Whether tokens of a row may be drafted: InferenceX mixes runs with and without multi-token prediction.
 
     First tokens are alike with and without.
     """

@@ -218,7 +218,7 @@ def _weight(case: RequestCase) -> float:
 def request_of(preset: Engine, trials: Sequence[Trial], rows: Sequence[Array]) -> float:
     """The host's time of a request [us]: what first tokens of few users take beyond all other times.
 
-    The lower quartile: the first requests of a run may compile kernels, which adds up to a quarter of a second to means.
+    The lower quartile: first requests of a run may compile kernels, which adds up to a quarter of a second to means.
     """
     without = replace(preset, constants={**preset.constants, "request": 0.0})
     gaps_ms: list[float] = []

@@ -230,7 +230,7 @@ class Engine(Fitted):
 
     @property
     def version_note(self) -> str:
-        """Figures that the stated version does not change, and the nearest one of which runs were measured; empty: nothing."""
+        """Figures that the stated version does not change, and the nearest measured one; empty: nothing to say."""
         if not self.version:
             return ""
         memory, said = self.memory_versions, []
