@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TypeAlias
@@ -54,7 +55,7 @@ class Decoding:
         *("_ends_sum", "_lost_s"),
     )
 
-    def __init__(self, ledger: Ledger, prices: Prices, room: Room, width: int, tiers: Collection[Tier] = ()) -> None:
+    def __init__(self, ledger: Ledger, prices: Prices, room: Room, width: int, tiers: Ordered[Tier] = ()) -> None:
         self.clock_s, self.until_s, self.pauses, self.blocked = 0.0, inf, False, False
         self.running: dict[int, Sequence] = {}
         self.pool = (BlockPool if ledger.histories is None else Chains)(room.blocks - ledger.common, width, tiers)
@@ -214,7 +215,7 @@ class Replica(Decoding):
         room: Room,
         scheduler: Scheduler,
         prefix_tokens: int,
-        tiers: Collection[Tier],
+        tiers: Ordered[Tier],
     ) -> None:
         super().__init__(ledger, prices, room, prefix_tokens // room.block_tokens, tiers)
         self._loaded: set[int] = set()

@@ -188,7 +188,8 @@ class Simulation:
 
     def _tokens_of(self, tier: str) -> Array:
         """Prompt tokens that each request of the first replication loaded from a tier."""
-        return np.zeros(len(self.records)) + getattr(self.records, f"{tier}_tokens")
+        found: Array = np.zeros(len(self.records)) + getattr(self.records, f"{tier}_tokens")
+        return found
 
     def _server(self) -> dict[str, Any]:
         """Server and load in words, and the number of devices."""
