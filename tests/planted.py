@@ -13,6 +13,7 @@ import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
 from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.calibrate.diagnosis.pricing import OWN_KERNELS
 from llmviewer.calibrate.diagnosis.recording import Kernel, Mark, Recording
 from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind, OperatorRole
@@ -185,7 +186,7 @@ Change = Callable[[list[list[Run]], Case, np.random.Generator], str]
 def runs_of(case: Case, rng: np.random.Generator) -> list[list[Run]]:
     """The kernels of every pass, as the engine would run them."""
     evaluation = evaluate(case.configuration.model, case.configuration.system, case.step)
-    engine = sum(float(np.max(seconds)) for _, seconds in evaluation.served)
+    engine = sum(float(np.max(seconds)) for name, seconds in evaluation.served if name not in OWN_KERNELS)
     passes = []
     for _ in range(case.passes):
         runs = [*_unrolled(case, evaluation, rng)]
@@ -209,11 +210,12 @@ def _unrolled(case: Case, evaluation: Evaluation, rng: np.random.Generator) -> I
         order.insert(position, order.pop(last))
     if any(row.operator.role is OperatorRole.LATENT_EXPANSION for row in order):
         order = _absorbed(order)
-    chip = case.configuration.system.chip
+    chip, engine = case.configuration.system.chip, case.configuration.system.engine
+    longer = engine.factors.get("prompt", 1.0) if case.stage == "prefill" else 1.0
     for row in order:
         dtype = chip.compute_dtype(row.operator.compute) if np.max(row.operator.matmul_flops) > 0 else ""
         names = NAMES[case.names][class_of(row.operator, dtype)]
-        seconds = float(np.max(row.timing.time_s)) * float(rng.lognormal(0.0, SPREAD))
+        seconds = longer * float(np.max(row.timing.time_s)) * float(rng.lognormal(0.0, SPREAD))
         for number, name in enumerate(names):
             share = 1.0 if len(names) == 1 else 0.9 if number == 0 else 0.1 / (len(names) - 1)
             yield Run(name=name, seconds=seconds * share, operator=row.operator.name)

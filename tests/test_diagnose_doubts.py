@@ -73,16 +73,16 @@ def test_a_pass_alone_says_that_the_next_one_is_missing() -> None:
 
 def test_launches_one_by_one_that_are_predicted_are_no_difference() -> None:
     """The gaps between kernels are the predicted ones: nothing is late, and no suspect asks for CUDA graphs."""
-    case = replace(DENSE, engine="trtllm", eager=True)
-    chosen = configuration(case.model, case.hardware, engine="trtllm", enforce_eager=True)
+    case = replace(DENSE, engine="vllm", eager=True)
+    chosen = configuration(case.model, case.hardware, engine="vllm", enforce_eager=True)
     planned = float(priced(chosen, [_step(case.mark)]).within_s[0])
     assert planned > 1e-3
     kernels = len(_recording(replace(case, passes=1)).kernels)
     recording = _recording(case, wait_s=planned / (kernels - 1))
-    answer = _diagnosed(recording, engine="trtllm", enforce_eager=True)
+    answer = _diagnosed(recording, engine="vllm", enforce_eager=True)
     assert abs(_parts(answer)["gaps within passes"]) < 0.01 * answer["measured_s"]
     assert not [one for one in answer["suspects"] if "CUDA graphs" in one["try"]]
-    late = _diagnosed(_recording(case, wait_s=3.0 * planned / (kernels - 1)), engine="trtllm", enforce_eager=True)
+    late = _diagnosed(_recording(case, wait_s=3.0 * planned / (kernels - 1)), engine="vllm", enforce_eager=True)
     assert _parts(late)["gaps within passes"] == pytest.approx(2.0 * planned, rel=0.01)
     assert f"{told(planned)} predicted" in late["suspects"][0]["text"]
     assert "remove --enforce-eager" not in late["suspects"][0]["try"]

@@ -88,7 +88,7 @@ def test_a_static_batch_by_hand() -> None:
 
 
 def test_sequences_that_start_one_by_one_by_hand() -> None:
-    # 512 tokens: floor(1024 / 512) = 2 prompts share a prefill pass, and 8 sequences each decode step
+    """Prompts that meet by chance share a pass with 7 sequences that decode, by their tokens; 8 share a decode step."""
     for options in ({}, {"tensor_parallel_size": "2"}, {"prefix_cache": "0.5"}):
         one = result(**options)
         devices, plan, work = (
@@ -97,23 +97,30 @@ def test_sequences_that_start_one_by_one_by_hand() -> None:
             BY_HAND.work_s(one.analysis.evaluation),
         )
         time_s = one.analysis.passes.time_s
-        prompt = devices * BY_HAND.joules(A100, plan.prefill(time_s), plan.prefill(work)) / 2.0
+        together = 7 / 32 / (1.0 - np.exp(-7 / 32))
+        decoding = 8.0 - together
+        new = 256.0 if options.get("prefix_cache") else 512.0
+        riding = decoding / (decoding + together * new)
+        prompt = devices * BY_HAND.joules(A100, plan.prefill(time_s), plan.prefill(work)) / together
         answer = devices * BY_HAND.joules(A100, plan.decode_sum(time_s), plan.decode_sum(work)) / 8.0
         found = energy_of(one.analysis, BY_HAND)
         assert found is not None
-        assert found.joules_per_prompt_token == pytest.approx(prompt / 512)
-        assert found.joules_per_answer_token == pytest.approx(answer / 32, rel=0.02)  # and a little idle time
+        assert found.joules_per_prompt_token == pytest.approx((1.0 - riding) * prompt / 512)
+        # some of the 31 decode steps are those with prompts, so that fewer run without
+        assert riding * prompt / 32 < found.joules_per_answer_token < (answer + riding * prompt) / 32
 
 
 def test_every_stage_of_a_pipeline_counts() -> None:
-    # without idle power: the work of both stages, each on its own device, for the 2 prompts of a pass
+    # without idle power: the work of both stages, each on its own device, for the prompts of a pass by their tokens
     busy = replace(BY_HAND, idle=0.0)
     one = result(pipeline_parallel_size="2")
     stages, plan = one.analysis.evaluation.stages, one.analysis.schedule
     found, work = energy_of(one.analysis, busy), [float(plan.prefill(busy.work_s(stage))[0]) for stage in stages]
     assert found is not None
     assert len(work) == 2
-    assert found.joules_per_prompt_token == pytest.approx(400.0 * sum(work) / 2.0 / 512.0)
+    together = 3 / 32 / (1.0 - np.exp(-3 / 32))  # 4 of 8 sequences in each stage
+    riding = (4.0 - together) / (4.0 - together + together * 512.0)
+    assert found.joules_per_prompt_token == pytest.approx((1.0 - riding) * 400.0 * sum(work) / together / 512.0)
 
 
 def test_devices_never_draw_more_than_they_may() -> None:

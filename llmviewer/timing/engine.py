@@ -137,6 +137,7 @@ class Engine(Fitted):
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips -> its own fields.
+    prompt_generations: generations of chips to whose runs the factor `prompt` was fitted; it holds on no others.
     versions: first version -> its own fields, which hold until the next first version.
     measured: versions whose runs it was fitted to; empty: those runs do not state theirs.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
@@ -167,6 +168,7 @@ class Engine(Fitted):
     uncompiled: float = 0.0
     mxfp8_inputs: str = ""
     accumulation: str = ""
+    prompt_generations: Sequence[str] = ()
     generations: Mapping[str, OfGeneration] = field(
         default_factory=dict,
         metadata=stated(record.mapped(partial(record.read, OfGeneration, required=("constants",)))),
@@ -253,7 +255,9 @@ class Engine(Fitted):
         """The engine on chips of a generation: with its own values, or those of the one before without their errors."""
         own = self.generations.get(generation)
         if (found := own or self.generations.get(EARLIER_GENERATIONS.get(generation, ""))) is None:
-            return self
+            if generation in self.prompt_generations:
+                return self
+            return replace(self, factors={name: value for name, value in self.factors.items() if name != "prompt"})
         names = [entry.name for entry in fields(found) if own or entry.name not in ("error", "residuals")]
         return replace(self, **{name: getattr(found, name) for name in names})
 
