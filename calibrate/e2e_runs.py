@@ -115,11 +115,14 @@ class CaseGroup:
 
 
 def _on_the_roofline(priced: Analysis) -> Analysis:
-    """The analysis with data-sheet times, including those of draft models."""
+    """The analysis with data-sheet times, including those of draft models, and without the host's time of a request."""
     ideal = _ideal_times(priced)
     drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in priced.drafts)
     passes = replace(priced.passes, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0))
-    return replace(priced, passes=passes, running=None, drafts=drafts)
+    engine = priced.system.engine
+    constants = {name: value for name, value in engine.constants.items() if name != "request"}
+    system = replace(priced.system, engine=replace(engine, constants=constants))
+    return replace(priced, system=system, passes=passes, running=None, drafts=drafts)
 
 
 def _ideal_times(priced: Analysis) -> list[Array]:
