@@ -220,7 +220,7 @@ def test_no_point_of_the_front_is_dominated(figure: str) -> None:
     front = sized("h100,l40s", front=figure, max_gpus=32).to_dict()["frontier"]
     cost = "devices" if figure == "gpus" else "usd_per_hour"
     points = [(one["output_tokens_per_s_per_user"], -one[cost]) for one in front]
-    assert len(points) > 3
+    assert len(points) > 1
     for one, other in product(points, points):
         assert one == other or not (other[0] >= one[0] and other[1] >= one[1])
 

@@ -515,7 +515,7 @@ def test_the_front_of_a_sizing_is_that_of_its_axes(chips: str) -> None:
     key = "usd_per_hour" if chips.startswith("h100,m") else "devices"  # an A6000 has no price
     assert [list(star["x"]), star["name"]] == [[found["best"][key]], "best"]
     assert star["y"] == pytest.approx([1e3 / found["best"]["output_tokens_per_s_per_user"]])
-    assert len(points) > 3
+    assert len(points) > 1
     assert all(one == other or one[0] < other[0] or one[1] < other[1] for one in points for other in points)
     assert min(cost for cost, _ in points) == found["best"][key]
 
