@@ -90,7 +90,7 @@ LOAD = {
     "sessions": _case("turns=3,first=300,then=50,output=8"),
     "kv_tiers": _case(
         "host=8",
-        "--sessions turns=4,first=2000,output=8 --gpu-memory-utilization 0.06 --requests 200",
+        "--sessions turns=4,think=2s,first=2000,output=8 --gpu-memory-utilization 0.06 --requests 200",
     ),
     "speed_up": _case("4", "--trace TRACE"),
     "duration": _case("1s"),
