@@ -215,10 +215,10 @@ def test_the_line_of_a_solution_with_a_capacity_fits_and_meets_the_target(capsys
 
 def test_the_least_capacity_of_sequences_that_start_one_by_one_runs_as_many() -> None:
     words = {"batch_size": 640, "engine": "vllm", "batching": "continuous"}
-    (found,) = require("llama-3.1-8b", "h100-sxm", vary="bandwidth,capacity", tpot="90ms", **words).solutions
+    (found,) = require("llama-3.1-8b", "h100-sxm", vary="bandwidth,capacity", tpot="140ms", **words).solutions
     now, again = (lv.analyze("llama-3.1-8b", "h100-sxm", **words, **one) for one in ({}, {"set": found.figures}))
     assert float(again.tpot_s) == pytest.approx(found.reached, rel=1e-9)
-    assert found.reached <= 90e-3
+    assert found.reached <= 140e-3
     assert now.analysis.running is not None
     assert again.analysis.running is not None
     assert again.analysis.running.request.batch_size == now.analysis.running.request.batch_size

@@ -128,6 +128,12 @@ def _check_sources(words: Mapping[str, Any]) -> None:
         raise UserError(f"{' and '.join(given)} both say when requests arrive; remove one of them")
     if words["lengths"] and words["trace"]:
         raise UserError("lengths and trace both have lengths; remove one of them")
+    if words["kv_tiers"] is not None:
+        from llmviewer.simulation import tiers  # loads without tiers need neither hosts nor disks
+
+        tiers.sizes_of(words["kv_tiers"])
+        if not (words["sessions"] or words["trace"]):
+            raise UserError("kv_tiers keeps what sessions or a trace's hash_ids name; give sessions")
     if words["duration"] is not None and (words["concurrency"] or words["burst"]):
         raise UserError("duration is not known before a closed loop or a burst ends; give requests instead")
 

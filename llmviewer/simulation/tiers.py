@@ -76,13 +76,18 @@ def _options(
     return host, disk, cpu, drive
 
 
+def sizes_of(text: str) -> tuple[float, float, str, str]:
+    """Memory and disk [GiB], host and disk by name, of the text of `--kv-tiers`.  Raises UserError."""
+    return called(_options, OPTION, Grammar.of(_options), text)
+
+
 def tiers_of(one: Configuration, text: str) -> tuple[Tier, ...]:
     """The tiers of `--kv-tiers host=64,disk=1000` for a replica of a configuration, the fastest first.
 
     A device loads its own part of a block over its own link; the memory and the disk of the host are shared by all
     devices of the replica.  Raises UserError.
     """
-    memory, disk, cpu, drive = called(_options, OPTION, Grammar.of(_options), text)
+    memory, disk, cpu, drive = sizes_of(text)
     system, each = one.system, block_bytes(one)
     rate = system.chip.host_link_rate
     if rate is None:
