@@ -259,7 +259,7 @@ class Continuous(Batching):
         steps, new = (request.output_len - 1.0) / replica.tokens_per_round, replica.new_tokens(request)
         if not (replica.mixes and replica.scheduler.mixes):
             fitting = np.maximum(np.floor(budget / np.maximum(new, 1.0)), 1.0)
-            prompts = np.clip(in_one_pass(running.batch_size, steps - 1.0), 1.0, running.batch_size)
+            prompts = np.clip(in_one_pass(running.batch_size, np.maximum(steps, 1.0) - 1.0), 1.0, running.batch_size)
             return Running(request=running, prompts_per_pass=np.minimum(prompts, fitting), most_prompts=fitting)
         whole = not (replica.scheduler.chunks and np.isfinite(budget))
         plan = plan_chunks(together, new, steps, budget, replica.verified_tokens, whole=whole)
