@@ -83,14 +83,18 @@ class Analysis:
     @property
     def ttft_s(self) -> Array:
         """Host time and joint prefill of a static batch [s]; otherwise also queueing, for one request."""
-        return self.prefill_s + self.system.engine.request_s if self.running is None else self.times.ttft_s
+        return self.prefill_s + self.request_s if self.running is None else self.times.ttft_s
+
+    @property
+    def request_s(self) -> Array:
+        """Time before a user sees the first token, beside queue and passes [s]."""
+        return np.asarray(self.system.request_s(self.decode_s / np.maximum(self.schedule.tokens, 1.0)))
 
     @property
     def times(self) -> RequestTimes:
         """Times of a request with its queueing."""
-        request_s = self.system.engine.request_s
         alone = RequestTimes(
-            prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens, request_s=request_s
+            prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens, request_s=self.request_s
         )
         if self.running is None:
             return alone

@@ -168,6 +168,13 @@ class System:
         """Time of a round of speculation outside kernels [s]: the scheme's own, and the engine's to verify drafts."""
         return self.generation.extra_s + self.generation.verifies * (self.engine.rounds.round * 1e-6)
 
+    def request_s(self, step_s: Count) -> Count:
+        """Time before a user sees the first token, beside its pass [s]: of the host, and of the steps that it is late.
+
+        step_s: a decode step.  Tokens of speculation are not late: their engines process a round before the next one.
+        """
+        return self.engine.request_s + self.engine.late_steps * step_s * np.where(self.generation.verifies, 0.0, 1.0)
+
     def generating(self, generation: Generation) -> System:
         """The system with another generation, which sets the passes of its draft models."""
         drafters = tuple(

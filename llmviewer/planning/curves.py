@@ -38,6 +38,7 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
         alone_s += caches * single_s
         full_s += caches * several_s
     outside_s = float(np.max(one.system.outside_kernels_s))
+    step_s = (round_s + outside_s) / float(np.max(generation.tokens))
     together_s = np.where(packed > 1.0, (full_s - alone_s) / np.maximum(packed - 1.0, 1.0), 0.0)
     columns = {
         "alone_s": alone_s,
@@ -48,8 +49,8 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
     }
     return Curves(
         sequences=SEQUENCES,
-        step_s=(round_s + outside_s) / float(np.max(generation.tokens)),
-        request_s=one.system.engine.request_s,
+        step_s=step_s,
+        request_s=float(np.max(one.system.request_s(step_s[0]))),
         **{name: np.asarray(values)[:, None, None] for name, values in columns.items()},
     )
 

@@ -42,7 +42,7 @@ class RequestTimes:
     running: Count = 1.0
     prompts_per_pass: Count = 1.0
     most_prompts: Count = 1.0
-    request_s: float = 0.0
+    request_s: Count = 0.0
     next_s: Array | None = None
 
     @property

@@ -211,8 +211,8 @@ class ModelTable:
     """Times of one model's passes.
 
     steps, kernels: of each form of latent attention, naive and absorbed, or of the only one: all time but what hides
-    behind kernels, and kernels alone.  waits: times of the host that hide behind kernels: more than so many tokens ->
-    seconds.  waiting: most tokens of a pass whose kernels may be shorter than these.  longer: share by which kernels of
+    behind kernels, and kernels alone.  waits: times of the host that hide behind kernels: in passes of more tokens than
+    this, in those of prompts of more tokens than that -> seconds.  waiting: most tokens of a pass whose kernels may be shorter than these.  longer: share by which kernels of
     passes take longer, and the tokens beyond which they do; None: none do.  new, rows: tokens and rows of logits of one
     sequence's decode pass.
     """
@@ -220,7 +220,7 @@ class ModelTable:
     steps: tuple[PartTable, ...]
     kernels: tuple[PartTable, ...]
     latent: Latent | None
-    waits: tuple[tuple[float, float], ...]
+    waits: tuple[tuple[float, float, float], ...]
     waiting: int
     longer: tuple[float, float] | None
     new: float
@@ -239,7 +239,11 @@ class ModelTable:
             return seconds
         kernels = self.kernels[form].seconds(tokens, logits, sequences, context, prompt, pairs)
         if tokens <= self.waiting:
-            seconds += sum(max(wait - kernels, 0.0) for above, wait in self.waits if tokens > above)
+            seconds += sum(
+                max(wait - kernels, 0.0)
+                for above, of_prompts, wait in self.waits
+                if tokens > above or (prompt and tokens > of_prompts)
+            )
         return seconds + longer * kernels
 
     def _form(self, sequences: int, context: float, prompt: int, pairs: float) -> int:

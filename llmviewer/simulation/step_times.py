@@ -136,11 +136,12 @@ def step_times(configuration: Configuration) -> StepTimes:
     model, system, capacity = configuration.model, configuration.system, cache_capacity(configuration)
     sizes, generation = _sizes(capacity), system.generation
     passes = Passes(model=model, system=system, decode=generation.shape, sizes=sizes)
+    target = model_table(passes)
     return StepTimes(
         tokens_per_round=float(np.max(generation.tokens)),
-        request_s=system.engine.request_s,
+        request_s=float(np.max(system.request_s(target.seconds(1, 0.0, 0, 0.0, 0)))),
         outside_s=float(np.max(system.outside_kernels_s)),
-        target=model_table(passes),
+        target=target,
         drafts=tuple(_drafting(one, sizes) for one in system.drafters),
         means=decode_knots(sizes),
         most_tokens=sizes.tokens,

@@ -124,6 +124,9 @@ class Engine(Fitted):
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
     scheduler: its policy (serving/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
+    graphs: passes that CUDA graphs hold: all, or decode (no prompts).
+    late_from: version from which a user sees every token one step late, as its output is processed while the next step
+    runs, but with speculation; empty: none.  late_source: where that stands.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
@@ -157,6 +160,9 @@ class Engine(Fitted):
     max_num_batched_tokens: float = float("inf")
     max_num_seqs: float = float("inf")
     graph_tokens: float = float("inf")
+    graphs: str = field(default="all", metadata=stated(record.choice("graphs", ("all", "decode"))))
+    late_from: str = field(default="", metadata=stated(engine_memory.a_version))
+    late_source: str = ""
     reserved: float = 0.5
     borrowed: Mapping[str, str] = field(default_factory=dict)
     unit_bytes: float = 0.0
@@ -291,12 +297,13 @@ class Engine(Fitted):
             named = {
                 name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES
             }
-        outside_graphs = np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
+        many = np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
         if "eager" in self.constants:
+            outside_graphs = np.where(step.logits < step.tokens, 1.0, many) if self.graphs == "decode" else many
             host = engine_work.launching_s(self.constants, paid) * outside_graphs
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
-        named.update(engine_work.own_kernels(self.factors, reads, seconds, least, outside_graphs))
+        named.update(engine_work.own_kernels(self.factors, reads, seconds, least, many))
         if self.unit_bytes:
             few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = engine_work.gemm_weight_bytes(graph) / np.minimum(
@@ -312,8 +319,16 @@ class Engine(Fitted):
 
     @property
     def request_s(self) -> float:
-        """Host time of a request before its first token [s]."""
+        """Host time of a request before its first token [s], without the steps by which tokens are late."""
         return self.constants.get("request", 0.0) * 1e-6
+
+    @property
+    def late_steps(self) -> float:
+        """Steps by which a user sees a token late."""
+        if not self.late_from:
+            return 0.0
+        asked = self.known_version
+        return 1.0 if not asked or version_numbers(asked, self.name) >= version_numbers(self.late_from, self.name) else 0.0
 
     def without_graphs(self) -> Engine:
         """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""

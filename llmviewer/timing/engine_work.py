@@ -99,18 +99,18 @@ def unbounded(kinds: tuple[Kind, ...]) -> Count:
 
 
 def own_kernels(
-    factors: Mapping[str, float], reads: Count | None, seconds: Seconds, least: Seconds, outside_graphs: Count
+    factors: Mapping[str, float], reads: Count | None, seconds: Seconds, least: Seconds, many: Count
 ) -> Iterator[tuple[str, Count]]:
     """Time by which an engine's own kernels differ from those in profiles, by name.
 
     reads: times that its attention reads a KV head; None if once.  seconds, least: as in Engine.terms.
-    outside_graphs: 1.0 for passes of more tokens than a CUDA graph has, else 0.0: those of prompts.
+    many: 1.0 for passes of more tokens than a CUDA graph has, else 0.0: those of prompts.
     """
     own_factors = ({} if reads is None else {"attention": 1.0}) | dict(factors)
     for name, factor in own_factors.items():
         kernels = seconds(FACTORS[name])
         if name == "prompt":
-            yield f"own {name} kernels", (factor - 1.0) * kernels * outside_graphs
+            yield f"own {name} kernels", (factor - 1.0) * kernels * many
             continue
         own = factor * kernels if reads is None or name != "attention" else factor * reads * kernels
         yield f"own {name} kernels", (own if factor >= 1.0 else np.maximum(own, least(FACTORS[name]))) - kernels

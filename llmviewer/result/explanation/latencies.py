@@ -67,6 +67,7 @@ ADDED = "time by which a prompt lengthens its passes (serving/batching.py)"
 CHUNKS = "mixed steps between the tokens of a sequence: decodes and prompts (techniques/batching/continuous.py)"
 AHEAD = "prompts ahead in mixed steps (techniques/batching/continuous.py)"
 HOST = "HTTP, tokenization and first scheduling of a request, " + ENGINE
+LATE = "output of a step is processed while the next one runs, " + ENGINE
 
 
 def first_token_nodes(one: Question) -> tuple[Node, ...]:
@@ -145,10 +146,14 @@ def _cycle(one: Question) -> Node:
 
 
 def _host(one: Question) -> tuple[Node, ...]:
-    """Time of the host before the first token of a request."""
-    seconds = one.analysis.system.engine.request_s
-    source = HOST.format(engine=one.analysis.system.engine.name)
-    return (Node(name="engine: request", value=seconds, unit="s", source=source),) if seconds else ()
+    """Time of the host before the first token of a request, and of the step by which its user sees it late."""
+    engine = one.analysis.system.engine
+    late_s = one.at(one.analysis.request_s) - engine.request_s
+    parts = {
+        "engine: request": (engine.request_s, HOST.format(engine=engine.name)),
+        "engine: a step late": (late_s, LATE.format(engine=engine.name)),
+    }
+    return tuple(Node(name=name, value=value, unit="s", source=text) for name, (value, text) in parts.items() if value)
 
 
 def _ahead(one: Question, times: ChunkedTimes) -> tuple[Node, ...]:
