@@ -132,7 +132,7 @@ def interval_ratios(group: CaseGroup) -> Array:
     rows = []
     for at, case in enumerate(group.cases):
         own = engine.residuals_of((case.metric,), origin_of(group)) if case.metric == "throughput_tok_s" else None
-        rows.append(np.array(own) if own is not None else ratios[TIME_OF_METRIC[case.metric]][:, at])
+        rows.append(np.array(own.quantiles) if own is not None else ratios[TIME_OF_METRIC[case.metric]][:, at])
     return np.array(rows)
 
 

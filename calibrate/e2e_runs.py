@@ -121,7 +121,7 @@ def _on_the_roofline(priced: Analysis) -> Analysis:
     passes = replace(priced.passes, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0))
     engine = priced.system.engine
     constants = {name: value for name, value in engine.constants.items() if name != "request"}
-    system = replace(priced.system, engine=replace(engine, constants=constants))
+    system = replace(priced.system, engine=replace(engine, constants=constants, late_from=""))
     return replace(priced, system=system, passes=passes, running=None, drafts=drafts)
 
 

@@ -10,13 +10,16 @@ import numpy as np
 import yaml
 
 from llmviewer.calibrate.conformal import errors, quantiles
+from llmviewer.calibrate.e2e_rows import RequestCase
 from llmviewer.core.counts import Array
 from llmviewer.timing.engine import Engine
 
 #: Fewest rows of a metric for which quantiles are stored.
 MIN_ROWS_FOR_QUANTILES = 10
+#: Fewest models of the rows of older versions whose residuals are stored: of fewer, one model out says little.
+MIN_MODELS_OF_VERSION = 3
 #: Keys that a fit writes, and those that it leaves as they are, at the end.
-FITTED = ("constants", "factors", "error", "residuals", "rows", "generations", "versions")
+FITTED = ("constants", "factors", "error", "residuals", "scope", "rows", "generations", "versions")
 PARTS = ("memory", "rounds", "serves")
 
 
@@ -26,6 +29,7 @@ class EngineFit:
 
     places: row numbers in the table.  possible: not faster than the data-sheet roofline.
     held_out_ratios: the same ratios by what was held out (configuration, model, device).
+    cases: the rows.  host_share: share of their time that the engine adds to kernels.
     """
 
     engine: Engine
@@ -35,6 +39,8 @@ class EngineFit:
     bases: Array
     metrics: Array
     held_out_ratios: Mapping[str, Array]
+    cases: tuple[RequestCase, ...]
+    host_share: Array
 
 
 def error_summary(fit: EngineFit, chosen: Array) -> dict[str, Any]:
@@ -74,13 +80,16 @@ def _of_version(fit: EngineFit, newest: Engine) -> dict[str, Any]:
     every = dict.fromkeys((*newest.constants, *own["constants"]))
     constants = {name: own["constants"].get(name, 0.0) for name in every}
     differing = {name: value for name, value in constants.items() if value != newest.constants.get(name)}
-    return {"constants": differing, "error": own["error"], "residuals": own["residuals"]}
+    few = len({case.model for case in fit.cases}) < MIN_MODELS_OF_VERSION
+    runs = {} if few else {"residuals": own["residuals"], "scope": own["scope"]}
+    return {"constants": differing, "error": own["error"], **runs}
 
 
 def _figures(fit: EngineFit) -> dict[str, Any]:
     """Constants and factors of a fit, and its errors and quantiles by metric and origin of the kernels."""
     error: dict[str, dict[str, Any]] = {}
     residuals: dict[str, dict[str, Any]] = {}
+    scope: dict[str, dict[str, Any]] = {}
     for metric in sorted({str(metric) for metric in fit.metrics}):
         for basis in ("fitted", "transferred", "afar"):
             rows = (fit.metrics == metric) & (fit.bases == basis)
@@ -89,5 +98,19 @@ def _figures(fit: EngineFit) -> dict[str, Any]:
             rows = rows & np.isfinite(fit.ratio) & fit.possible
             if rows.sum() >= MIN_ROWS_FOR_QUANTILES:
                 residuals.setdefault(metric, {})[basis] = list(quantiles(fit.ratio[rows]))
+                scope.setdefault(metric, {})[basis] = _scope(fit, rows)
     tables = {"constants": dict(fit.engine.constants), "factors": dict(fit.engine.factors)}
-    return {**tables, "error": error, "residuals": residuals}
+    return {**tables, "error": error, "residuals": residuals, "scope": scope}
+
+
+def _scope(fit: EngineFit, rows: Array) -> dict[str, Any]:
+    """The fields of a `Scope` of these rows; sizes of 0 are not stated."""
+    cases = [case for case, one in zip(fit.cases, rows, strict=True) if one]
+    sizes = {name: [getattr(case, name) for case in cases] for name in ("batch", "input_len")}
+    stated = {name: [value for value in values if value > 0.0] for name, values in sizes.items()}
+    return {
+        "chips": sorted({case.hardware for case in cases}),
+        "batching": sorted({case.batching for case in cases}),
+        **{name: [min(values), max(values)] for name, values in stated.items() if values},
+        "host_share": round(float(np.quantile(fit.host_share[rows], 0.95)), 3),
+    }

@@ -39,6 +39,7 @@ from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware import specs
+from llmviewer.result.interval import host_share
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, Engine
@@ -194,6 +195,16 @@ def fit(
         bases=bases[shown],
         metrics=np.array([case.metric for case in cases])[shown],
         held_out_ratios={name: values[shown] for name, values in held_out_ratios.items()},
+        cases=tuple(case for case, one in zip(cases, shown, strict=True) if one),
+        host_share=np.concatenate([_host_shares(trial.group) for trial in trials])[shown],
+    )
+
+
+def _host_shares(group: CaseGroup) -> Array:
+    """Share of the time of every case that its engine adds to kernels."""
+    shares = {stage: host_share(group.analysis, stage) for stage in ("prefill", "decode")}
+    return np.array(
+        [shares["prefill" if case.metric == "ttft_ms" else "decode"][at] for at, case in enumerate(group.cases)]
     )
 
 

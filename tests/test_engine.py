@@ -14,7 +14,7 @@ from llmviewer.analysis import analysis
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
-from llmviewer.core.workload import Request, Step, decode, prefill
+from llmviewer.core.workload import Request, Step, decode, prefill, verify
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes, rest_of_pass
 from llmviewer.timing import engine
@@ -339,3 +339,31 @@ def test_draft_passes_belong_to_the_models_step() -> None:
     assert "step" in preset.constants
     assert inside.constants == {k: v for k, v in preset.constants.items() if k not in TERMS_PER_STEP}
     assert engine.KERNELS_ONLY.without_step_terms() is engine.KERNELS_ONLY
+
+
+def test_prompts_run_outside_graphs_that_hold_decode_steps_alone() -> None:
+    """A prompt of 8 tokens and a chunk of one launch every kernel; a decode step and drafts to verify launch none."""
+    preset = Engine(name="x", constants={"eager": 10.0}, graph_tokens=64.0, graphs="decode")
+    passes = {"prompt": prefill(1.0, 8.0), "decode": decode(8.0, 100.0), "drafts": verify(1.0, 100.0, 4.0)}
+    found = {
+        name: dict(preset.terms(GRAPH, step, H100, lambda kinds: 1e-3)).get("host", 0.0) for name, step in passes.items()
+    }
+    kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
+    assert found == pytest.approx({"prompt": kernels * 10e-6 - 1e-3, "decode": 0.0, "drafts": 0.0})
+    assert not replace(preset, graphs="all").terms(GRAPH, passes["prompt"], H100, lambda kinds: 1e-3)
+
+
+def test_vllm_0_6_and_0_7_show_tokens_a_step_late() -> None:
+    """The output of a step is processed while the next one runs, but for drafts."""
+    options = {"input_len": 256, "output_len": 350}
+    first = {
+        version: lv.analyze("llama-3-8b", "h200", engine=f"vllm-v0=={version}", **options) for version in ("0.5", "0.7")
+    }
+    step_s = float(first["0.7"].analysis.decode_s) / 349
+    assert float(first["0.7"].ttft_s - first["0.5"].ttft_s) == pytest.approx(step_s)
+    assert float(first["0.7"].tpot_s) == pytest.approx(float(first["0.5"].tpot_s))
+    drafts = [
+        lv.analyze("llama-3-8b", "h200", engine=f"vllm-v0=={version}", speculative="ngram,tokens=3", **options)
+        for version in ("0.5", "0.7")
+    ]
+    assert float(drafts[0].ttft_s) == pytest.approx(float(drafts[1].ttft_s))

@@ -17,6 +17,8 @@ from llmviewer.core.counts import Array, Count, total
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
 from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.engine import Residuals
+from llmviewer.timing.engine_scope import NO_RUNS, NO_RUNS_AFAR, OTHER_LOAD, OTHER_VERSION, widened
 
 #: Level -> indices of its bounds in profile.QUANTILES.
 LEVELS: dict[str, tuple[int, int]] = {"80": (1, 2), "95": (0, 3)}
@@ -25,6 +27,12 @@ PUBLISHED_FIGURES: dict[str, tuple[str, ...]] = {
     "ttft_s": ("ttft_ms", "latency_ms"),
     "tpot_s": ("tpot_ms", "decode_tok_s", "latency_ms"),
     "e2e_s": ("latency_ms", "tpot_ms", "decode_tok_s"),
+}
+#: Metric -> published figures that say the same.
+OWN_FIGURES: dict[str, tuple[str, ...]] = {
+    "ttft_s": ("ttft_ms",),
+    "tpot_s": ("tpot_ms", "decode_tok_s"),
+    "e2e_s": PUBLISHED_FIGURES["e2e_s"],
 }
 #: Deviations of tokens per round on other text, for the bounds in profile.QUANTILES.  EAGLE, arXiv 2401.15077, table 1:
 #: 3.86 to 4.29 tokens with Vicuna 7B and 3.95 to 4.39 with 13B over four datasets, up to 8 % off their mean; 20 % less
@@ -151,13 +159,11 @@ def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
     kernels: bounds over value by the kernels, with those of the launches.
     """
     assert analysis.calibration is not None
-    engine = analysis.system.engine
-    known = engine.residuals_of(PUBLISHED_FIGURES[metric], analysis.calibration.origin)
-    if metric == "ttft_s" and engine.batching != analysis.system.batching.name:
-        known = None
+    known, beyond = _residuals(analysis, metric), errors_beyond(analysis, metric)
+    error = np.sqrt(sum(np.square(each) for each in beyond.values())) * np.ones(kernels.shape[1])
     if known is None:
-        return kernels
-    published = np.array(known)[:, None] * np.ones(kernels.shape[1])
+        return widened(kernels, error)
+    published = widened(np.array(known.quantiles)[:, None] * np.ones(kernels.shape[1]), error)
     if metric != "ttft_s":  # the published rows of presets were run without speculation
         published = _widened(analysis, published)
     published = _launched(analysis, published)
@@ -166,6 +172,43 @@ def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
     # residuals were measured without offloading: widen them by the bounds of copies and host operators
     lower = np.array([True, True, False, False])[:, None]
     return np.where(lower, np.minimum(published, kernels), np.maximum(published, kernels))
+
+
+def _residuals(analysis: Analysis, metric: str) -> Residuals | None:
+    """Residuals of the engine preset for a metric; None: the kernels' alone, as of first tokens under another load."""
+    assert analysis.calibration is not None
+    engine = analysis.system.engine
+    if metric == "ttft_s" and engine.batching != analysis.system.batching.name:
+        return None
+    return engine.residuals_of(PUBLISHED_FIGURES[metric], analysis.calibration.origin)
+
+
+def errors_beyond(analysis: Analysis, metric: str) -> dict[str, Array]:
+    """What lies outside the runs of the engine's fit, in words -> its error (engine_scope.py), per point."""
+    engine, known = analysis.system.engine, _residuals(analysis, metric)
+    if known is None:
+        origins = {origin for of_origin in engine.residuals.values() for origin in of_origin}
+        origin = analysis.calibration.origin if analysis.calibration else ""
+        if not origins or origin in origins:
+            return {"load": np.array([OTHER_LOAD])} if origins else {}
+        return {"kind of chip": np.array([NO_RUNS_AFAR if origin == "afar" else NO_RUNS])}
+    found = known.scope.beyond(
+        chip=analysis.system.chip.name,
+        batching=analysis.system.batching.name,
+        batch=analysis.request.batch_size,
+        input_len=analysis.request.input_len,
+        host_share=host_share(analysis, "prefill" if metric == "ttft_s" else "decode"),
+    )
+    if known.metric not in OWN_FIGURES[metric]:
+        found["load"] = np.array([OTHER_LOAD])
+    return found if known.of_version else {**found, "version": np.array([OTHER_VERSION])}
+
+
+def host_share(analysis: Analysis, stage: str) -> Array:
+    """Share of the time of a stage that the engine adds to kernels, per point."""
+    pick: Pick = getattr(analysis.schedule, stage)
+    added = total(np.maximum(seconds, 0.0) for _, seconds in analysis.evaluation.served)
+    return np.asarray(pick(added) / np.maximum(pick(analysis.evaluation.time_s), 1e-12))
 
 
 def _widened(analysis: Analysis, ratios: Array) -> Array:

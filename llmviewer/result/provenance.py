@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import is_hypothetical
 from llmviewer.models.model import Model
+from llmviewer.result import interval
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.figures import price_of
 from llmviewer.result.stages import ValueOf, assumptions, value_at, values_of_stage
@@ -179,6 +181,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "assumed": [
             *_memory(analysis, chip),
             *_version(analysis),
+            *_runs(analysis, point),
             *_rounds(analysis),
             *_launches(analysis),
             *unknowns(chip),
@@ -226,6 +229,21 @@ def _version(analysis: Analysis) -> list[str]:
     engine = analysis.system.engine
     first = engine.first_version if analysis.calibration is not None else ""
     return [f"time of {engine.name}: constants of its versions from {first} on"] if first else []
+
+
+def _runs(analysis: Analysis, point: int) -> list[str]:
+    """What lies outside the runs to which the engine was fitted, and by how much intervals are wider for it."""
+    found = []
+    for name, metric in () if analysis.calibration is None else (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
+        errors = {what: value_at(error, point) for what, error in interval.errors_beyond(analysis, metric).items()}
+        beyond, whole = [what for what, error in errors.items() if error > 0.0], math.hypot(*errors.values())
+        if beyond:
+            engine = analysis.system.engine.name
+            listed = " and ".join(filter(None, (", ".join(beyond[:-1]), beyond[-1])))
+            found.append(
+                f"{name}: beyond the runs of {engine}'s fit in {listed}; interval ±{100.0 * whole:.0f} % wider"
+            )
+    return found
 
 
 def _rounds(analysis: Analysis) -> list[str]:

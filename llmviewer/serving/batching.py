@@ -184,7 +184,7 @@ MOST_STEPS = 64
 
 
 def rest_of_pass(
-    host_s: float, step_s: Array, long_s: Array, ending: Count, at_any_time_s: Array, *, between: bool
+    host_s: Count, step_s: Array, long_s: Array, ending: Count, at_any_time_s: Array, *, between: bool
 ) -> Array:
     """Time to the end of the pass that runs the host's time after the end of a step [s].
 
@@ -192,7 +192,7 @@ def rest_of_pass(
     between: these run before the step, else in it.  After a step with prompts the moment is any: at_any_time_s.
     Without a host prompts come with the end of a step, and wait for none.
     """
-    if not host_s:
+    if not np.any(host_s):
         return np.zeros_like(at_any_time_s)
     chance, steps = np.broadcast_arrays(-np.expm1(-np.asarray(ending)), np.maximum(step_s, 1e-9))
     number = np.arange(MOST_STEPS)[:, None]
@@ -202,7 +202,8 @@ def rest_of_pass(
     short = np.where(left < steps, (1.0 - chance) * (steps - left), 0.0)
     none_before = (1.0 - chance) ** number
     later = np.where(left[:, -1] >= steps, none_before[-1] * (1.0 - chance) * at_any_time_s, 0.0)
-    return np.asarray(np.mean(np.sum(np.where(left >= 0.0, none_before * (met + short), 0.0), axis=1) + later, axis=0))
+    waits = np.mean(np.sum(np.where(left >= 0.0, none_before * (met + short), 0.0), axis=1) + later, axis=0)
+    return np.where(np.asarray(host_s) > 0.0, waits, 0.0)
 
 
 def per_token(generation_s: Array, steps: Array) -> Array:

@@ -29,6 +29,7 @@ from llmviewer.timing.engine_memory import (
     nearest_version,
     version_numbers,
 )
+from llmviewer.timing.engine_scope import Scope
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
@@ -53,6 +54,8 @@ CONSTANTS: dict[str, str] = {
 NOT_OF_PASSES = ("eager", "expert", "request")
 #: Launch times that runs without graphs imply over `uncompiled`: 35 and 68 of 50 us, docs/guide/calibration.md.
 LAUNCH_RANGE = (0.7, 1.36)
+#: Fields of Fitted that describe the runs of a fit.
+OF_RUNS = ("error", "residuals", "scope")
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
 #: Generation -> the maker's earlier one, whose fields it takes if a preset has none of its own.
@@ -89,6 +92,7 @@ class Fitted:
     factors: of engine_work.FACTORS; time of its own kernels over that of the kernels in profiles.
     error: metric -> origin of the kernels -> what was held out -> errors.
     residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
+    scope: metric -> origin of the kernels -> the runs of these residuals.
     """
 
     constants: Mapping[str, float] = field(
@@ -101,6 +105,22 @@ class Fitted:
     residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(
         default_factory=dict, metadata=stated(record.mapped(record.mapped(RATIOS)))
     )
+    scope: Mapping[str, Mapping[str, Scope]] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.mapped(partial(record.read, Scope))))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """Residuals of a metric that an engine was fitted on: QUANTILES of measured / predicted time, and their runs.
+
+    of_version: whether the runs were of the versions in question.
+    """
+
+    metric: str
+    quantiles: tuple[float, ...]
+    scope: Scope
+    of_version: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +284,7 @@ class Engine(Fitted):
             if generation in self.prompt_generations:
                 return self
             return replace(self, factors={name: value for name, value in self.factors.items() if name != "prompt"})
-        names = [entry.name for entry in fields(found) if own or entry.name not in ("error", "residuals")]
+        names = [entry.name for entry in fields(found) if own or entry.name not in OF_RUNS]
         return replace(self, **{name: getattr(found, name) for name in names})
 
     @property
@@ -278,7 +298,7 @@ class Engine(Fitted):
     def of_version(self) -> Engine:
         """The engine with constants of its version."""
         own = self.versions.get(self.first_version, {})
-        errors = {"error": own["error"], "residuals": own.get("residuals", {})} if "error" in own else {}
+        errors = {name: own.get(name, {}) for name in OF_RUNS} if own.get("residuals") else {}
         return replace(self, constants={**self.constants, **own.get("constants", {})}, **errors) if own else self
 
     def terms(
@@ -327,8 +347,8 @@ class Engine(Fitted):
         """Steps by which a user sees a token late."""
         if not self.late_from:
             return 0.0
-        asked = self.known_version
-        return 1.0 if not asked or version_numbers(asked, self.name) >= version_numbers(self.late_from, self.name) else 0.0
+        first, asked = (version_numbers(one, self.name) for one in (self.late_from, self.known_version))
+        return 1.0 if asked >= first else 0.0
 
     def without_graphs(self) -> Engine:
         """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""
@@ -342,14 +362,17 @@ class Engine(Fitted):
         kept = {name: value for name, value in self.constants.items() if name not in engine_work.TERMS_PER_STEP}
         return self if self is KERNELS_ONLY else replace(self, constants=kept, draft_us=self.rounds.draft)
 
-    def residuals_of(self, metrics: Sequence[str], origin: str) -> tuple[float, ...] | None:
-        """Quantiles of measured / predicted time of the first of these metrics that the preset was fitted on.
+    def residuals_of(self, metrics: Sequence[str], origin: str) -> Residuals | None:
+        """Residuals of the first of these metrics that the preset was fitted on.
 
         origin: origin of the kernels, as of Calibrated.origin.
         """
+        own = self.versions.get(self.first_version, {})
         for metric in metrics:
             if origin in self.residuals.get(metric, {}):
-                return tuple(self.residuals[metric][origin])
+                scope = self.scope.get(metric, {}).get(origin, Scope())
+                of_version = not own.get("constants") or bool(own.get("residuals"))
+                return Residuals(metric, tuple(self.residuals[metric][origin]), scope, of_version)
         return None
 
 

@@ -1,0 +1,85 @@
+"""Runs to which an engine was fitted, and by how much intervals are wider for other runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llmviewer.core.counts import Array, Count
+from llmviewer.language import record
+from llmviewer.language.record import stated
+
+#: Errors of predictions outside the runs of a fit, which add in squares: half the 80 % interval of log(measured /
+#: predicted).  Chosen on two thirds of the pairs of source and chip of 277 published figures of vLLM, SGLang and
+#: llama.cpp that no fit had seen: 35 % of those lay inside intervals without these errors, 77 % with them; of the other
+#: third 46 and 79 %.
+OTHER_CHIP = 0.20
+#: Of another figure (a whole batch for a time per token), or another load (static batches for users who come and go).
+OTHER_LOAD = 0.25
+#: Of kernels alone, where the engine was not measured on such chips at all; on those of a maker without measured
+#: kernels (of 22 published figures of vLLM on Ascend and TPU 55 % lay inside intervals of the kernels, 70 % with it).
+NO_RUNS, NO_RUNS_AFAR = 0.30, 0.80
+#: Of residuals of other versions.
+OTHER_VERSION = 0.25
+#: Per factor of two beyond the fitted sizes, at most MOST_OCTAVES of them; fewer users meet less that is unknown.
+FEWER_USERS, MORE_USERS, SHORTER_PROMPTS, LONGER_PROMPTS, MOST_OCTAVES = 0.05, 0.15, 0.20, 0.10, 3.0
+#: Per share of the time that the engine adds beyond that of the fitted runs, at most MOST_HOST: hosts with the same GPU
+#: take 2.2 to 5.2 ms for a token of a model of 0.5B.
+PER_HOST_SHARE, MOST_HOST = 1.0, 0.5
+#: 95 % bounds over 80 % bounds (normal distribution), in the order of profile.QUANTILES.
+WIDTHS = np.array([1.53, 1.0, 1.0, 1.53])[:, None]
+
+_RANGE = record.numbers(2, record.NUMBER, rising=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Runs whose residuals are kept.
+
+    chips: names.  batching: of their loads.  batch, input_len: fewest and most users and prompt tokens; empty: not
+    stated.  host_share: share of the time that the engine adds to kernels, which 95 % of the runs do not exceed.
+    """
+
+    chips: tuple[str, ...] = field(default=(), metadata=stated(record.listed(record.text)))
+    batching: tuple[str, ...] = field(default=(), metadata=stated(record.listed(record.text)))
+    batch: tuple[float, ...] = field(default=(), metadata=stated(_RANGE))
+    input_len: tuple[float, ...] = field(default=(), metadata=stated(_RANGE))
+    host_share: float = 1.0
+
+    def beyond(
+        self, *, chip: str, batching: str, batch: Count, input_len: Count, host_share: Array
+    ) -> dict[str, Array]:
+        """What lies outside these runs, in words -> its error, per point.
+
+        A static batch is no other load: it is the simplest of all.
+        """
+        (fewer, more), (shorter, longer) = _octaves(batch, self.batch), _octaves(input_len, self.input_len)
+        host = np.minimum(PER_HOST_SHARE * np.maximum(host_share - self.host_share, 0.0), MOST_HOST)
+        found = {
+            "chip": OTHER_CHIP * np.full(1, chip not in self.chips),
+            "load": OTHER_LOAD * np.full(1, batching not in ("static", *self.batching)),
+            "number of users": FEWER_USERS * fewer + MORE_USERS * more,
+            "prompt length": SHORTER_PROMPTS * shorter + LONGER_PROMPTS * longer,
+            "share of host time": np.asarray(host),
+        }
+        return {name: error for name, error in found.items() if np.any(error > 0.0)}
+
+
+def _octaves(value: Count, known: tuple[float, ...]) -> tuple[Array, Array]:
+    """Factors of two by which a value lies below and above a range, at most MOST_OCTAVES; 0 without one."""
+    number = np.maximum(np.asarray(value, dtype=float), 1e-9)
+    low, high = known or (1e-9, np.inf)
+    return np.clip(np.log2(low / number), 0.0, MOST_OCTAVES), np.clip(np.log2(number / high), 0.0, MOST_OCTAVES)
+
+
+def widened(ratios: Array, error: Array) -> Array:
+    """Bounds over value, shape (4, points), with an independent error (half an 80 % interval of the logarithm).
+
+    Either side is widened from the predicted value on, as the middle of a fit's residuals is that of its own runs.
+    """
+    logs, more = np.log(np.maximum(ratios, 1e-9)), error * WIDTHS
+    lower = np.array([True, True, False, False])[:, None]
+    away = np.hypot(np.where(lower, np.minimum(logs, 0.0), np.maximum(logs, 0.0)), more)
+    wider = np.exp(np.where(lower, -away, away))
+    return np.where(error > 0.0, np.where(lower, np.minimum(ratios, wider), np.maximum(ratios, wider)), ratios)
