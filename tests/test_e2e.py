@@ -210,7 +210,8 @@ def test_a_fitted_preset_round_trips() -> None:
     ones = np.ones(12)
     outcome = engine_file.EngineFit(
         engine=preset, places=ones, ratio=np.linspace(0.9, 1.1, 12), possible=ones > 0, bases=np.array(["fitted"] * 12),
-        metrics=np.array(["tpot_ms"] * 12), held_out_ratios={"model": ones},
+        metrics=np.array(["tpot_ms"] * 12), held_out_ratios={"model": ones}, host_share=ones,
+        cases=(e2e_rows.case_of(row()),) * 12,
     )  # fmt: skip
     import yaml
 

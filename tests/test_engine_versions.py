@@ -1,5 +1,6 @@
 """Versions of an engine: chosen by name, read from tables, and with time constants of their own."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,14 @@ def fitted(constants: dict[str, float]) -> engine_file.EngineFit:
     return engine_file.EngineFit(
         engine=fit_engines.with_values(engine.parse("x", CONTENT), constants), places=ones, ratio=ones,
         possible=ones > 0, bases=np.array(["fitted"] * 12), metrics=np.array(["tpot_ms"] * 12),
-        held_out_ratios={"model": ones},
+        held_out_ratios={"model": ones}, cases=tuple(case_of_model(model) for model in ("a", "b", "c") * 4), host_share=ones / 10,
     )  # fmt: skip
+
+
+def case_of_model(model: str) -> e2e_rows.RequestCase:
+    """A row of a model."""
+    row = {"device": "h100_sxm", "model": "Qwen/Qwen3-32B", "input_len": 9, "output_len": 1, "metric": "tpot_ms"}
+    return replace(e2e_rows.case_of(row | {"engine": "vllm 0.12.0"}), model=model)
 
 
 def test_a_fitted_file_states_only_the_constants_in_which_a_version_differs() -> None:
@@ -182,3 +189,18 @@ def test_a_fitted_file_states_only_the_constants_in_which_a_version_differs() ->
     read = engine.replace(engine.parse("x", written), version="0.9").on(H100)
     assert read.constants == {"step": 650.0, "eager": 3.0, "sequence": 0.0}
     assert read.residuals["tpot_ms"]["fitted"] == (1.0, 1.0, 1.0, 1.0)
+    assert read.scope["tpot_ms"]["fitted"].chips == ("h100-sxm",)
+    assert read.scope["tpot_ms"]["fitted"].input_len == (9.0, 9.0)
+    assert read.scope["tpot_ms"]["fitted"].host_share == 0.1
+
+
+def test_residuals_of_one_or_two_models_say_little_about_a_version() -> None:
+    """With one of two models left out, the other alone foretells it: the newest residuals stand, marked as such."""
+    fits = {"": fitted({"step": 90.0}), "0.8": fitted({"step": 650.0})}
+    two = replace(fits["0.8"], cases=tuple(case_of_model(model) for model in ("a", "b") * 6))
+    written = yaml.safe_load(engine_file.text_of(CONTENT, fits | {"0.8": two}, "here"))
+    assert "residuals" not in written["versions"]["0.8"]
+    known = engine.replace(engine.parse("x", written), version="0.9").on(H100).residuals_of(("tpot_ms",), "fitted")
+    newest = engine.parse("x", written).on(H100).residuals_of(("tpot_ms",), "fitted")
+    assert known is not None and newest is not None
+    assert (known.of_version, newest.of_version) == (False, True)
