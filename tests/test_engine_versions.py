@@ -167,7 +167,8 @@ def fitted(constants: dict[str, float]) -> engine_file.EngineFit:
     return engine_file.EngineFit(
         engine=fit_engines.with_values(engine.parse("x", CONTENT), constants), places=ones, ratio=ones,
         possible=ones > 0, bases=np.array(["fitted"] * 12), metrics=np.array(["tpot_ms"] * 12),
-        held_out_ratios={"model": ones}, cases=tuple(case_of_model(model) for model in ("a", "b", "c") * 4), host_share=ones / 10,
+        held_out_ratios={"model": ones}, host_share=ones / 10,
+        cases=tuple(case_of_model(model) for model in ("a", "b", "c") * 4),
     )  # fmt: skip
 
 
