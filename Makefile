@@ -52,6 +52,7 @@ docs: $(VENV)/developed
 	$(BIN)/python docs/python_api.py
 	$(BIN)/python docs/kernels.py
 	$(BIN)/python docs/ledger.py
+	$(BIN)/python docs/where_wrong.py
 	$(BIN)/python docs/coverage.py
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/web_picture.py

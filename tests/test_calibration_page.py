@@ -17,6 +17,12 @@ def test_the_page_has_the_tables_of_the_shipped_profiles() -> None:
     assert block.strip() == KERNELS["block"](), "run `make docs`"
 
 
+def test_the_page_of_errors_is_that_of_presets_profiles_and_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    page = (ROOT / "docs" / "evidence" / "where_it_is_wrong.md").read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(ROOT / "docs" / "where_wrong.py"))["page"](), "run `make docs`"
+
+
 @pytest.mark.parametrize("profile", list(KERNELS["shipped"]()), ids=lambda profile: str(profile.chip))
 def test_every_shipped_fit_is_valid_and_states_rows_and_error(profile: object) -> None:
     from llmviewer.timing.calibrated import check_families, check_fit
