@@ -227,7 +227,11 @@ def _label(card: Mapping[str, Any]) -> str:
 
 
 def shown(card: Mapping[str, Any]) -> Page:
-    """Returns all fields of one technique, with its parameters and its methods as separate lists."""
+    """Returns all fields of one technique, with its parameters and its methods as separate lists.
+
+    The JSON schema of its parameters says no more than these, for programs.
+    """
+    card = {name: value for name, value in card.items() if name != "schema"}
     lists = {name: value for name, value in card.items() if isinstance(value, Mapping)}
     lines = tuple((name.capitalize(), _cell(value)) for name, value in card.items() if value and name not in lists)
     facts = (Facts(title=name.capitalize(), lines=tuple(value.items())) for name, value in lists.items() if value)

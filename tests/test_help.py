@@ -9,10 +9,12 @@ import shlex
 import pytest
 
 from llmviewer.cli import main
+from llmviewer.cli.views import FORMATS
 from llmviewer.language.option import Panel
+from llmviewer.result.describe import technique_card
 from llmviewer.techniques.methods import METHODS, preset_names
 from llmviewer.techniques.options import OPTIONS
-from llmviewer.techniques.registry import load
+from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 from tests.answers import refusal
 
 #: The options that most questions need.
@@ -143,6 +145,17 @@ def test_a_list_of_sizes_in_compare_is_answered_with_a_sweep(capsys: pytest.Capt
 def test_other_errors_are_as_they_were(words: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = refusal(["analyze", *words.split()], capsys)
     assert error in line and "for lists" not in line
+
+
+@pytest.mark.parametrize("name", [*TECHNIQUES, *WITHOUT_OPTION])
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_technique_is_shown_in_every_format(
+    name: str,
+    format: str,  # noqa: A002
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["techniques", "show", name, "--format", format]) == 0
+    assert technique_card(name)["summary"].partition(" ")[0] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", METHODS)
