@@ -17,6 +17,7 @@ from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.techniques.compression.lora import Adapters, lora
 from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.kernels.fuse import fuse
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
@@ -156,3 +157,29 @@ def _share(found: dict[str, Any]) -> float:
     """Share of the layers that run in an average step."""
     (plain,) = [one for one in found["stages"]["decode"]["operators"] if one["name"] == "in_proj"]
     return float(plain["weight_read_bytes"]) / (2 * 1536 * 768 * 2)
+
+
+def test_slices_of_adapters_run_as_one_kernel_as_in_punica() -> None:
+    """q, k and v with A, then with B; gate and up alike; o and down alone: 8 kernels of a layer for 14."""
+    graph = lora(Adapters(rank=16.0, count=8.0))(load("llama-2-7b").graph(decode(4.0, 9.0)))
+    fused = fuse(("qkv", "gate-up"), H100)(graph)
+    names = [op.name for block, op in fused if op.name.endswith(("_lora_a", "_lora_b")) and block.is_layer]
+    assert names == [
+        f"{name}_lora_{part}" for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj") for part in "ab"
+    ]
+    assert total(fused, "matmul_flops") == total(graph, "matmul_flops")
+    assert parameters(fused) == parameters(graph)
+    a, b = (operator(fused, f"qkv_proj_lora_{part}") for part in "ab")
+    assert (a.shape.m, a.shape.n, a.shape.k) == (4.0, 3 * 16.0, 4096.0)  # type: ignore[attr-defined]
+    assert (b.shape.m, b.shape.n, b.shape.k) == (4.0, 3 * 4096.0, 16.0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_several_adapters_are_no_experts_whose_rows_are_sorted(engine: str) -> None:
+    """Eight adapters read more weights than one; their kernels are as many."""
+    options = {"efficiency": "calibrated", "engine": engine, "batch_size": 32}
+    none, one, eight = (
+        float(analyze("llama-3.1-8b", "h100-sxm", **options, **adapters).tpot_s)
+        for adapters in ({}, {"lora": "rank=16,adapters=1"}, {"lora": "rank=16,adapters=8"})
+    )
+    assert none < one < eight < 1.3 * none

@@ -11,6 +11,8 @@ from llmviewer.core.kinds import Kind, OperatorRole
 
 #: Prefix of the names of operators that work on rows of routed experts.
 EXPERT_PREFIX = "expert_"
+#: Ends of the names of the two products of an adapter, with A and with B.
+ADAPTER_PARTS = ("_lora_a", "_lora_b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,6 +112,11 @@ class Linear:
 def is_routed(operator: Operator) -> bool:
     """Whether the operator works on rows of routed experts; their names begin with EXPERT_PREFIX."""
     return operator.name.startswith(EXPERT_PREFIX)
+
+
+def is_adapter(operator: Operator) -> bool:
+    """Whether the operator is a product of an adapter; its name ends with one of ADAPTER_PARTS."""
+    return operator.name.endswith(ADAPTER_PARTS)
 
 
 def has_routed_experts(graph: Graph) -> bool:

@@ -14,7 +14,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor
 from llmviewer.formats.linear import is_linear, is_quantize
 from llmviewer.language.grammar import Form
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape, Linear
 from llmviewer.techniques.technique import Change, Whole, add_pass, technique
 
 #: Name prefixes of linear layers without adapters: experts, and the projection that latent attention absorbs.
@@ -89,14 +89,14 @@ def _adapter_products(
     shape = operator.shape
     assert isinstance(shape, GemmShape)
     a = Linear(
-        name=f"{operator.name}_lora_a",
+        name=f"{operator.name}{ADAPTER_PARTS[0]}",
         in_features=shape.k,
         out_features=adapters.rank,
         dtype=plain,
         experts=adapters.count,
     ).operator(Tensor(name=x.tensor.name, elements=x.elements, dtype=plain), shape.m, active=active)
     b = Linear(
-        name=f"{operator.name}_lora_b",
+        name=f"{operator.name}{ADAPTER_PARTS[1]}",
         in_features=adapters.rank,
         out_features=shape.n,
         dtype=plain,

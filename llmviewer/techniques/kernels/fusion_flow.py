@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Operator, Place, Role, summed_work
 from llmviewer.core.kinds import Kind, OperatorRole
-from llmviewer.ops.gemm import GemmShape
+from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape
 
 #: Roles in the order of precedence of a fused elementwise kernel.
 ROLES = tuple(OperatorRole)
@@ -22,6 +22,11 @@ SIBLING_NAMES = {
     "expert_gate_proj+expert_up_proj": "expert_gate_up_proj",
     "shared_gate_proj+shared_up_proj": "shared_gate_up_proj",
     "gate_proj+up_proj": "gate_up_proj",
+}
+SIBLING_NAMES |= {
+    "+".join(f"{one}{part}" for one in long.split("+")): f"{short}{part}"
+    for long, short in SIBLING_NAMES.items()
+    for part in ADAPTER_PARTS
 }
 #: Tensor that later blocks read in addition to the output of the last operator.
 SECOND_OUTPUT = "per_layer_inputs"
@@ -65,7 +70,8 @@ class Flow:
         """The reason why members cannot be one kernel for any sizes; empty if they can."""
         inside = [self.operators[k] for k in members]
         linears = [op for op in inside if op.kind is Kind.GEMM]
-        if len({op.inputs for op in linears}) > 1:
+        # products with B of adapters are slices of one kernel, each with its own input
+        if len({() if op.name.endswith(ADAPTER_PARTS[-1]) else op.inputs for op in linears}) > 1:
             return "two products in sequence"
         rowwise = [op.name for op in inside if op.kind is Kind.NORM or op.role is OperatorRole.QUANTIZE]
         if linears and any(name in rowwise for name in (op.name for op in inside[inside.index(linears[0]) :])):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import TILE_ROWS, is_quantize
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape
-from llmviewer.ops.gemm import GemmShape
+from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape
 from llmviewer.techniques.kernels.fusion_flow import Flow
 
 
@@ -61,15 +62,18 @@ MATRIX_ROWS = 16.0
 
 
 def _siblings(*sets: tuple[str, ...]) -> Match:
-    """Match products of one input, stored as one matrix: the input is read once; no tile is stored."""
+    """Match products of one input, stored as one matrix: the input is read once; no tile is stored.
+
+    The products with A of their adapters are slices of one kernel too, and those with B, each with its own input.
+    """
 
     def match(flow: Flow) -> Iterator[Candidate]:
-        for names in sets:
-            places = tuple(flow.places[name] for name in names if name in flow.places)
+        for names, part in product(sets, ("", *ADAPTER_PARTS)):
+            places = tuple(flow.places[name + part] for name in names if name + part in flow.places)
             if len(places) < len(names):
                 continue
             operators = [flow.operators[place] for place in places]
-            alike = len({(op.inputs, op.compute) for op in operators}) == 1
+            alike = len({(() if part == ADAPTER_PARTS[-1] else op.inputs, op.compute) for op in operators}) == 1
             yield Candidate(operators=places, refused="" if alike else "their inputs or formats differ")
 
     return match
@@ -224,14 +228,14 @@ _DEEP_FUSION = "DeepSpeed-Inference Deep-Fusion, arXiv 2207.00032"
 RULES: tuple[FusionRule, ...] = (
     FusionRule(
         name="qkv",
-        summary="q, k and v (in latent attention the two down-projections) as one product",
+        summary="q, k and v (in latent attention the two down-projections) as one product, their adapters as two",
         source=_DEEP_FUSION,
         missing="no q, k and v projections side by side, or the checkpoint already holds one matrix",
         match=_siblings(("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj"), ("q_proj", "kv_a_proj")),
     ),
     FusionRule(
         name="gate-up",
-        summary="gate and up as one product, also in experts and shared experts",
+        summary="gate and up as one product, also in experts and shared experts; their adapters as two",
         source="vLLM MergedColumnParallelLinear",
         missing="no gate and up projections side by side, or the checkpoint already holds one matrix",
         match=_siblings(*((f"{p}gate_proj", f"{p}up_proj") for p in ("", "expert_", "shared_"))),

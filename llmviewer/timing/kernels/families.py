@@ -8,7 +8,7 @@ from llmviewer.core.counts import present
 from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.ops.gemm import GemmShape, is_routed
+from llmviewer.ops.gemm import GemmShape, is_adapter, is_routed
 from llmviewer.timing.kernels import attention_decode, attention_prefill, batched, collective, experts, gemm, streaming
 from llmviewer.timing.kernels.family import Family
 
@@ -41,7 +41,11 @@ def families_of(operator: Operator) -> tuple[str, ...]:
 
 
 def _works_on_rows_of_experts(operator: Operator) -> bool:
-    """Whether the operator is a grouped product, or elementwise work between or after the products of experts."""
+    """Whether the operator is a grouped product, or elementwise work between or after the products of experts.
+
+    Adapters are no experts: their kernels look up the weights of every row, which nothing has to sort first (Punica).
+    """
     if isinstance(operator.shape, GemmShape):
-        return is_routed(operator) or bool(np.any(operator.shape.experts > 1.0))
+        grouped = bool(np.any(operator.shape.experts > 1.0)) and not is_adapter(operator)
+        return is_routed(operator) or grouped
     return operator.kind is Kind.ELEMENTWISE and is_routed(operator)
