@@ -247,12 +247,15 @@ def test_a_power_law_loads_one_device_more_than_the_others() -> None:
     ("columns", "engine"),
     [
         ({"kernel": "sglang_fused_moe_triton"}, "sglang"),
-        ({"kernel": "sglang_flashinfer_cutlass_moe"}, "sglang-cutlass"),
+        ({"kernel": "sglang_flashinfer_cutlass_moe"}, "sglang-untuned"),
+        ({"kernel": "sglang_flashinfer_cutlass_moe", "device": "rtx_pro_6000_server"}, "sglang-cutlass"),
+        # weights widened to 16 bits; gpt-oss runs OpenAI's kernel
+        ({"kernel": "sglang_fused_moe_triton", "dtype": "w4a16_mxfp4"}, "sglang-triton"),
         ({"kernel": "sglang_fused_moe_triton", "device": "b200_sxm"}, "sglang-triton"),
         ({"kernel": "sglang_flashinfer_trtllm_moe", "device": "b200_sxm"}, "sglang"),
         ({"kernel": "vllm_fp8moe_triton", "engine": "vllm 0.24.0", "dtype": "fp8_block"}, "vllm"),
         ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8_block"}, "vllm-cutlass"),
-        ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8"}, "vllm"),
+        ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8"}, "vllm-untuned"),
         ({"kernel": "moe_torch_flow_cutlass", "engine": "trtllm 1.3.0"}, "trtllm"),
     ],
 )

@@ -40,8 +40,16 @@ FORMATS: dict[str, Format] = {
 }
 #: Words in the column `kernel` -> kernel.
 KERNELS = {"trtllm_": "trtllm-gen"} | {name: name for name in ("deepgemm", "marlin", "cutlass", "triton")}
+#: Kernels of several tactics that the timings ran without tuning -> generation on which their first tactic takes 3 to 6
+#: times as long as other kernels for the same weights, and the format that has one tactic only.  An engine tunes them
+#: when it starts (https://github.com/vllm-project/vllm/pull/27904), and then they are as fast as others
+#: (https://github.com/vllm-project/vllm/pull/54742); TensorRT-LLM, whose kernels they are, was timed tuned.
+UNTUNED = {"flashinfer_cutlass": ("hopper", "fp8_block")}
 #: Engine -> generation ("" = any other) -> kernel that it runs by default, and for dtypes that it lists.  Taken from
 #: vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3; vLLM runs CUTLASS for block scales only with expert parallelism.
+#: SGLang's own Triton kernel for MXFP4 multiplies weights that were widened to 16 bits when they were loaded; it serves
+#: gpt-oss by OpenAI's (triton_kernels), which no row timed
+#: (https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/layers/quantization/mxfp4.py).
 USUAL: dict[str, dict[str, dict[str, str]]] = {
     "vllm": {
         "hopper": {"": "triton", "fp8": "cutlass", "int4_wo": "marlin"},
@@ -52,7 +60,7 @@ USUAL: dict[str, dict[str, dict[str, str]]] = {
     "sglang": {
         "blackwell": {"": "trtllm-gen"},
         "blackwell-gb20x": {"": "triton", "nvfp4": "cutlass", "int4_wo": "marlin", "w4a16_mxfp4": "marlin"},
-        "": {"": "triton", "int4_wo": "marlin"},
+        "": {"": "triton", "int4_wo": "marlin", "w4a16_mxfp4": "triton-kernels"},
     },
 }
 #: Hidden size, intermediate size, experts and choice of the Nemotron-3 models, whose experts have no gate.
@@ -160,6 +168,8 @@ def _engine(engine: str, first: Any) -> str:
     kernel = next((name for word, name in KERNELS.items() if word in text), "")
     by_generation = USUAL.get(engine, {})
     generation = specs.load(str(first["device"]).replace("_", "-")).generation if by_generation and kernel else ""
+    if any(word in text and generation == on and dtype != but for word, (on, but) in UNTUNED.items()):
+        return f"{engine}-untuned"
     usual = by_generation.get(generation, by_generation.get("", {}))
     return engine if not kernel or not usual or kernel == usual.get(dtype, usual[""]) else f"{engine}-{kernel}"
 

@@ -75,9 +75,9 @@ FIT_ERRORS: dict[tuple[str, str], float] = {
 }
 #: Engines whose kernels serve no other: torch's own norms and chains of kernels are unlike those of serving engines.
 OWN_USE_ONLY = "torch"
-#: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, and kernels of vLLM
-#: before 0.8 that read one element at a time, as no engine's kernels do since.
-UNLENT_SUFFIXES = ("-host", "-eager", "-v0")
+#: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, kernels of vLLM
+#: before 0.8 that read one element at a time, as no engine's kernels do since, and kernels that were timed untuned.
+UNLENT_SUFFIXES = ("-host", "-eager", "-v0", "-untuned")
 
 
 def fit_error(family: str, basis: str) -> float:
