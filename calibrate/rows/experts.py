@@ -38,8 +38,10 @@ FORMATS: dict[str, Format] = {
     "w4a8_mxfp4_mxfp8": Format(weights=MXFP4, activations=MXFP8),
     **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
 }
-#: Words in the column `kernel` -> kernel.
-KERNELS = {"trtllm_": "trtllm-gen"} | {name: name for name in ("deepgemm", "marlin", "cutlass", "triton")}
+#: Words in the column `kernel` -> kernel.  vLLM's modular experts in MXFP4 route, quantize and sort in kernels of their
+#: own; gpt-oss runs the monolithic ones, which hold all that.
+WORDS = ("deepgemm", "marlin", "cutlass", "triton")
+KERNELS = {"mxfp4expertsmodular": "modular", "trtllm_": "trtllm-gen"} | {word: word for word in WORDS}
 #: Kernels of several tactics that the timings ran without tuning -> generation on which their first tactic takes 3 to 6
 #: times as long as other kernels for the same weights, and the format that has one tactic only.  An engine tunes them
 #: when it starts (https://github.com/vllm-project/vllm/pull/27904), and then they are as fast as others
