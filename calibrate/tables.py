@@ -113,7 +113,9 @@ def row_groups(frame: pd.DataFrame, hardware: str | Chip = "") -> Iterator[RowGr
     for reason, index in _not_fastest(frame, table):
         yield SkippedRows(reason=reason, index=index)
         frame = frame.drop(index=index)
-    keys = [name for name in ("device", "source", "engine", *TABLES[table].formula) if name in frame.columns]
+    keys: list[Any] = [name for name in ("device", "source", "engine", *TABLES[table].formula) if name in frame.columns]
+    if (apart := TABLES[table].apart) is not None:
+        keys.append(apart(frame))
     for _, group in frame.groupby(keys, dropna=False, sort=True):
         try:
             yield _row_group(table, group, hardware)

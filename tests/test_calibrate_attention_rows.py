@@ -96,3 +96,27 @@ def test_another_phase_is_named_and_the_other_rows_are_predicted() -> None:
     found = predict(pd.DataFrame([LATENT, LATENT | {"phase": "verify"}]), PredictionOptions())
     assert found["reason"].tolist() == ["", "phase is neither prefill nor decode"]
     assert found["predicted_us"].notna().tolist() == [True, False]
+
+
+PROMPTS = COMMON | {"kv_dtype": "bfloat16", "heads": 16, "kv_heads": 4, "head_dim": 128, "window": 0, "batch": 4}
+
+
+@pytest.mark.parametrize(
+    ("engine", "kernel", "families"),
+    [
+        ("vllm 0.24.0", "vllm_flash_attn_fa3", ["attention_prefill/bf16/vllm", "attention_decode/bf16/vllm"]),
+        ("sglang 0.5.14", "fa3", ["attention_prefill/bf16/sglang"] * 2),
+    ],
+)
+def test_vllm_runs_prompts_of_one_token_by_its_kernel_of_decoding(
+    engine: str, kernel: str, families: list[str]
+) -> None:
+    rows = [PROMPTS | {"engine": engine, "kernel": kernel, "prefix": 0, "seq": seq} for seq in (512, 1)]
+    parts = list(row_groups(with_default_columns(pd.DataFrame(rows))))
+    found = {part.index[0]: "/".join(fit_key(part)) for part in parts if isinstance(part, RowGroup)}
+    assert [found[at] for at in (0, 1)] == families
+
+
+def test_flash_attention_4_is_a_kernel_of_its_own() -> None:
+    row = PROMPTS | {"engine": "vllm 0.24.0", "kernel": "vllm_flash_attn_fa4", "head_dim": 512, "context": 100}
+    assert rows_of(**row).engine == "vllm-fa4"

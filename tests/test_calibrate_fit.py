@@ -18,8 +18,16 @@ import pandas as pd
 
 from llmviewer.calibrate import conformal, record
 from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS
-from llmviewer.calibrate.fit import fit_key, predicted_seconds
-from llmviewer.calibrate.tables import SLOWER_KERNEL, UNMEASURED_KERNEL, RowGroup, SkippedRows, row_groups
+from llmviewer.calibrate.fit import fit, fit_key, predicted_seconds
+from llmviewer.calibrate.fit_tables import gather
+from llmviewer.calibrate.tables import (
+    SLOWER_KERNEL,
+    UNMEASURED_KERNEL,
+    RowGroup,
+    SkippedRows,
+    row_groups,
+    with_default_columns,
+)
 from llmviewer.cli import main
 from llmviewer.core.errors import missing_extra
 from llmviewer.core.ir import Operator, Role
@@ -619,3 +627,19 @@ def test_a_device_name_cannot_escape_the_folder(tmp_path: Path, capsys: pytest.C
     (tmp_path / "big-one.yaml").write_text("name: mine\n", encoding="utf-8")
     message = error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "profile.yaml")
     assert "would be overwritten by the chip spec, and no fit wrote it" in message
+
+
+def test_launches_that_stalled_for_a_session_do_not_raise_the_floor_of_the_others() -> None:
+    """All-reduces that take 20 us whatever their size, but 60 in the session of 4 devices; soft L1 finds 21.2 us."""
+    sizes = [2.0**at for at in range(9, 17)]
+    rows = pd.DataFrame(
+        [{"op": "all_reduce", "gpus": gpus, "bytes": size, "latency_us": 60.0 if gpus == 4 else 20.0}
+         for gpus in (2, 4, 8) for size in sizes]
+    ).assign(device="h100_sxm", source="aiconfigurator", engine="vllm 0.24.0", impl="vllm_eager")  # fmt: skip
+    chip = specs.load("h100-sxm")
+    (sample,) = gather([with_default_columns(rows)], chip).samples
+    found = fit(sample, ideal)
+    times, _ = predicted_seconds(
+        sample.rows[0], lambda operator, on: FAMILIES["collective"].rates(operator, on, found.constants)
+    )
+    assert times * 1e6 == pytest.approx(20.0, rel=0.01)

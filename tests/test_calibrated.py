@@ -15,11 +15,14 @@ import llmviewer as lv
 from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core import data
+from llmviewer.core.dtypes import get_dtype
+from llmviewer.core.ir import Operator, Role, Tensor, whole
 from llmviewer.core.workload import decode, prefill, verify
 from llmviewer.hardware import specs
+from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.techniques import registry
 from llmviewer.timing import profile as profiles
-from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.calibrated import Calibrated, calibrated
 from llmviewer.timing.kernels import attention
 from llmviewer.timing.roofline import BOUNDS
 from tests.representative import REPRESENTATIVE
@@ -256,6 +259,49 @@ def test_another_engines_usual_kernel_comes_before_its_triton_kernel() -> None:
     assert keys[0].endswith("/sglang-triton")
     sglang = efficiency_of("sglang", "b200", "h100-sxm")
     assert kernel_of(sglang, "attention_prefill", "bf16-kv8")[1] == "h100-sxm: attention_prefill/bf16-kv8/trtllm"
+
+
+def attention_of(width: float) -> Operator:
+    """One token of 8 sequences with 16 heads of this width, and 2 of keys."""
+    shape = AttentionShape(groups=decode(8.0, 1000.0).groups, heads=16.0, kv_heads=2.0, qk_dim=width, v_dim=width)
+    q = Tensor(name="q", elements=shape.queries() * 16.0 * width, dtype=get_dtype("bf16"))
+    k, v = (
+        Tensor(name=name, elements=shape.keys() * 2.0 * width, dtype=get_dtype("bf16"), role=Role.CACHE)
+        for name in "kv"
+    )
+    inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),))
+    return flash(shape, inputs, (), "bf16")
+
+
+@pytest.mark.parametrize(
+    ("engine", "chip", "width", "basis", "fit"),
+    [
+        ("sglang", "h100-sxm", 256.0, "measured", "sglang"),
+        # FlashAttention-3 has heads of 256 elements at most: SGLang runs Triton's kernel
+        ("sglang", "h100-sxm", 512.0, "measured", "sglang-triton"),
+        ("vllm", "h200", 512.0, "measured", "vllm-fa4"),
+        ("trtllm", "h200", 512.0, "other engine", "sglang-triton"),
+        ("sglang", "b200", 512.0, "measured", "sglang"),
+        # no chip of Ampere's generation was timed with wider heads than 128
+        ("vllm", "a100-80gb-sxm", 512.0, "measured", "vllm"),
+    ],
+)
+def test_heads_wider_than_a_kernel_was_timed_with_take_another(
+    engine: str, chip: str, width: float, basis: str, fit: str
+) -> None:
+    efficiency = calibrated(specs.load(chip), engine)
+    found = efficiency.select_fit("attention_decode", attention_of(width))
+    assert (found.basis, found.chip, found.fit.key) == (basis, chip, f"attention_decode/bf16/{fit}")
+    # asked again, with other widths between: the answers do not depend on the order
+    assert efficiency.select_fit("attention_decode", attention_of(128.0)).fit.engine == engine
+    assert efficiency.select_fit("attention_decode", attention_of(width)) is found
+
+
+@pytest.mark.parametrize("chip", ["h100-sxm", "h200", "l40s", "rtx-pro-6000-server", "b200"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "torch"])
+def test_no_chip_with_a_measured_kernel_of_wide_heads_extrapolates_one_without(chip: str, engine: str) -> None:
+    found = calibrated(specs.load(chip), engine).select_fit("attention_decode", attention_of(512.0))
+    assert found.fit.range["head_dim"][1] >= 512.0
 
 
 def shipped_h100() -> profiles.Profile:

@@ -103,6 +103,18 @@ def test_gate_and_up_take_as_long_as_their_fused_product() -> None:
     assert of(apart) == pytest.approx(of(fused), rel=0.01)
 
 
+def test_a_device_of_many_multiplies_the_tiles_that_suit_the_rows_of_all() -> None:
+    # 128 rows of 8 experts: 12 tiles of 16 x 64, which take 16 x 64 + 64 x 80 = 6144 each; 32768 rows on them would
+    # suit tiles of 256 x 128 (57344), of which the 128 rows need 8.  64 and 32 columns of tiles on 132 units.
+    own, all_rows = product(128.0, 4096.0, 2048.0, 8.0), product(128.0, 4096.0, 2048.0, 8.0, routed=32768.0)
+    tiles = NOTHING | {"compute": 0.01, "sharpness": 20.0, "feed": 64.0}
+    small, large = 12 * 64 / 132 * 6144, 8 * 32 / 132 * 57344
+    assert microseconds(all_rows, **tiles | {"whole": 0.0}) == pytest.approx(microseconds(own, **tiles), rel=1e-3)
+    ratio = microseconds(all_rows, **tiles | {"whole": 1.0}) / microseconds(own, **tiles)
+    assert ratio == pytest.approx(large / small, rel=0.01)
+    assert microseconds(own, **tiles | {"whole": 1.0}) == microseconds(own, **tiles | {"whole": 0.0})
+
+
 def test_elementwise_work_on_rows_is_its_traffic_at_full_bandwidth() -> None:
     graph = models.load("mixtral-8x7b").graph(prefill(1.0, 512.0))
     act, combine = (op for op in routed(graph) if op.kind is Kind.ELEMENTWISE)
@@ -247,12 +259,24 @@ def test_a_power_law_loads_one_device_more_than_the_others() -> None:
     ("columns", "engine"),
     [
         ({"kernel": "sglang_fused_moe_triton"}, "sglang"),
-        ({"kernel": "sglang_flashinfer_cutlass_moe"}, "sglang-cutlass"),
+        ({"kernel": "sglang_flashinfer_cutlass_moe"}, "sglang-untuned"),
+        ({"kernel": "sglang_flashinfer_cutlass_moe", "device": "rtx_pro_6000_server"}, "sglang-cutlass"),
+        # weights widened to 16 bits; gpt-oss runs OpenAI's kernel
+        ({"kernel": "sglang_fused_moe_triton", "dtype": "w4a16_mxfp4"}, "sglang-triton"),
         ({"kernel": "sglang_fused_moe_triton", "device": "b200_sxm"}, "sglang-triton"),
         ({"kernel": "sglang_flashinfer_trtllm_moe", "device": "b200_sxm"}, "sglang"),
         ({"kernel": "vllm_fp8moe_triton", "engine": "vllm 0.24.0", "dtype": "fp8_block"}, "vllm"),
         ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8_block"}, "vllm-cutlass"),
-        ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8"}, "vllm"),
+        ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8"}, "vllm-untuned"),
+        (
+            {
+                "kernel": "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular",
+                "engine": "vllm 0.24.0",
+                "dtype": "w4a8_mxfp4_mxfp8",
+                "device": "b200_sxm",
+            },
+            "vllm-modular",
+        ),
         ({"kernel": "moe_torch_flow_cutlass", "engine": "trtllm 1.3.0"}, "trtllm"),
     ],
 )

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Names of Triton's kernels in SGLang and vLLM.
-TRITON_KERNELS = ("triton", "vllm_triton_attn")
+#: Family of attention of one token.
+DECODING = "attention_decode"
+#: Kernels that SGLang and vLLM run for heads that their usual one does not have -> suffix of the engine.
+OTHER_KERNELS = {"triton": "triton", "vllm_triton_attn": "triton", "vllm_flash_attn_fa4": "fa4"}
 
 
 def attention(
@@ -72,7 +74,12 @@ def _reads(tensor: Tensor, warm_share: Array | float) -> tuple[Access, ...]:
 def _prefill(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Operator of causal attention over a prompt after a cached prefix."""
     step = chunk(column(group, "batch"), column(group, "seq"), column(group, "prefix"))
-    return (_attention(group, first, chip, step.groups, repeated=False),)
+    return (_attention(group, first, chip, step.groups, repeated=_prompt_family(first) == DECODING),)
+
+
+def _prompt_family(first: Any) -> str:
+    """Family of the kernel of a prompt: vLLM runs one token by that of decoding, whether others are cached or not."""
+    return DECODING if str(first.get("engine", "")).startswith("vllm") and first["seq"] == 1 else "attention_prefill"
 
 
 def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
@@ -82,11 +89,12 @@ def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]
 
 
 def _engine(engine: str, first: Any) -> str:
-    """The engine; with `-triton` for the heads that its usual kernel does not run, `-varlen` or `-paged` for torch's
-    FlashAttention over packed sequences."""
+    """The engine; with `-triton` or `-fa4` for the heads that its usual kernel does not run, `-varlen` or `-paged` for
+    torch's FlashAttention over packed sequences."""
     name = str(first["kernel"])
     packed = name.rpartition("_")[2] if name.startswith("varlen") else ""
-    return f"{engine}-triton" if name in TRITON_KERNELS else f"{engine}-{packed}" if packed else engine
+    suffix = OTHER_KERNELS.get(name, packed)
+    return f"{engine}-{suffix}" if suffix else engine
 
 
 def _ungrouped_heads(rows: pd.DataFrame) -> list[tuple[Any, str]]:
@@ -115,7 +123,8 @@ PREFILL = Table(
     build=_prefill,
     defaults={"kernel": "", "window": 0, "prefix": 0},
     engine=_engine,
-    family=lambda first: "attention_prefill",
+    family=_prompt_family,
+    apart=lambda rows: rows["seq"] == 1,
     contradictions=_ungrouped_heads,
 )
 ENCODER = Table(
@@ -132,6 +141,6 @@ DECODE = Table(
     build=_decode,
     defaults={"kernel": "", "window": 0},
     engine=_engine,
-    family=lambda first: "attention_decode",
+    family=lambda first: DECODING,
     contradictions=_ungrouped_heads,
 )

@@ -38,10 +38,20 @@ FORMATS: dict[str, Format] = {
     "w4a8_mxfp4_mxfp8": Format(weights=MXFP4, activations=MXFP8),
     **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
 }
-#: Words in the column `kernel` -> kernel.
-KERNELS = {"trtllm_": "trtllm-gen"} | {name: name for name in ("deepgemm", "marlin", "cutlass", "triton")}
+#: Words in the column `kernel` -> kernel.  vLLM's modular experts in MXFP4 route, quantize and sort in kernels of their
+#: own; gpt-oss runs the monolithic ones, which hold all that.
+WORDS = ("deepgemm", "marlin", "cutlass", "triton")
+KERNELS = {"mxfp4expertsmodular": "modular", "trtllm_": "trtllm-gen"} | {word: word for word in WORDS}
+#: Kernels of several tactics that the timings ran without tuning -> generation on which their first tactic takes 3 to 6
+#: times as long as other kernels for the same weights, and the format that has one tactic only.  An engine tunes them
+#: when it starts (https://github.com/vllm-project/vllm/pull/27904), and then they are as fast as others
+#: (https://github.com/vllm-project/vllm/pull/54742); TensorRT-LLM, whose kernels they are, was timed tuned.
+UNTUNED = {"flashinfer_cutlass": ("hopper", "fp8_block")}
 #: Engine -> generation ("" = any other) -> kernel that it runs by default, and for dtypes that it lists.  Taken from
 #: vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3; vLLM runs CUTLASS for block scales only with expert parallelism.
+#: SGLang's own Triton kernel for MXFP4 multiplies weights that were widened to 16 bits when they were loaded; it serves
+#: gpt-oss by OpenAI's (triton_kernels), which no row timed
+#: (https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/layers/quantization/mxfp4.py).
 USUAL: dict[str, dict[str, dict[str, str]]] = {
     "vllm": {
         "hopper": {"": "triton", "fp8": "cutlass", "int4_wo": "marlin"},
@@ -52,7 +62,7 @@ USUAL: dict[str, dict[str, dict[str, str]]] = {
     "sglang": {
         "blackwell": {"": "trtllm-gen"},
         "blackwell-gb20x": {"": "triton", "nvfp4": "cutlass", "int4_wo": "marlin", "w4a16_mxfp4": "marlin"},
-        "": {"": "triton", "int4_wo": "marlin"},
+        "": {"": "triton", "int4_wo": "marlin", "w4a16_mxfp4": "triton-kernels"},
     },
 }
 #: Hidden size, intermediate size, experts and choice of the Nemotron-3 models, whose experts have no gate.
@@ -160,6 +170,8 @@ def _engine(engine: str, first: Any) -> str:
     kernel = next((name for word, name in KERNELS.items() if word in text), "")
     by_generation = USUAL.get(engine, {})
     generation = specs.load(str(first["device"]).replace("_", "-")).generation if by_generation and kernel else ""
+    if any(word in text and generation == on and dtype != but for word, (on, but) in UNTUNED.items()):
+        return f"{engine}-untuned"
     usual = by_generation.get(generation, by_generation.get("", {}))
     return engine if not kernel or not usual or kernel == usual.get(dtype, usual[""]) else f"{engine}-{kernel}"
 

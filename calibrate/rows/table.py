@@ -41,6 +41,7 @@ class Table:
     without which a row says nothing.  defaults: values of optional columns.  words: columns of `shape` with text.
     engine: (engine, first row) -> the engine with a suffix for a kernel other than its usual one.
     family: first row -> family of the fit, where the operator alone does not say; "" where it does.
+    apart: rows -> mask of those that another kernel runs, which form groups of their own.
     contradictions: rows -> (mask, reason) of cells that are wrong only together.
     """
 
@@ -52,6 +53,7 @@ class Table:
     words: tuple[str, ...] = ()
     engine: Callable[[str, Any], str] = _same_engine
     family: Callable[[Any], str] = _family_of_operator
+    apart: Callable[[pd.DataFrame], Any] | None = None
     contradictions: Callable[[pd.DataFrame], list[tuple[Any, str]]] = _no_contradictions
 
     @property

@@ -204,12 +204,23 @@ class Calibrated:
         )
 
     def select_fit(self, family: str, operator: Operator) -> SelectedFit:
-        """The fit of a family for an operator, cached per variant."""
+        """The fit of a family for an operator, cached per variant.
+
+        Where the operator is beyond the limits of the fitted kernel (wider heads than it was ever timed with), that of
+        an equal kernel of the generation, this engine's or another's, which was timed so far.
+        """
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.selected:
             self.selected[key] = self._search(family, variant)
-        return self.selected[key]
+        found = self.selected[key]
+        beyond = _beyond(FAMILIES[family].limits(operator), found.fit)
+        if not beyond:
+            return found
+        wide = "/".join((key, *(f"{value:g}" for _, value in beyond)))
+        if wide not in self.selected and (other := self._own_family(family, variant, strict=True, limits=beyond)):
+            self.selected[wide] = other
+        return self.selected.get(wide, found)
 
     def primary_fit(self, operator: Operator) -> SelectedFit:
         """The fit of an operator's first family, under which interval errors are grouped."""
@@ -231,11 +242,13 @@ class Calibrated:
             return SelectedFit(fit=start_fit(FAMILIES[family]), basis=ASSUMED, chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
-    def _own_family(self, family: str, variant: str, *, strict: bool = False) -> SelectedFit | None:
-        """The nearest fit of a family for a variant.  strict: of equal kernels only."""
+    def _own_family(
+        self, family: str, variant: str, *, strict: bool = False, limits: tuple[tuple[str, float], ...] = ()
+    ) -> SelectedFit | None:
+        """The nearest fit of a family for a variant.  strict: of equal kernels only.  limits: timed up to these."""
         kernel = Kernel(
             family=family, variant=variant, engine=self.borrowed.get(f"{family}/{variant}", self.engine),
-            chip=self.chip, generation=self.generation, users=self.user_profiles, strict=strict,
+            chip=self.chip, generation=self.generation, users=self.user_profiles, strict=strict, limits=limits,
         )  # fmt: skip
         loan = nearest(self.sources, kernel)
         return None if loan is None else self._adapted(loan)
@@ -330,6 +343,12 @@ class Calibrated:
         regime = regime_of(timing)
         ratios: Array = np.exp(middle[regime] + half[:, regime] * interval_factor(found.fit.range, quantities))
         return ratios
+
+
+def _beyond(limits: Mapping[str, Count], fit: Fit) -> tuple[tuple[str, float], ...]:
+    """The limits that an operator exceeds: quantities above the fitted range, and their largest values."""
+    known = ((name, float(np.max(value))) for name, value in limits.items() if name in fit.range)
+    return tuple((name, value) for name, value in known if value > fit.range[name][1])
 
 
 def start_fit(family: Family) -> Fit:

@@ -52,6 +52,8 @@ OTHER_ENGINE = "other engine"
 BASES = (
     MEASURED, TRANSFERRED, OTHER_ENGINE, f"{TRANSFERRED}, {OTHER_ENGINE}", AFAR, f"{AFAR}, {OTHER_ENGINE}", ASSUMED,
 )  # fmt: skip
+#: Those of the same generation of chips.
+NEAR_BASES = BASES[:4]
 #: Family -> error of a whole fit from another engine, transferred, transferred afar and assumed: half the 80 % interval
 #: of log(measured / predicted); "" for families without a row of their own.  They are the least widths with which the
 #: intervals hold 80 % of the measured rows of docs/guide/calibration.md, all chips alike, if each is predicted by
@@ -75,9 +77,9 @@ FIT_ERRORS: dict[tuple[str, str], float] = {
 }
 #: Engines whose kernels serve no other: torch's own norms and chains of kernels are unlike those of serving engines.
 OWN_USE_ONLY = "torch"
-#: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, and kernels of vLLM
-#: before 0.8 that read one element at a time, as no engine's kernels do since.
-UNLENT_SUFFIXES = ("-host", "-eager", "-v0")
+#: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, kernels of vLLM
+#: before 0.8 that read one element at a time, as no engine's kernels do since, and kernels that were timed untuned.
+UNLENT_SUFFIXES = ("-host", "-eager", "-v0", "-untuned")
 
 
 def fit_error(family: str, basis: str) -> float:
@@ -93,6 +95,7 @@ class Kernel:
 
     users: number of leading profiles that the user supplied.
     strict: only equal kernels may serve it, no substitutes.
+    limits: quantities that the engine's usual kernel was never timed with, and their values: another kernel serves.
     """
 
     family: str
@@ -102,6 +105,7 @@ class Kernel:
     generation: str
     users: int = 0
     strict: bool = False
+    limits: tuple[tuple[str, float], ...] = ()
 
     def basis(self, source: Profile, engine: str) -> str:
         """Origin of constants of an engine in a profile, in words of BASES."""
@@ -113,8 +117,18 @@ class Kernel:
         return (TRANSFERRED if near else AFAR) + ("" if self.runs(engine) else f", {OTHER_ENGINE}")
 
     def runs(self, engine: str) -> bool:
-        """Whether an engine's kernels are this engine's; torch's engines differ only in kernels that they name."""
-        return engine == self.engine or engine == OWN_USE_ONLY == _base(self.engine)
+        """Whether an engine's kernels are this engine's; torch's engines differ only in kernels that they name.
+
+        Beyond the limits of its usual kernel an engine runs its other ones.
+        """
+        second = bool(self.limits) and _base(engine) == self.engine and not engine.endswith(UNLENT_SUFFIXES)
+        return second or engine == self.engine or engine == OWN_USE_ONLY == _base(self.engine)
+
+    def is_near(self, loan: Loan) -> bool:
+        """Whether a fit is of an equal kernel on a chip of the generation, and has rows up to the limits."""
+        known = loan.source.fit(loan.key).range
+        reached = all(name in known and value <= known[name][1] for name, value in self.limits)
+        return reached and loan.basis in NEAR_BASES
 
     def takes(self, engine: str) -> bool:
         """Whether kernels of an engine may serve this one; those of UNLENT_SUFFIXES serve no other."""
@@ -171,9 +185,11 @@ def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     another engine only if no fit of an equal kernel or of a substitute exists, and then as a guess; so do other kernels
     of the family.  A user's of torch do better only where that engine has no kernel of the family on this generation.
     Between equals the nearer chip comes first, then the nearer variant and engine; an engine's second kernel
-    (`sglang-triton`) after usual kernels.
+    (`sglang-triton`) after usual kernels.  With limits: the nearest of the generation that was timed up to them.
     """
     ranked = sorted(_ranked(sources, kernel), key=lambda found: found[0])
+    if kernel.limits:
+        ranked = [found for found in ranked if kernel.is_near(found[1])]
     users = [found for found in ranked if found[1].source in sources[: kernel.users]]
     shipped = [found for found in ranked if found[1].source not in sources[: kernel.users]]
     if not users or not shipped:

@@ -166,6 +166,12 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     }
 
 
+def limits(operator: Operator) -> Mapping[str, Count]:
+    """Elements of a head, of which every kernel has a largest number: 256 in FlashAttention-3."""
+    shape = operator.shape
+    return {"head_dim": shape.qk_dim} if isinstance(shape, AttentionShape) else {}
+
+
 def variant(operator: Operator) -> str:
     """Variant by formats: `bf16` for products and cache, `bf16-kv8` with 8-bit cache.
 

@@ -16,7 +16,15 @@ from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
 from llmviewer.timing.kernels import power
-from llmviewer.timing.kernels.attention import EQUIVALENTS, SUBSTITUTES, GroupTime, quantities, single_kernel, variant
+from llmviewer.timing.kernels.attention import (
+    EQUIVALENTS,
+    SUBSTITUTES,
+    GroupTime,
+    limits,
+    quantities,
+    single_kernel,
+    variant,
+)
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 from llmviewer.timing.kernels.power import h100_cycle, units_of
 
@@ -174,4 +182,5 @@ FAMILY = Family(
     variant=variant,
     equivalents=EQUIVALENTS,
     substitutes=SUBSTITUTES,
+    limits=limits,
 )  # fmt: skip

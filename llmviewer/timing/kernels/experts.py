@@ -12,7 +12,7 @@ from llmviewer.core.ir import Operator, Place
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.kernels import gemm, power
-from llmviewer.timing.kernels.family import Constants, Family, constant
+from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
 from llmviewer.timing.kernels.power import reachable_share, sustained_share, units_of
 from llmviewer.timing.roofline import Rates, ideal
 
@@ -67,15 +67,30 @@ def tiles(shape: GemmShape) -> Array:
 
 
 def _tile_seconds(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> Array:
-    """Seconds of the tiles on the units with the fastest tile size."""
+    """Seconds of the tiles on the units with the fastest tile size for the rows that the kernel expects.
+
+    With the setting `whole` it expects the rows of all devices on its own experts, as it learns only while it runs
+    which tokens chose them; a device of many then multiplies large tiles that hold few rows.
+    """
+    seconds = _seconds_by_tile(operator, shape, chip, constants)
+    if shape.routed is None or not constants["whole"]:
+        best: Array = np.minimum.reduce(seconds)
+    else:
+        expected = replace(shape, m=np.maximum(shape.routed, shape.m))
+        chosen = np.argmin(_seconds_by_tile(operator, expected, chip, constants), axis=0)
+        best = np.take_along_axis(seconds, chosen[None], axis=0)[0]
+    return best / shape.parts
+
+
+def _seconds_by_tile(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> Array:
+    """Seconds of the tiles on the units per tile size (first axis)."""
     units, columns = units_of(chip), shape.n * shape.parts
     peak = chip.matrix_rate(operator.compute) * (sustained_share(chip) * constants["compute"])
     area = TILE_ROWS * TILE_COLUMNS + constants["feed"] * (TILE_ROWS + TILE_COLUMNS)
     one = area * (2.0 * units / peak) * shape.depth + constants["tile"] * 1e-6
     waves = np.maximum(tiles(shape) * np.ceil(columns / TILE_COLUMNS) / units, 1.0)
-    waves = waves + constants["ragged"] * (np.ceil(waves) - waves)
-    best: Array = np.minimum.reduce(waves * one) / shape.parts
-    return best
+    seconds: Array = (waves + constants["ragged"] * (np.ceil(waves) - waves)) * one
+    return seconds
 
 
 def _fixed_seconds(shape: GemmShape, chip: Chip, constants: Constants) -> Count:
@@ -164,6 +179,10 @@ FAMILY = Family(
         constant("sort", "ns", 0.3, 0.0, 20.0, "sorting: each row of the layer, on this device or another"),
         constant("rows", "1", 0.5, 0.0, 10.0, "copies of rows, over the time of moving input and output once"),
         constant("idle", "1", 0.2, 0.0, 10.0, "the same for rows of experts on other devices, which are masked"),
+        Constant(
+            name="whole", unit="1", start=0.0, low=0.0, high=1.0, choices=(0.0, 1.0),
+            meaning="1: tiles are chosen for the rows of all devices, 0: for those of this one",
+        ),
     ),
     rates=rates,
     quantities=quantities,

@@ -51,6 +51,7 @@ class Family:
     substitutes: variant -> variants to use if neither it nor its equivalents were measured on any chip, nearest first.
     last_resorts: variant -> kinds of fit of other families (`gemm/fp8`), searched if no profile has a fit of this one.
     In equivalents such kinds may stand too.
+    limits: operator -> quantities above whose fitted range the kernel may not exist, and engines run another one.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Family:
     unmeasured: bool = False
     substitutes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    limits: Callable[[Operator], Mapping[str, Count]] = lambda operator: {}
 
     def start_values(self) -> dict[str, float]:
         """Start values of the constants."""
