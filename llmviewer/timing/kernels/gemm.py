@@ -14,7 +14,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.kernels import tiles
 from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
-from llmviewer.timing.kernels.power import clock_hz, reachable_share, sustained_share, units_of
+from llmviewer.timing.kernels.power import clock_hz, reachable_share, sustained_share, uncut, units_of
 from llmviewer.timing.roofline import Rates, ideal
 
 #: Compute classes whose inputs need no conversion.
@@ -171,9 +171,9 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
 
 @lru_cache(maxsize=64)
 def _chip_figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
-    """Units, dense peak of a class, its sustained part, and 16-bit peak; cached, as a chip is immutable."""
+    """Units, dense peak of a class, its sustained part, and 16-bit peak of uncut units; cached: a chip is immutable."""
     peak = chip.matrix_rate(compute)
-    return units_of(chip), peak, peak * sustained_share(chip), chip.matrix_rate("bf16")
+    return units_of(chip), peak, peak * sustained_share(chip), chip.matrix_rate("bf16") * uncut(chip)
 
 
 def _from_l2(moved: Count, chip: Chip, per_clock: float) -> Count:

@@ -46,6 +46,25 @@ def units_of(chip: Chip) -> Count:
     return chip.units if chip.units is not None and has_sm_like_units(chip) else A100_UNITS
 
 
+#: 16-bit FLOP per clock that the tensor cores of a generation's unit do where nothing is cut: 4 of 512 on A100, 4 of
+#: 1024 on H100, 4 of 256 on GA102 and AD102 (fp16 accumulation on GeForce; white papers, `hardware_specs/`).
+UNIT_FLOPS_PER_CLOCK = {
+    "ampere": 2048.0, "ampere-ga10x": 1024.0, "ada": 1024.0, "hopper": 4096.0, "blackwell-gb20x": 1024.0,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def uncut(chip: Chip) -> Count:
+    """Full rate of the chip's tensor cores over the rate that its maker leaves them: 2 on GeForce, L20 and L40, else 1.
+
+    What feeds the units is not cut: registers, shared memory and L2 are those of the full chip.
+    """
+    real, full = chip.real, UNIT_FLOPS_PER_CLOCK.get(chip.generation)
+    if full is None or real.units is None or real.clock_hz is None:
+        return 1.0
+    return np.maximum(np.round(full * real.units * real.clock_hz / real.matrix_rate("bf16")), 1.0)
+
+
 @lru_cache(maxsize=64)
 def units_and_clock(chip: Chip) -> tuple[Count, Count]:
     """(units, clock [Hz]); if unknown or of another kind, an A100's units, clocked to match the chip's bandwidth."""
@@ -92,8 +111,11 @@ EXPONENT = 0.45
 REQUESTED_PER_CLOCK = 100.0
 #: Fraction of the bandwidth for chips whose units or clock are unknown, or with few large units that request more.
 DEFAULT_REACHABLE = 0.88
-#: Fraction of the bandwidth that error correction in GDDR6 leaves on server cards, where it is on by default.
+#: Fraction of the bandwidth that error correction in GDDR6 leaves on server cards, where it is on by default; on
+#: workstation cards and GeForce it is off (https://support.chaos.com/hc/en-us/articles/24886637113617).  WORKSTATION:
+#: beginnings of their names.
 ECC_SHARE = 0.93
+WORKSTATION = ("rtx", "a6000")
 ECC_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
 
 
@@ -110,7 +132,7 @@ def sustained_share(chip: Chip) -> Count:
 @lru_cache(maxsize=64)
 def reachable_share(chip: Chip) -> Count:
     """Fraction of the bandwidth that a kernel on all units can draw."""
-    corrected = chip.generation in ECC_GENERATIONS and not chip.name.startswith("rtx")
+    corrected = chip.generation in ECC_GENERATIONS and not chip.name.startswith(WORKSTATION)
     share = ECC_SHARE if corrected else 1.0
     if chip.units is None or chip.clock_hz is None or not has_sm_like_units(chip):
         return share * DEFAULT_REACHABLE
