@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import llmviewer as lv
 from llmviewer.core import dtypes
 from llmviewer.core.ir import Block, Operator, Tensor
 from llmviewer.formats.linear import Format, with_formats
@@ -240,6 +241,23 @@ def test_a_power_limit_slows_a_geforce_down() -> None:
     # reading takes 0.8 x 350 = 280 W
     assert power.reachable_share(limited) / power.reachable_share(board) == pytest.approx(220.0 / 280.0)
     assert power.read_share(replace(board, power_limit_w=290.0)) == 1.0
+
+
+def test_kernels_that_unpack_apart_lose_to_16_bit_at_large_batches() -> None:
+    """vLLM's --quantization gptq: beyond 50 tokens the unpacked weights are written and read, 2 x 16 of 4.16 bits."""
+    at = {
+        (name, batch): float(
+            lv.analyze("llama-3.1-8b", "a6000", engine="vllm", quantization=name, batch_size=batch).tpot_s
+        )
+        for name in ("none", "gptq", "gptq_gemm", "awq_gemm")
+        for batch in (1, 100)
+    }
+    assert at["gptq", 1] <= at["gptq_gemm", 1] < at["awq_gemm", 1] < at["none", 1]
+    assert at["gptq", 100] < at["none", 100] < at["gptq_gemm", 100]
+    weights = 2 * 6.98e9 * 2.0  # 16-bit bytes of the linear layers, twice
+    moved_s = weights / (768e9 * 0.95)
+    assert at["gptq_gemm", 100] - at["gptq", 100] > moved_s
+    assert at["awq_gemm", 100] < at["none", 100]  # awq: from 256 tokens on
 
 
 def test_more_bandwidth_for_the_same_units_lowers_its_utilization() -> None:

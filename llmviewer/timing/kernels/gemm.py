@@ -49,6 +49,13 @@ TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
 #: Rows up to which kernels for cut tensor cores take half the smallest tile, the 16 rows of one instruction
 #: (mma.m16n8k16 of PTX; thread_m_blocks = 1 of Marlin), so that padding costs no more time than on uncut ones.
 HALF_TILE_ROWS = 16.0
+#: Format of weights -> rows from which a kernel of its own unpacks them to 16 bit, for a 16-bit product, and share of
+#: the bandwidth that the kernel for fewer rows reaches.  gptq: rows above MAX_Q_GEMM_ROWS of exllama's kernel, which
+#: multiplies on the vector units (csrc/quantization/gptq/q_gemm.cu of vLLM 0.7).  awq: FP16_MATMUL_HEURISTIC_CONDITION
+#: (awq.py of vLLM 0.7); 0.55: 102 tokens/s of Yi-6B on an RTX 4090 in TGI, which runs the same awq_gemm
+#: (https://github.com/ninehills/llm-inference-benchmark).
+UNPACKED = {"int4-gptq": (51.0, 1.0), "int4-awq": (256.0, 0.55)}
+VECTOR_UNPACKED = "int4-gptq"
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
 #: End of the variant of products with 2:4-sparse weights.  Where they were not measured, dense ones of as many bits are
 #: their equals, whose rate the sparsity multiplies.
@@ -91,13 +98,16 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         compute_s = compute_s + peak_s / unlimited_share(chip) * (1.0 / clock - 1.0)
     if constants["droop"] > 0.0:
         compute_s = compute_s * (1.0 + throttles(chip) * constants["droop"] * peak_s / (peak_s + THROTTLING_S))
+    unpacking_s: Count = 0.0
+    if operator.weight_dtype.name in UNPACKED:
+        compute_s, unpacking_s = _unpacked(operator, shape, sheet, compute_s, memory_s)
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
     floor = constants["floor"]
     if shape.converts or shape.stamped:
         floor = floor + constants["convert_floor"]
     if shape.converts:
         per_row = per_row + _conversion_per_row(operator, shape, chip, constants)
-    fixed = floor * (1e3 / clock_hz(chip)) + split_s
+    fixed = floor * (1e3 / clock_hz(chip)) + split_s + unpacking_s
     fixed = fixed + shape.m * per_row
     if shape.converts and _has_block_scales(operator):
         launch = _host_launch(shape, constants)
@@ -114,6 +124,19 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         sharpness=constants["sharpness"],
         fixed_s=fixed,
     )
+
+
+def _unpacked(
+    operator: Operator, shape: GemmShape, sheet: Rates, compute_s: Count, memory_s: Count
+) -> tuple[Count, Count]:
+    """Seconds of the product, and of the kernel that unpacks its weights before it, of formats of UNPACKED."""
+    first, reached = UNPACKED[operator.weight_dtype.name]
+    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    few = memory_s / reached
+    if operator.weight_dtype.name == VECTOR_UNPACKED and sheet.vector_flops_per_s is not None:
+        few = np.maximum(few, operator.matmul_flops / sheet.vector_flops_per_s)
+    wide_s = memory_s * (16.0 / operator.weight_dtype.bits)
+    return np.where(rows < first, np.maximum(compute_s, few), compute_s), np.where(rows < first, 0.0, 2.0 * wide_s)
 
 
 def _drawn_share(chip: Chip, share: float) -> Count:
