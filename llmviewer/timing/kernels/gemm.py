@@ -174,7 +174,7 @@ def padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     if chip.vector_rate() is None:
         return False
     weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
-    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * unlimited_share(chip))
+    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * uncut(chip) * unlimited_share(chip))
     padded = np.asarray(tile_s > weight_s)
     return bool(padded) if padded.size == 1 else padded
 
