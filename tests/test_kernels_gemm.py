@@ -252,7 +252,7 @@ def test_kernels_that_unpack_apart_lose_to_16_bit_at_large_batches() -> None:
         for name in ("none", "gptq", "gptq_gemm", "awq_gemm")
         for batch in (1, 100)
     }
-    assert at["gptq", 1] <= at["gptq_gemm", 1] < at["awq_gemm", 1] < at["none", 1]
+    assert at["gptq", 1] == at["awq_gemm", 1] <= at["gptq_gemm", 1] < at["none", 1]
     assert at["gptq", 100] < at["none", 100] < at["gptq_gemm", 100]
     weights = 2 * 6.98e9 * 2.0  # 16-bit bytes of the linear layers, twice
     moved_s = weights / (768e9 * 0.95)

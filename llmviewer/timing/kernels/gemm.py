@@ -23,6 +23,7 @@ from llmviewer.timing.kernels.power import (
     uncut,
     units_of,
     unlimited_share,
+    usual_share,
 )
 from llmviewer.timing.roofline import Rates, ideal
 
@@ -49,13 +50,11 @@ TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
 #: Rows up to which kernels for cut tensor cores take half the smallest tile, the 16 rows of one instruction
 #: (mma.m16n8k16 of PTX; thread_m_blocks = 1 of Marlin), so that padding costs no more time than on uncut ones.
 HALF_TILE_ROWS = 16.0
-#: Format of weights -> rows from which a kernel of its own unpacks them to 16 bit, for a 16-bit product, and share of
-#: the bandwidth that the kernel for fewer rows reaches.  gptq: rows above MAX_Q_GEMM_ROWS of exllama's kernel, which
-#: multiplies on the vector units (csrc/quantization/gptq/q_gemm.cu of vLLM 0.7).  awq: FP16_MATMUL_HEURISTIC_CONDITION
-#: (awq.py of vLLM 0.7); 0.55: 102 tokens/s of Yi-6B on an RTX 4090 in TGI, which runs the same awq_gemm
-#: (https://github.com/ninehills/llm-inference-benchmark).
-UNPACKED = {"int4-gptq": (51.0, 1.0), "int4-awq": (256.0, 0.55)}
-VECTOR_UNPACKED = "int4-gptq"
+#: Format of weights -> rows from which a kernel of its own unpacks them to 16 bit, for a 16-bit product.  gptq: above
+#: MAX_Q_GEMM_ROWS of exllama's kernel, which multiplies on the vector units (csrc/quantization/gptq/q_gemm.cu of vLLM
+#: 0.7).  awq: FP16_MATMUL_HEURISTIC_CONDITION (awq.py of vLLM 0.7).
+UNPACKED = {"int4-gptq": 51.0, "int4-awq": 256.0}
+ON_VECTOR_UNITS = "int4-gptq"
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
 #: End of the variant of products with 2:4-sparse weights.  Where they were not measured, dense ones of as many bits are
 #: their equals, whose rate the sparsity multiplies.
@@ -130,13 +129,11 @@ def _unpacked(
     operator: Operator, shape: GemmShape, sheet: Rates, compute_s: Count, memory_s: Count
 ) -> tuple[Count, Count]:
     """Seconds of the product, and of the kernel that unpacks its weights before it, of formats of UNPACKED."""
-    first, reached = UNPACKED[operator.weight_dtype.name]
     rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
-    few = memory_s / reached
-    if operator.weight_dtype.name == VECTOR_UNPACKED and sheet.vector_flops_per_s is not None:
-        few = np.maximum(few, operator.matmul_flops / sheet.vector_flops_per_s)
-    wide_s = memory_s * (16.0 / operator.weight_dtype.bits)
-    return np.where(rows < first, np.maximum(compute_s, few), compute_s), np.where(rows < first, 0.0, 2.0 * wide_s)
+    few = rows < UNPACKED[operator.weight_dtype.name]
+    if operator.weight_dtype.name == ON_VECTOR_UNITS and sheet.vector_flops_per_s is not None:
+        compute_s = np.where(few, np.maximum(compute_s, operator.matmul_flops / sheet.vector_flops_per_s), compute_s)
+    return compute_s, np.where(few, 0.0, 2.0 * memory_s * (16.0 / operator.weight_dtype.bits))
 
 
 def _drawn_share(chip: Chip, share: float) -> Count:
@@ -174,7 +171,7 @@ def padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     if chip.vector_rate() is None:
         return False
     weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
-    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * uncut(chip) * unlimited_share(chip))
+    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * uncut(chip) * usual_share(chip))
     padded = np.asarray(tile_s > weight_s)
     return bool(padded) if padded.size == 1 else padded
 

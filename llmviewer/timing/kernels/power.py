@@ -112,12 +112,11 @@ EXPONENT = 0.45
 #: the fraction of the peak that products then sustain.  SGLang's prompts of thousands of tokens need 0.94 to 0.96 on an
 #: H20 and 0.97 on an L20 (https://github.com/zksainx/pipeweave); an A10G reaches 62 to 69 of 70 (SUSTAINED).
 ROOM, CUT_SUSTAINED = 2.0, 0.97
-#: W per TFLOP/s that boards of a generation need for seconds in a row.  Ada: 116 TFLOP/s of an L20 (275 W) and 100 of
-#: an L40 (300 W) in SGLang's prompts of 8 s (https://github.com/zksainx/pipeweave) are 2.4 and 3.0; a GeForce RTX 4090
-#: 2.5 (178.5 at 450 W, https://github.com/mag-/gpu_benchmark).  Not the boards of SHORT_RUNS: their own rows were timed
-#: for milliseconds, at a higher clock.
-STEADY = {"ada": 2.4}
-SHORT_RUNS = ("l40s",)
+#: W per TFLOP/s that boards need for seconds in a row, and which boards of Ada do: 116 TFLOP/s of an L20 (275 W) and
+#: 100 of an L40 (300 W) in SGLang's prompts of 8 s (https://github.com/zksainx/pipeweave) are 2.4 and 3.0; an RTX 4090
+#: 2.5 (178.5 at 450 W, https://github.com/mag-/gpu_benchmark).  Not the L40S, whose own rows were timed for
+#: milliseconds, nor GeForce, whose power suffices for the rate that is left to it.
+STEADY, STEADY_BOARDS = 2.4, ("l4", "l20", "l40", "rtx-6000-ada")
 #: Fraction of the board power that reading memory at full rate needs; under a lower power limit the rate falls with it.
 #: RTX 3090 (GDDR6X): decode slows down below 280 to 290 of 350 W, 4090: below 270 of 450 W, 5090: below 380 of 575 W.
 #: Source: https://github.com/noonghunna/club-3090/blob/master/docs/HARDWARE.md (sweeps in steps of 10 W), and
@@ -144,11 +143,15 @@ def sustained_share(chip: Chip) -> Count:
 
 def unlimited_share(chip: Chip) -> Count:
     """`sustained_share` at the board's own power, of products of milliseconds."""
+    return np.where(has_room(chip), CUT_SUSTAINED, usual_share(chip))
+
+
+def usual_share(chip: Chip) -> Count:
+    """`unlimited_share` as if no tensor cores were cut: that of kernels for few rows."""
     share, reference, most = SUSTAINED.get(chip.generation, (DEFAULT_SUSTAINED, 0.0, DEFAULT_SUSTAINED))
     if chip.tdp_w is None or not reference:
         return share
-    relative = _watts_per_teraflop(chip) / reference
-    return np.where(relative < ROOM, np.minimum(share * relative**EXPONENT, most), CUT_SUSTAINED)
+    return np.minimum(share * (_watts_per_teraflop(chip) / reference) ** EXPONENT, most)
 
 
 def _watts_per_teraflop(chip: Chip) -> Count:
@@ -167,18 +170,15 @@ def has_room(chip: Chip) -> Any:
 def clock_share(chip: Chip) -> Count:
     """Clock of the matrix units, after seconds and under the power limit, over the one of milliseconds without it."""
     limited = 1.0 if chip.power_limit_w is None or chip.tdp_w is None else chip.power_limit_w / chip.tdp_w
-    steady = STEADY.get(chip.generation)
-    if steady is None or chip.name in SHORT_RUNS or chip.tdp_w is None:
+    if chip.name not in STEADY_BOARDS:
         return limited**EXPONENT
-    return np.minimum(1.0 / (steady * unlimited_share(chip)) * _watts_per_teraflop(chip), 1.0) * limited**EXPONENT
+    return np.minimum(_watts_per_teraflop(chip) / (STEADY * unlimited_share(chip)), 1.0) * limited**EXPONENT
 
 
 @lru_cache(maxsize=64)
 def throttles(chip: Chip) -> Count:
     """1 where the clock falls further in products of more than a millisecond, as on the chips measured; else 0."""
-    if chip.generation in STEADY and chip.name not in SHORT_RUNS:
-        return 0.0
-    return np.where(has_room(chip), 0.0, 1.0)
+    return 0.0 if chip.name in STEADY_BOARDS else np.where(has_room(chip), 0.0, 1.0)
 
 
 @lru_cache(maxsize=64)
