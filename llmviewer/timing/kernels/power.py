@@ -64,7 +64,7 @@ def uncut(chip: Chip) -> Count:
     if full is None or real.units is None or real.clock_hz is None:
         return 1.0
     cut: Count = np.maximum(np.round(full * real.units * real.clock_hz / real.matrix_rate("bf16")), 1.0)
-    return cut
+    return cut if np.any(cut > 1.0) else 1.0
 
 
 @lru_cache(maxsize=64)
@@ -163,7 +163,8 @@ def _watts_per_teraflop(chip: Chip) -> Count:
 def has_room(chip: Chip) -> Any:
     """Whether tensor cores are cut so far that the power limit lets them run at their full rate."""
     reference = SUSTAINED.get(chip.generation, (0.0, np.inf, 0.0))[1]
-    return _watts_per_teraflop(chip) >= ROOM * reference
+    cut = chip.units is None or uncut(chip) > 1.0  # without published units the power alone tells
+    return (_watts_per_teraflop(chip) >= ROOM * reference) & cut
 
 
 @lru_cache(maxsize=64)
