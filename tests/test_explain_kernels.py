@@ -175,5 +175,5 @@ def test_constants_of_the_code_are_explained_by_their_comments() -> None:
     assert leaves["requested_per_clock"].startswith(
         "Bytes that a unit requests per clock; the more bandwidth a unit has"
     )
-    assert leaves["exponent"].endswith("(timing/kernels/power.py: sustained_share)")
+    assert leaves["exponent"].endswith("(timing/kernels/power.py: usual_share)")
     assert not [name for name, source in leaves.items() if source.startswith(("constant (", "timing/"))]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import llmviewer as lv
 from llmviewer.core import dtypes
 from llmviewer.core.ir import Block, Operator, Tensor
 from llmviewer.formats.linear import Format, with_formats
@@ -213,6 +214,50 @@ def test_less_power_for_the_same_peak_lowers_the_sustained_rate() -> None:
     assert power.sustained_share(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
     # 46 to 54 of a TITAN RTX's 130.5 TFLOP/s at 280 W leave 18.2 of the 65 TFLOP/s of a T4 with 70 W
     assert 65.0 * power.sustained_share(specs.load("t4")) == pytest.approx(65.0 * 0.38 * (70.0 / 65.0 / 2.15) ** 0.45)
+
+
+def test_tensor_cores_that_are_cut_run_at_full_rate_and_are_fed_as_before() -> None:
+    # GA102: 84 SM x 1.8 GHz x 1024 FLOP is an A6000's 154.8 TFLOP/s; 82 x 1.695 x 1024 twice the 71 of an RTX 3090
+    assert [power.uncut(specs.load(name)) for name in ("a6000", "rtx-3090", "l40s", "l40", "l20")] == [1, 2, 1, 2, 2]
+    # 2.3 to 3.8 times the W per TFLOP/s of the chips measured; an L40 has 1.7 times
+    cut = [specs.load(name) for name in ("rtx-3090", "rtx-4090", "l20", "h20", "a10g")]
+    assert all(power.has_room(chip) for chip in cut) and not power.has_room(specs.load("l40"))
+    assert all(0.95 < power.sustained_share(chip) <= power.CUT_SUSTAINED for chip in cut)
+
+
+def test_boards_of_ada_sustain_by_their_watts() -> None:
+    for name in ("l40", "rtx-6000-ada", "l4"):
+        chip = specs.load(name)
+        assert chip.matrix_rate("bf16") * power.sustained_share(chip) == pytest.approx(chip.tdp_w / 2.4 * 1e12)
+    # the law of the board whose kernels were timed for milliseconds
+    assert power.sustained_share(specs.load("l40s")) == pytest.approx(0.63, rel=1e-3)
+
+
+def test_a_power_limit_slows_a_geforce_down() -> None:
+    board = specs.load("rtx-3090")
+    limited = replace(board, power_limit_w=220.0)
+    # prompts: 907 of 1051 tokens/s at 250 of 327 W, (250 / 327)^0.55 (https://github.com/noonghunna/club-3090)
+    assert power.sustained_share(limited) / power.sustained_share(board) == pytest.approx((220.0 / 350.0) ** 0.45)
+    # reading takes 0.8 x 350 = 280 W
+    assert power.reachable_share(limited) / power.reachable_share(board) == pytest.approx(220.0 / 280.0)
+    assert power.read_share(replace(board, power_limit_w=290.0)) == 1.0
+
+
+def test_kernels_that_unpack_apart_lose_to_16_bit_at_large_batches() -> None:
+    """vLLM's --quantization gptq: beyond 50 tokens the unpacked weights are written and read, 2 x 16 of 4.16 bits."""
+    at = {
+        (name, batch): float(
+            lv.analyze("llama-3.1-8b", "a6000", engine="vllm", quantization=name, batch_size=batch).tpot_s
+        )
+        for name in ("none", "gptq", "gptq_gemm", "awq_gemm")
+        for batch in (1, 100)
+    }
+    assert at["gptq", 1] == at["awq_gemm", 1] <= at["gptq_gemm", 1] < at["none", 1]
+    assert at["gptq", 100] < at["none", 100] < at["gptq_gemm", 100]
+    weights = 2 * 6.98e9 * 2.0  # 16-bit bytes of the linear layers, twice
+    moved_s = weights / (768e9 * 0.95)
+    assert at["gptq_gemm", 100] - at["gptq", 100] > moved_s
+    assert at["awq_gemm", 100] < at["none", 100]  # awq: from 256 tokens on
 
 
 def test_more_bandwidth_for_the_same_units_lowers_its_utilization() -> None:

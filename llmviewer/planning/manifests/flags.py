@@ -33,12 +33,17 @@ METHODS = {
     "fp8": "fp8", "fp8-dynamic": "fp8", "w8a8-fp8": "fp8", "fp8-block": "fp8-block", "fbgemm-fp8": "fbgemm-fp8",
     "fbgemm_fp8": "fbgemm-fp8", "int8": "int8", "w8a8": "int8", "w8a8-int8": "int8", "smoothquant": "int8",
     "w8a16": "w8a16", "w8a16-int8": "w8a16", "w8a16-fp8": "w8a16-fp8", "awq": "int4", "awq_marlin": "int4",
-    "gptq": "int4", "gptq_marlin": "int4", "w4a16": "int4", "w4a16-int4": "int4", "w4a8": "w4a8", "w4a8-int4": "w4a8",
+    "gptq": "int4", "gptq_marlin": "int4", "gptq_gemm": "gptq", "awq_gemm": "awq",
+    "w4a16": "int4", "w4a16-int4": "int4", "w4a8": "w4a8", "w4a8-int4": "w4a8",
     "w4a8-fp8": "w4a8-fp8", "w4a8-int4-fp8": "w4a8-fp8", "mxfp4": "mxfp4", "w4a16-mxfp4": "mxfp4", "nvfp4": "nvfp4",
     "w4a4-nvfp4": "nvfp4", "bitsandbytes": "nf4", "bitsandbytes-nf4": "nf4", "gguf-q4_k_m": "gguf", "q4_k_m": "gguf",
     "gguf-q4_0": "gguf", "q4_0": "gguf", "gguf-q5_k_m": "gguf", "q5_k_m": "gguf", "gguf-q6_k": "gguf", "q6_k": "gguf",
     "gguf-q8_0": "gguf", "q8_0": "gguf",
 }  # fmt: skip
+
+
+#: Methods whose flag chooses kernels for a checkpoint that is stored so.
+STORED = ("gptq", "awq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +121,11 @@ class Tables:
                 f"{self.title} {self.version} has no kernels for quantization {quoted(scheme)}; allowed: {allowed}"
             )
         flags = list(self.methods[method])
-        if flags:
+        if flags and method not in STORED:
             return flags, [f"quantization {scheme}: a 16-bit checkpoint is quantized while it is loaded"]
-        return [], [f"quantization {scheme}: MODEL must be a checkpoint stored so; no flag quantizes {serving.model}"]
+        return flags, [
+            f"quantization {scheme}: MODEL must be a checkpoint stored so; no flag quantizes {serving.model}"
+        ]
 
     def cache(self, serving: Serving) -> str:
         """The engine's name of the KV cache's format, empty for its default.  Raises UserError."""

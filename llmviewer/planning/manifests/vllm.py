@@ -31,6 +31,8 @@ TABLES = Tables(
     methods={
         "fp8": ("--quantization", "fp8"),
         "nf4": ("--quantization", "bitsandbytes"),
+        "gptq": ("--quantization", "gptq"),
+        "awq": ("--quantization", "awq"),
         **dict.fromkeys(
             (
                 *("16-bit", "fp8-block", "fbgemm-fp8", "int8", "int4", "w8a16", "w8a16-fp8", "w4a8-fp8"),

@@ -89,8 +89,9 @@ def _lowered(text: str) -> Change:
 POWER_LIMIT = Technique(
     name="power limit",
     kind="power",
-    summary="Lowers the board power (nvidia-smi -pl): large products run at a lower clock, decode hardly slows down.",
-    formula="sustained share of the dense peak x (limit / board power)^0.45; energy is at most limit x time",
+    summary="Lowers the board power (nvidia-smi -pl): large products run at a lower clock; decode slows on GDDR only.",
+    formula="sustained share of the dense peak x (limit / board power)^0.45; rate of reading GDDR x limit / power that "
+    "reading needs; energy is at most limit x time",
     source="Power caps of H100 in Splitwise, https://arXiv.org/abs/2311.18677; exponent: H100 SXM and PCIe in "
     "https://github.com/stas00/ml-engineering/tree/master/compute/accelerator",
     example="llmviewer analyze llama-2-7b --hardware h100 --power-limit 350W",

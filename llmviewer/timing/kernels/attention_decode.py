@@ -153,7 +153,7 @@ def _single_heads(
 
 def _byte_s(operator: Operator, shape: AttentionShape, chip: Chip, constants: Constants) -> Count:
     """Seconds per byte of device memory, including reads from the L2 (with several groups, the L2 serves prompts)."""
-    byte_s = 1.0 / (chip.bandwidth_bytes_per_s * constants["memory"])
+    byte_s = 1.0 / (chip.bandwidth_bytes_per_s * power.read_share(chip) * constants["memory"])
     again: Any = 0.0  # reads of the keys for further tasks of a group, which run far apart
     if constants["kernel"] == TRITON:
         again = np.ceil(shape.heads / shape.kv_heads / TRITON_ROWS - 1e-9) - 1.0

@@ -130,7 +130,7 @@ def _key_s(shape: AttentionShape, operator: Operator, chip: Chip, constants: Con
     units = units_of(chip)
     share = constants["compute"] * (1.0 + (constants["wide"] - 1.0) * (shape.qk_dim > 192.0))
     share = share * (1.0 + (constants["widest"] - 1.0) * (shape.qk_dim > 256.0))
-    rate = chip.matrix_rate(operator.compute) * np.minimum(share, 1.0)
+    rate = chip.matrix_rate(operator.compute) * power.clock_share(chip) * np.minimum(share, 1.0)
     width = shape.qk_dim + shape.v_dim
     if constants["padded"]:
         width = sum(2.0 ** np.ceil(np.log2(part) - 1e-9) for part in (shape.qk_dim, shape.v_dim))

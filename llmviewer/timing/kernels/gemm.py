@@ -14,7 +14,17 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.kernels import tiles
 from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
-from llmviewer.timing.kernels.power import clock_hz, reachable_share, sustained_share, units_of
+from llmviewer.timing.kernels.power import (
+    clock_hz,
+    clock_share,
+    has_room,
+    reachable_share,
+    throttles,
+    uncut,
+    units_of,
+    unlimited_share,
+    usual_share,
+)
 from llmviewer.timing.roofline import Rates, ideal
 
 #: Compute classes whose inputs need no conversion.
@@ -37,6 +47,14 @@ TIMED_RUNS = 6.0
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
+#: Rows up to which kernels for cut tensor cores take half the smallest tile, the 16 rows of one instruction
+#: (mma.m16n8k16 of PTX; thread_m_blocks = 1 of Marlin), so that padding costs no more time than on uncut ones.
+HALF_TILE_ROWS = 16.0
+#: Format of weights -> rows from which a kernel of its own unpacks them to 16 bit, for a 16-bit product.  gptq: above
+#: MAX_Q_GEMM_ROWS of exllama's kernel, which multiplies on the vector units (csrc/quantization/gptq/q_gemm.cu of vLLM
+#: 0.7).  awq: FP16_MATMUL_HEURISTIC_CONDITION (awq.py of vLLM 0.7).
+UNPACKED = {"int4-gptq": 51.0, "int4-awq": 256.0}
+ON_VECTOR_UNITS = "int4-gptq"
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
 #: End of the variant of products with 2:4-sparse weights.  Where they were not measured, dense ones of as many bits are
 #: their equals, whose rate the sparsity multiplies.
@@ -73,16 +91,22 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     padded = padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
     if padded is not False:
         compute_s = np.where(padded, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
+    peak_s = flops / sheet.matrix_flops_per_s
+    clock = clock_share(chip)
+    if np.any(clock < 1.0):  # power goes into multiplications, not into padding
+        compute_s = compute_s + peak_s / unlimited_share(chip) * (1.0 / clock - 1.0)
     if constants["droop"] > 0.0:
-        peak_s = flops / sheet.matrix_flops_per_s
-        compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
+        compute_s = compute_s * (1.0 + throttles(chip) * constants["droop"] * peak_s / (peak_s + THROTTLING_S))
+    unpacking_s: Count = 0.0
+    if operator.weight_dtype.name in UNPACKED:
+        compute_s, unpacking_s = _unpacked(operator, shape, sheet, compute_s, memory_s)
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
     floor = constants["floor"]
     if shape.converts or shape.stamped:
         floor = floor + constants["convert_floor"]
     if shape.converts:
         per_row = per_row + _conversion_per_row(operator, shape, chip, constants)
-    fixed = floor * (1e3 / clock_hz(chip)) + split_s
+    fixed = floor * (1e3 / clock_hz(chip)) + split_s + unpacking_s
     fixed = fixed + shape.m * per_row
     if shape.converts and _has_block_scales(operator):
         launch = _host_launch(shape, constants)
@@ -99,6 +123,17 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         sharpness=constants["sharpness"],
         fixed_s=fixed,
     )
+
+
+def _unpacked(
+    operator: Operator, shape: GemmShape, sheet: Rates, compute_s: Count, memory_s: Count
+) -> tuple[Count, Count]:
+    """Seconds of the product, and of the kernel that unpacks its weights before it, of formats of UNPACKED."""
+    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    few = rows < UNPACKED[operator.weight_dtype.name]
+    if operator.weight_dtype.name == ON_VECTOR_UNITS and sheet.vector_flops_per_s is not None:
+        compute_s = np.where(few, np.maximum(compute_s, operator.matmul_flops / sheet.vector_flops_per_s), compute_s)
+    return compute_s, np.where(few, 0.0, 2.0 * memory_s * (16.0 / operator.weight_dtype.bits))
 
 
 def _drawn_share(chip: Chip, share: float) -> Count:
@@ -136,7 +171,7 @@ def padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     if chip.vector_rate() is None:
         return False
     weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
-    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * sustained_share(chip))
+    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * uncut(chip) * usual_share(chip))
     padded = np.asarray(tile_s > weight_s)
     return bool(padded) if padded.size == 1 else padded
 
@@ -153,10 +188,15 @@ def vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count
 
 def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.TileGrid:
     units, peak, sustained, peak_16bit = _chip_figures(chip, operator.compute)
-    share = constants["compute"]
+    share: Any = constants["compute"]
+    if operator.compute in UNCONVERTED and not _weight_only(operator):  # no engine's own kernel: a library's
+        share = np.where(has_room(chip), np.maximum(share, 1.0), share)
+    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    if np.any(uncut(chip) > 1.0) and np.any(rows <= HALF_TILE_ROWS):
+        sustained, peak = (rate * np.where(rows <= HALF_TILE_ROWS, uncut(chip), 1.0) for rate in (sustained, peak))
     speed = (
         units,
-        sustained * share if share <= 1.0 else np.minimum(sustained * share, peak),
+        sustained * share if np.all(share <= 1.0) else np.minimum(sustained * share, peak),
         peak_16bit / constants["balance"],
         OPERAND_BYTES.get(operator.compute, 1.0),
         constants["prologue"] * 1e3 / clock_hz(chip),
@@ -171,9 +211,9 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
 
 @lru_cache(maxsize=64)
 def _chip_figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
-    """Units, dense peak of a class, its sustained part, and 16-bit peak; cached, as a chip is immutable."""
+    """Units, dense peak of a class, its sustained part, and 16-bit peak of uncut units; cached: a chip is immutable."""
     peak = chip.matrix_rate(compute)
-    return units_of(chip), peak, peak * sustained_share(chip), chip.matrix_rate("bf16")
+    return units_of(chip), peak, peak * unlimited_share(chip), chip.matrix_rate("bf16") * uncut(chip)
 
 
 def _from_l2(moved: Count, chip: Chip, per_clock: float) -> Count:
