@@ -56,7 +56,7 @@ class Sample:
 def folds_of(frame: Any, table: str) -> Array:
     """Fold of every row, from a hash of its shape only: the same in every run and for every source.
 
-    Rows of equal text in the column `fold` share one: of few matrices with many numbers of rows whole ones are held out.
+    Rows of equal text in the column `fold` share one: of few matrices with many rows each, whole ones are held out.
     """
     names = ["fold"] if "fold" in frame.columns else list(TABLES[table].shape)
     shapes = frame[names].astype(str).agg("/".join, axis=1)

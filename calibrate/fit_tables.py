@@ -12,7 +12,7 @@ import numpy as np
 
 from llmviewer.calibrate import fit as fitting
 from llmviewer.calibrate import table_file
-from llmviewer.calibrate.rows import aiter
+from llmviewer.calibrate.rows import tuned
 from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups, table_of, with_default_columns
 from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError, printable
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 FIT_ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective", "experts")
 #: Numbers of rows of one matrix, per factor of two, that are fitted of a table with many.
 STEPS = 16.0
+ALIKE = f"products of as many rows, within 2^(1/{STEPS:.0f}), as another one of the same matrix"
 #: Share of the data sheet's time below which a product's time is wrong: other kernels may find their data in a cache.
 IMPOSSIBLE = 0.9
+TOO_FAST = f"products in less than {IMPOSSIBLE:g} of the data sheet's time, wrong in their source"
 #: Share of a kind's rows that must be stable for its unstable rows to be left out.
 MIN_STABLE_SHARE = 0.5
 #: Largest mean error on held-out rows of a fit that a profile stores: that of a prediction of zero.
@@ -40,7 +42,7 @@ MAX_ERROR = 1.0
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet table.  Raises UserError with the reason in one line."""
-    frame = aiter.translated(table_file.read(path))
+    frame = tuned.translated(table_file.read(path))
     if frame.empty:
         raise UserError(f"'{printable(path)}' has no rows")
     return with_default_columns(frame)
@@ -66,12 +68,12 @@ def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
     rows, folds = [], []
     for frame in tables:
         table = table_of(frame.columns)
-        frame = _thinned(frame, found)
-        row_folds = fitting.folds_of(frame, table)
-        for part in row_groups(_rows_to_fit(frame, chip, found), chip):
+        few = _thinned(frame, found)
+        row_folds = fitting.folds_of(few, table)
+        for part in row_groups(_rows_to_fit(few, chip, found), chip):
             assert isinstance(part, RowGroup)  # _rows_to_fit has removed skipped rows
             rows.append(part)
-            folds.append(row_folds[frame.index.get_indexer(part.index)])
+            folds.append(row_folds[few.index.get_indexer(part.index)])
     for sample in fitting.samples(rows, folds):
         count = sum(map(len, sample.folds))
         if count >= fitting.MIN_ROWS:
@@ -89,12 +91,9 @@ def _thinned(frame: pd.DataFrame, found: FitData) -> pd.DataFrame:
     rows would decide the fit, and long products those of few rows."""
     if not {"fold", "m"} <= {*frame.columns}:
         return frame
-    again = frame.assign(step=np.round(STEPS * np.log2(frame["m"]))).duplicated(
-        ["device", "engine", "dtype", "fold", "step"]
-    )
-    found.left_out[f"products of as many rows, within 2^(1/{STEPS:.0f}), as another one of the same matrix"] += int(
-        again.sum()
-    )
+    steps = frame.assign(step=np.round(STEPS * np.log2(frame["m"])))
+    again = steps.duplicated(["device", "engine", "dtype", "fold", "step"])
+    found.left_out += Counter({ALIKE: int(again.sum())})
     return frame[~again]
 
 
@@ -114,10 +113,7 @@ def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFram
             found.left_out[error.marked] += len(part.index)
             continue
         wrong = (part.measured_s < IMPOSSIBLE * bound) & (part.table in ("gemm", "moe"))
-        if wrong.any():
-            found.left_out[f"products in less than {IMPOSSIBLE:g} of the data sheet's time, wrong in their source"] += (
-                int(wrong.sum())
-            )
+        found.left_out += Counter({TOO_FAST: int(wrong.sum())})
         parts.setdefault(fitting.fit_key(part), []).append(part.index[~wrong])
     unstable = frame.index[frame["stable"].eq(False)] if "stable" in frame.columns else frame.index[:0]
     selected: list[Any] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows import aiter
+from llmviewer.calibrate.rows import tuned
 from llmviewer.calibrate.rows.gemm import FP8_BLOCK, WEIGHT_ONLY
 from llmviewer.calibrate.rows.routing import BALANCED, busiest_device, is_known
 from llmviewer.calibrate.rows.table import Table, column, divided
@@ -95,7 +95,7 @@ def _layer(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
         block = with_formats(block, lambda _: FORMATS[str(first["dtype"])])
     operators = tuple(_with_all_rows(op, tokens * chosen) for op in _products_last(block.operators))
     source = str(first.get("source", ""))
-    if source == aiter.NAME:  # its inputs are quantized before
+    if source == tuned.NAME:  # its inputs are quantized before
         return tuple(operator for operator in operators if is_routed(operator))
     return _as_cached(operators, chip) if source == "aiconfigurator" else operators
 
@@ -174,7 +174,7 @@ def _contradictions(rows: pd.DataFrame) -> list[tuple[Any, str]]:
     return [
         (rows["topk"] > rows["experts"], "topk is larger than experts"),
         (rows["experts"] % rows["ep"] != 0, "ep does not divide experts"),
-        (~rows["routing"].map(is_known), "routing is neither balanced nor power_law_<exponent>"),
+        (~rows["routing"].map(is_known), "routing is none of balanced, uniform, power_law_<exponent>"),
     ]
 
 
