@@ -42,7 +42,10 @@ _PRODUCT, _EXPERT = {"format", "m", "n", "k"}, {"token", "model_dim", "inter_dim
 
 
 def translated(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with our columns if its columns are those of aiter's tuner; other tables as they are."""
+    """The table with our columns if its columns are those of aiter's tuner; other tables as they are.
+
+    Rows of one matrix, or of one shape of experts, are held out together.
+    """
     names = {*frame.columns}
     if names >= _BOTH | _PRODUCT:
         dtype, held_together = frame["format"].map(PRODUCTS), ["n", "k"]
@@ -58,8 +61,11 @@ def translated(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     gfx = frame["gfx"].where(frame["gfx"].notna(), frame["cu_num"].map(USUAL_GFX))
     chips = [CHIPS.get(key, f"{key[0]} with {key[1]} units") for key in zip(gfx, frame["cu_num"], strict=True)]
-    fold = shape[held_together].astype(str).agg("/".join, axis=1)
-    return shape.assign(device=chips, source=NAME, engine=NAME, dtype=dtype, latency_us=frame["us"], fold=fold)
+    found = shape.assign(device=chips, source=NAME, engine=NAME, dtype=dtype, latency_us=frame["us"])
+    found["fold"] = shape[held_together].astype(str).agg("/".join, axis=1)
+    alone = found.groupby(["device", "dtype"])["fold"].transform("nunique") == 1.0
+    found.loc[alone, "fold"] += "/" + shape.iloc[:, 0].astype(str)  # of a single matrix, numbers of rows
+    return found
 
 
 def _word(column: pd.Series[str]) -> list[str]:
