@@ -171,10 +171,15 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         input_len=prompt,
         output_len=output,
         metric=str(row["metric"]),
-        version=version_of(str(row["engine"]), engine),
+        version=version_of(str(row["engine"]), engine) or BENCHED.get((engine, chip.generation), ""),
         token_budget=int(size_of(row, "max_num_batched_tokens", 0.0)),
         per_user=REQUESTS_PER_USER if random else 1.0 if is_burst(row, note) else float("inf"),
     )
+
+
+#: Preset and generation of chips -> version of rows that state none, as their benchmark says
+#: (https://github.com/argonne-lcf/LLM-Inference-Bench/blob/main/vLLM/MI300X/README.md).
+BENCHED = {("vllm-v0", "cdna3"): "0.6.1"}
 
 
 def preset_of(text: str, note: str = "") -> str:

@@ -67,7 +67,12 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     versions = {first: {"source": own["source"]} for first, own in content.get("versions", {}).items()}
     versions |= {first: versions[first] | _of_version(fits[first], fitted) for first in versions if first in fits}
     chips = {name: fit for name, fit in fits.items() if name and name not in versions}
-    others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in chips.items()}
+    stated = content.get("generations", {})
+    others = {
+        name: {key: stated[name][key] for key in ("before", "changed") if key in stated.get(name, {})}
+        | {"ungrouped": fit.engine.ungrouped, **_figures(fit)}
+        for name, fit in chips.items()
+    }
     whole |= {"generations": others} if others else {}
     whole |= {"versions": versions} if versions else {}
     whole |= {key: content[key] for key in PARTS if key in content}

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from llmviewer.calibrate import fit as fitting
 from llmviewer.calibrate import table_file
+from llmviewer.calibrate.rows import tuned
 from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups, table_of, with_default_columns
 from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError, printable
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 
 #: Streaming kernels come first: 8-bit GEMMs include a conversion, which is one of them.
 FIT_ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective", "experts")
+#: Numbers of rows of one matrix, per factor of two, that are fitted of a table with many.
+STEPS = 16.0
+ALIKE = f"products of as many rows, within 2^(1/{STEPS:.0f}), as another one of the same matrix"
+#: Share of the data sheet's time below which a product's time is wrong: other kernels may find their data in a cache.
+IMPOSSIBLE = 0.9
+TOO_FAST = f"products in less than {IMPOSSIBLE:g} of the data sheet's time, wrong in their source"
 #: Share of a kind's rows that must be stable for its unstable rows to be left out.
 MIN_STABLE_SHARE = 0.5
 #: Largest mean error on held-out rows of a fit that a profile stores: that of a prediction of zero.
@@ -33,7 +42,7 @@ MAX_ERROR = 1.0
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet table.  Raises UserError with the reason in one line."""
-    frame = table_file.read(path)
+    frame = tuned.translated(table_file.read(path))
     if frame.empty:
         raise UserError(f"'{printable(path)}' has no rows")
     return with_default_columns(frame)
@@ -59,11 +68,12 @@ def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
     rows, folds = [], []
     for frame in tables:
         table = table_of(frame.columns)
-        row_folds = fitting.folds_of(frame, table)
-        for part in row_groups(_rows_to_fit(frame, chip, found), chip):
+        few = _thinned(frame, found)
+        row_folds = fitting.folds_of(few, table)
+        for part in row_groups(_rows_to_fit(few, chip, found), chip):
             assert isinstance(part, RowGroup)  # _rows_to_fit has removed skipped rows
             rows.append(part)
-            folds.append(row_folds[frame.index.get_indexer(part.index)])
+            folds.append(row_folds[few.index.get_indexer(part.index)])
     for sample in fitting.samples(rows, folds):
         count = sum(map(len, sample.folds))
         if count >= fitting.MIN_ROWS:
@@ -76,6 +86,17 @@ def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
     return found
 
 
+def _thinned(frame: pd.DataFrame, found: FitData) -> pd.DataFrame:
+    """Products of one matrix that are held out together, one in each step of their rows: a few matrices of hundreds of
+    rows would decide the fit, and long products those of few rows."""
+    if not {"fold", "m"} <= {*frame.columns}:
+        return frame
+    steps = frame.assign(step=np.round(STEPS * np.log2(frame["m"])))
+    again = steps.duplicated(["device", "engine", "dtype", "fold", "step"])
+    found.left_out += Counter({ALIKE: int(again.sum())})
+    return frame[~again]
+
+
 def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFrame:
     """Rows that a formula describes, without the unstable ones of each kind unless most are unstable.
 
@@ -83,11 +104,17 @@ def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFram
     """
     parts: dict[tuple[str, str, str], list[Any]] = {}
     for part in row_groups(frame, chip):
-        reason = part.reason if isinstance(part, SkippedRows) else _no_rate(part)
-        if reason:
-            found.left_out[reason] += len(part.index)
-        elif isinstance(part, RowGroup):
-            parts.setdefault(fitting.fit_key(part), []).append(part.index)
+        if isinstance(part, SkippedRows):
+            found.left_out[part.reason] += len(part.index)
+            continue
+        try:
+            bound, _ = fitting.predicted_seconds(part, ideal)
+        except UserError as error:  # a measured chip without products of their dtype
+            found.left_out[error.marked] += len(part.index)
+            continue
+        wrong = (part.measured_s < IMPOSSIBLE * bound) & (part.table in ("gemm", "moe"))
+        found.left_out += Counter({TOO_FAST: int(wrong.sum())})
+        parts.setdefault(fitting.fit_key(part), []).append(part.index[~wrong])
     unstable = frame.index[frame["stable"].eq(False)] if "stable" in frame.columns else frame.index[:0]
     selected: list[Any] = []
     for key, indices in parts.items():
@@ -102,15 +129,6 @@ def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFram
             found.unstable["/".join(key)] += len(unstable_labels)
         selected.append(labels)
     return frame.loc[[label for labels in selected for label in labels]]
-
-
-def _no_rate(rows: RowGroup) -> str:
-    """Reason why a chip cannot run these rows, which a measured chip without GEMMs of their dtype has; or empty."""
-    try:
-        fitting.predicted_seconds(rows, ideal)
-    except UserError as error:
-        return error.marked
-    return ""
 
 
 def fit_all(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:

@@ -30,6 +30,7 @@ ENGINES = {
     "tensorrt-llm": "trtllm",
     "vllm": "vllm",
     "nccl": "nccl",
+    "aiter": "aiter",
 }
 #: Name -> table.
 TABLES: dict[str, Table] = {

@@ -37,7 +37,7 @@ COLUMNS: dict[str, Callable[[Fit], bool]] = {
     "16-bit products": _is("gemm", "bf16", "fp16"),
     "fp8": _is("gemm", "fp8"),
     "fp8 block": _is("gemm", "fp8-block"),
-    "nvfp4": _is("gemm", "fp4"),
+    "fp4": _is("gemm", "fp4"),
     "weight-only": _is("gemm", "w4a16", "w8a16"),
     "prefill": _attention("prefill", ""),
     "decode": _attention("decode", ""),
@@ -59,7 +59,7 @@ FIRST_RELEASE: dict[str, dict[str, float]] = {
         ),
         ("a100-80gb-sxm", "16-bit products,prefill,decode,collectives,experts,MLA decode", (12, 26, 26, 15, 50, 74)),
         (
-            "b200", "16-bit products,fp8,fp8 block,nvfp4,prefill,decode,collectives,experts,MLA decode",
+            "b200", "16-bit products,fp8,fp8 block,fp4,prefill,decode,collectives,experts,MLA decode",
             (13, 15, 36, 39, 24, 38, 26, 50, 67),
         ),
         (
@@ -68,7 +68,7 @@ FIRST_RELEASE: dict[str, dict[str, float]] = {
         ),
         (
             "rtx-pro-6000-server",
-            "16-bit products,fp8,fp8 block,nvfp4,prefill,decode,collectives,experts,MLA decode",
+            "16-bit products,fp8,fp8 block,fp4,prefill,decode,collectives,experts,MLA decode",
             (20, 34, 23, 38, 114, 38, 164, 35, 52),
         ),
     )

@@ -347,9 +347,10 @@ def test_a_profile_that_changes_nothing_is_named(profile: Path, tmp_path: Path) 
     own = tmp_path / "own.yaml"
     own.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
     note = f"--profile {own}: none of its fits serves this configuration, not used"
+    words = {"quantization": "w8a8-int8"} if profile.stem == "mi300x" else {}  # it has no 16-bit products
     idle = set()
     for chip in ("h100-sxm", "b200", profile.stem):
-        with_it, without = (lv.analyze("llama-3.2-1b", chip, profile=path) for path in (str(own), ""))
+        with_it, without = (lv.analyze("llama-3.2-1b", chip, profile=path, **words) for path in (str(own), ""))
         if note in with_it.warnings:
             idle.add(chip)
             assert note in with_it.to_dict()["provenance"]["assumed"]

@@ -288,7 +288,7 @@ def test_kernels_that_an_engine_does_not_run_by_default_have_a_suffix(columns: d
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        ({"routing": "random"}, "routing is neither balanced nor power_law_<exponent>"),
+        ({"routing": "random"}, "routing is none of balanced, uniform, power_law_<exponent>"),
         ({"ep": 3}, "ep does not divide experts"),
         ({"topk": 200}, "topk is larger than experts"),
     ],

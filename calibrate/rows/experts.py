@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.calibrate.rows import tuned
 from llmviewer.calibrate.rows.gemm import FP8_BLOCK, WEIGHT_ONLY
 from llmviewer.calibrate.rows.routing import BALANCED, busiest_device, is_known
 from llmviewer.calibrate.rows.table import Table, column, divided
@@ -19,7 +20,7 @@ from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.layers.feed_forward import weighted_sum
 from llmviewer.ops.elementwise import activation, gated
-from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape, Linear
+from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape, Linear, is_routed
 from llmviewer.timing.kernels.power import held_share
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ MXFP8 = dtypes.scaled("fp8", 8, group=32.0, scale_bits=8.0, name="mxfp8")
 FORMATS: dict[str, Format] = {
     "fp8": Format(weights=FP8, activations=FP8),
     "fp8_block": Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1]),
+    "mxfp8": Format(weights=MXFP8, activations=MXFP8),
     "nvfp4": Format(weights=NVFP4, activations=NVFP4),
+    "mxfp4": Format(weights=MXFP4, activations=MXFP4),
     "w4a16_mxfp4": Format(weights=MXFP4),
     "w4a8_mxfp4_mxfp8": Format(weights=MXFP4, activations=MXFP8),
     **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
@@ -101,7 +104,10 @@ def _layer(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     if str(first["dtype"]) in FORMATS:
         block = with_formats(block, lambda _: FORMATS[str(first["dtype"])])
     operators = tuple(_with_all_rows(op, tokens * chosen) for op in _products_last(block.operators))
-    return _as_cached(operators, chip) if str(first.get("source", "")) == "aiconfigurator" else operators
+    source = str(first.get("source", ""))
+    if source == tuned.NAME:  # its inputs are quantized before
+        return tuple(operator for operator in operators if is_routed(operator))
+    return _as_cached(operators, chip) if source == "aiconfigurator" else operators
 
 
 def _wide(first: Any) -> dtypes.Dtype:
@@ -180,7 +186,7 @@ def _contradictions(rows: pd.DataFrame) -> list[tuple[Any, str]]:
     return [
         (rows["topk"] > rows["experts"], "topk is larger than experts"),
         (rows["experts"] % rows["ep"] != 0, "ep does not divide experts"),
-        (~rows["routing"].map(is_known), "routing is neither balanced nor power_law_<exponent>"),
+        (~rows["routing"].map(is_known), "routing is none of balanced, uniform, power_law_<exponent>"),
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.calibrate.rows import tuned
 from llmviewer.calibrate.rows.table import Table, divided
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Count
@@ -32,10 +33,10 @@ WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_in
 #: Most copies of a linear layer that aiconfigurator runs in turn, by engine; TensorRT-LLM's fill the L2 only once, and
 #: vLLM's block-scaled and nvfp4 products run on one copy; SGLang's copies have inputs of their own
 #: (https://github.com/ai-dynamo/aiconfigurator, collector/*/collect_gemm.py).
-COPIES = {"trtllm": 5.0, "sglang": 6.0, "vllm": 6.0}
+COPIES = {"trtllm": 5.0, "sglang": 6.0, "vllm": 6.0, tuned.NAME: tuned.COPIES}
 DEFAULT_COPIES = 5.0
 SINGLE_COPY = frozenset((("vllm", "fp8_block"), ("vllm", "nvfp4")))
-OWN_INPUTS, FILL_ONCE = frozenset(("sglang",)), frozenset(("trtllm",))
+OWN_INPUTS, FILL_ONCE = frozenset(("sglang", tuned.NAME)), frozenset(("trtllm",))
 #: Over the L2's capacity: what is used in turn stays in it up to the first figure, and nothing beyond the second.
 RESIDENT_UP_TO, EVICTED_FROM = 1.0, 1.2
 #: Largest share of a tensor that is found in the L2: hashed addresses collide.
@@ -74,11 +75,11 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     assert isinstance(product.shape, GemmShape)
     source = str(first.get("source", ""))
     quantizes = narrow is not None and narrow.activations is not None and str(first["dtype"]) != SMOOTH_QUANT
-    if quantizes and source != "llmviewer":
+    if quantizes and source not in ("llmviewer", tuned.NAME):
         product = replace(product, shape=replace(product.shape, converts=1.0))
     if source != "llmviewer" and _in_whole_ticks(group):
         product = replace(product, shape=replace(product.shape, stamped=1.0))  # type: ignore[type-var]
-    return (_with_resident_tensors(product, chip, first) if source == "aiconfigurator" else product,)
+    return (_with_resident_tensors(product, chip, first) if source in ("aiconfigurator", tuned.NAME) else product,)
 
 
 def _in_whole_ticks(group: pd.DataFrame) -> bool:
@@ -91,7 +92,7 @@ def _with_resident_tensors(product: Operator, chip: Chip, first: Any) -> Operato
     shape = product.shape
     if chip.l2_bytes is None or not isinstance(shape, GemmShape):
         return product
-    engine = str(first["engine"]).partition(" ")[0].lower()
+    engine = tuned.NAME if first["source"] == tuned.NAME else str(first["engine"]).partition(" ")[0].lower()
     capacity = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED else 1.0)
     weights = weight_access(product)
     matrix = weights.elements * weights.tensor.dtype.bytes

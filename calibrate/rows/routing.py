@@ -9,7 +9,8 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 
-BALANCED, POWER_LAW = "balanced", "power_law_"
+#: `balanced`: all experts get as many rows; `uniform`: each token chooses its experts at random, all alike.
+BALANCED, UNIFORM, POWER_LAW = "balanced", "uniform", "power_law_"
 #: Loads that are drawn for a power law, of which the mean is used; measurements drew one that is not stated.
 DRAWS = 16
 #: Bounds of the loads before scaling: up to this fraction of the tokens, or 0.01 to 2 where experts outnumber rows
@@ -18,9 +19,9 @@ MOST_OF_TOKENS, FEW_ROWS = 0.8, (0.01, 2.0)
 
 
 def is_known(routing: object) -> bool:
-    """Whether a routing is `balanced` or `power_law_` with an exponent above 0."""
+    """Whether a routing is `balanced`, `uniform`, or `power_law_` with an exponent above 0."""
     text = str(routing)
-    if text == BALANCED:
+    if text in (BALANCED, UNIFORM):
         return True
     try:
         return text.startswith(POWER_LAW) and 0.0 < float(text.removeprefix(POWER_LAW)) < 100.0
@@ -34,6 +35,8 @@ def busiest_device(tokens: int, experts: int, chosen: int, devices: int, routing
     own, rows = experts // devices, tokens * chosen
     if routing == BALANCED:
         return (max(rows / devices, 1.0), float(min(own, max(int(np.ceil(rows / devices - 1e-9)), 1))))
+    if routing == UNIFORM:
+        return max(rows / devices, 1.0), own * (1.0 - (1.0 - chosen / experts) ** tokens)
     busiest = _busiest(tokens, experts, rows, devices, routing)
     return float(busiest.sum(axis=1).mean()), float((busiest > 0.0).sum(axis=1).mean())
 

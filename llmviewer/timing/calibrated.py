@@ -32,7 +32,7 @@ def check_fit(fit: Fit, source: Profile) -> None:
     known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
     where = f"'{printable(source.path)}': {fit.key}"
     hint = "this version of llmviewer needs them; run `llmviewer calibrate fit` again"
-    if missing := [name for name in known if name not in fit.constants]:
+    if missing := [name for name, one in known.items() if name not in fit.constants and not one.later]:
         raise UserError(f"{where} lacks {', '.join(missing)}; {hint}")
     for name, value in fit.constants.items():
         if name not in known:
@@ -276,8 +276,11 @@ class Calibrated:
 
     @property
     def fitted(self) -> bool:
-        """Whether kernels that serve the engine were measured on this chip; torch's alone serve others as a stopgap."""
-        own = [source for source in self.sources if source.chip == self.chip]
+        """Whether kernels that serve the engine were measured on this chip; torch's alone serve others as a stopgap.
+
+        Without attention, as of a library of products, a step is mostly that of other chips.
+        """
+        own = [source for source in self.sources if source.chip == self.chip and source.fits_of("attention_decode")]
         near = [source for source in self.sources if source.generation == self.generation]
         usual = [source for source in near if serves(source, self.engine)]
         return bool(own) and (not usual or any(source in usual for source in own))

@@ -125,9 +125,14 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfGeneration(Fitted):
-    """Fields of an engine on chips of one generation, where it runs other kernels."""
+    """Fields of an engine on chips of one generation, where it runs other kernels.
+
+    before: first version that no longer runs them, and `changed`, where that stands; empty: all versions do.
+    """
 
     ungrouped: float = 0.0
+    before: str = ""
+    changed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +256,7 @@ class Engine(Fitted):
         """
         if self.version:
             version_numbers(self.version, self.name)
-        engine = self.of_generation(chip.generation).of_version()
+        engine = self.of_generation("" if self._outgrew(chip.generation) else chip.generation).of_version()
         if self.memory_versions is None:
             return engine
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
@@ -279,13 +284,25 @@ class Engine(Fitted):
 
     def of_generation(self, generation: str) -> Engine:
         """The engine on chips of a generation: with its own values, or those of the one before without their errors."""
-        own = self.generations.get(generation)
-        if (found := own or self.generations.get(EARLIER_GENERATIONS.get(generation, ""))) is None:
+        own, found = self.generations.get(generation), self._generation(generation)
+        if found is None:
             if generation in self.prompt_generations:
                 return self
             return replace(self, factors={name: value for name, value in self.factors.items() if name != "prompt"})
-        names = [entry.name for entry in fields(found) if own or entry.name not in OF_RUNS]
+        kept = ("before", "changed") if own else ("before", "changed", *OF_RUNS)
+        names = [entry.name for entry in fields(found) if entry.name not in kept]
         return replace(self, **{name: getattr(found, name) for name in names})
+
+    def _generation(self, generation: str) -> OfGeneration | None:
+        """Fields on chips of a generation: its own, or those of the one before."""
+        return self.generations.get(generation) or self.generations.get(EARLIER_GENERATIONS.get(generation, ""))
+
+    def _outgrew(self, generation: str) -> bool:
+        """Whether its version, the newest if not stated, runs other kernels than its fields of a generation are for."""
+        found = self._generation(generation)
+        if found is None or not found.before:
+            return False
+        return not self.known_version or version_numbers(self.known_version) >= version_numbers(found.before)
 
     @property
     def first_version(self) -> str:

@@ -103,7 +103,8 @@ def own_kernels(
 ) -> Iterator[tuple[str, Count]]:
     """Time by which an engine's own kernels differ from those in profiles, by name.
 
-    reads: times that its attention reads a KV head; None if once.  seconds, least: as in Engine.terms.
+    reads: times that its attention reads a KV head; None if once: what it reads again is its roofline's time, as a
+    kernel's fixed time is paid once.  seconds, least: as in Engine.terms.
     many: 1.0 for passes of more tokens than a CUDA graph has, else 0.0: those of prompts.
     """
     own_factors = ({} if reads is None else {"attention": 1.0}) | dict(factors)
@@ -112,7 +113,8 @@ def own_kernels(
         if name == "prompt":
             yield f"own {name} kernels", (factor - 1.0) * kernels * many
             continue
-        own = factor * kernels if reads is None or name != "attention" else factor * reads * kernels
+        again = 0.0 if reads is None or name != "attention" else (reads - 1.0) * least(FACTORS[name])
+        own = factor * (kernels + again)
         yield f"own {name} kernels", (own if factor >= 1.0 else np.maximum(own, least(FACTORS[name]))) - kernels
 
 

@@ -28,8 +28,8 @@ DONORS: dict[str, tuple[str, ...]] = {
     "ada": ("l40s", "rtx-pro-6000-server", "h100-sxm", "a100-80gb-sxm", "h200"),
     "ampere-ga10x": ("a100-80gb-sxm", "l40s", "h100-sxm", "h200"),
     "xe2": ("arc-pro-b60", "a100-80gb-sxm", "h100-sxm", "h200"),
-    "cdna3": ("h100-sxm", "a100-80gb-sxm", "h200"),
-    "cdna4": ("h100-sxm", "b200", "a100-80gb-sxm", "h200"),
+    "cdna3": ("mi300x", "mi355x", "h100-sxm", "a100-80gb-sxm", "h200"),
+    "cdna4": ("mi355x", "mi300x", "h100-sxm", "b200", "a100-80gb-sxm", "h200"),
 }
 #: Donors of all other generations: first the chip whose kernels use no asynchronous copies.
 DEFAULT_DONORS = ("a100-80gb-sxm", "h100-sxm", "l40s", "h200")

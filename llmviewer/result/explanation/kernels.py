@@ -145,7 +145,8 @@ def _constants(found: SelectedFit, generation: str) -> Mapping[str, Any]:
         changed = f", times {factors[known.name]:g} for {generation}" if known.name in factors else ""
         source = f"{known.meaning}: calibration {told(found)}{changed}"
         unit = "" if known.unit == "1" else known.unit
-        constants[known.name] = leaf(known.name, found.fit.constants[known.name], unit, source)
+        value = found.fit.constants.get(known.name, 0.0)  # a later constant is 0 in earlier profiles
+        constants[known.name] = leaf(known.name, value, unit, source)
     return constants
 
 

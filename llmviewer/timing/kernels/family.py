@@ -21,6 +21,7 @@ class Constant:
     also: further initial values, for a fit whose cost has several minima.
     choices: values of a discrete setting, such as a threshold; the fit tries each of them.
     derived: not fitted to rows, but derived from other fits.
+    later: profiles fitted before it existed have none, and work as with 0.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Constant:
     also: tuple[float, ...] = ()
     choices: tuple[float, ...] = ()
     derived: bool = False
+    later: bool = False
 
 
 def constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:

@@ -35,6 +35,8 @@ THROTTLING_S = 1e-3
 NO_TIME = 1e-30
 #: Bytes of an operand of a class: only the 4-bit class packs two elements into one.
 OPERAND_BYTES = {**dict.fromkeys(UNCONVERTED, 2.0), "fp4": 0.5}
+#: Bytes of a partial sum of a depth that is split.
+SUM_BYTES = 4.0
 #: Rows from which block-scaled products use another kernel, and the block (n, k) that must divide their matrix (vLLM:
 #: FlashInfer below, DeepGEMM above, CUTLASS if the block does not divide it).
 BLOCK_SCALED_ROWS = 32.0
@@ -154,7 +156,9 @@ def _tile_seconds(
     if constants["by_rows"]:
         return tiles.by_rows(sizes, shape.m / groups), 0.0
     kilocycle = 1e3 / clock_hz(chip)
-    whole, parts = tiles.fastest(sizes), tiles.fastest(tiles.split(grid, count)) + constants["prologue"] * kilocycle
+    moved_s = shape.m * shape.n * SUM_BYTES / chip.bandwidth_bytes_per_s * constants.get(SUMMED.name, 0.0)
+    parts = tiles.fastest(tiles.split(grid, count, moved_s)) + constants["prologue"] * kilocycle
+    whole = tiles.fastest(sizes)
     adding = constants["split"] * kilocycle
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where
@@ -287,6 +291,10 @@ BY_ROWS = Constant(
     high=LARGE_TILES,
     choices=(0.0, 1.0, LARGE_TILES),
 )
+SUMMED = Constant(
+    name="summed", unit="1", start=2.0, low=0.0, high=50.0, later=True,
+    meaning="time of each partial sum of a split depth, over its bytes / bandwidth",
+)  # fmt: skip
 #: Rows of converting and of stamped products hold the sum of this and `floor`; 16-bit products say how to divide it.
 CONVERT_FLOOR = Constant(
     name="convert_floor", unit="kcycle", start=0.0, low=0.0, high=500.0, derived=True,
@@ -304,6 +312,7 @@ FAMILY = Family(
         constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
         constant("prologue", "kcycle", 0.7, 0.0, 20.0, "before the first tile of a unit, and before each further one"),
         constant("split", "kcycle", 5.0, 0.0, 400.0, "reduction of a depth that is split over several units"),
+        SUMMED,
         constant("ragged", "1", 0.5, 0.0, 1.0, "share of the padding of partial tiles and waves that costs time"),
         BY_ROWS,
         constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),

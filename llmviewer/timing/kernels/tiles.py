@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Array, Count, present
 
 #: Rows x columns of the output tiles that libraries choose from (cuBLAS and CUTLASS: 32 to 256).  The last one is only
 #: used by kernels that choose by rows only.
@@ -113,9 +113,14 @@ def fastest_large(seconds: Array) -> Array:
     return best
 
 
-def split(grid: TileGrid, tiles: Array) -> Array:
-    """Seconds per tile size without the prologue, if idle units take over a part of the depth (split-k)."""
-    return np.maximum(tiles, grid.min_split) * grid.depth_s
+def split(grid: TileGrid, tiles: Array, moved_s: Count = 0.0) -> Array:
+    """Seconds per tile size without the prologue, if idle units take over a part of the depth (split-k).
+
+    moved_s: time in which the partial sums of one part are moved.
+    """
+    share = np.maximum(tiles, grid.min_split)
+    seconds = share * grid.depth_s
+    return seconds + moved_s / np.minimum(share, 1.0) if present(moved_s) else seconds
 
 
 def by_rows(seconds: Array, m: Count) -> Array:
