@@ -207,7 +207,7 @@ def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
     return (*notes, f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends")
 
 
-def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str) -> tuple[str, ...]:
+def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str | None) -> tuple[str, ...]:
     """Notes on sessions: a run that is short beside them, and replicas that do not hold what the next turn repeats."""
     if traffic.sessions is None:
         return ()

@@ -80,6 +80,9 @@ class PrefixAware:
         return min(range(len(replicas)), key=lambda one: (-stored[one], loads[one]))
 
 
+#: Router of replicas, and of ranks: engines that distribute requests to them count those of each
+#: (https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/, Internal Load Balancing).
+USUAL_ROUTER, ROUTER_OF_RANKS = "round-robin", "least-loaded"
 #: Value of `--router` -> router.
 ROUTERS: dict[str, Callable[[], Router]] = {
     "round-robin": RoundRobin,
@@ -93,7 +96,8 @@ class Pool:
     """Equal replicas behind a router.
 
     max_context: longest request in tokens, prompt and output.  max_prompt: longest prompt.  host_s: time of the host
-    before a request reaches the scheduler [s].  devices: of one replica.  kv_cache: which prompts are found in it.
+    before a request reaches the scheduler [s].  devices: of one replica.  ranks: replicas that share experts, and step
+    together.  kv_cache: which prompts are found in it.
     tiers: of its cache behind the device, the fastest first.
     """
 
@@ -106,6 +110,7 @@ class Pool:
     max_prompt: float = float("inf")
     host_s: float = 0.0
     devices: int = 1
+    ranks: int = 1
     kv_cache: KvCache = DEFAULT_KV_CACHE
     tiers: tuple[Tier, ...] = ()
 

@@ -56,7 +56,9 @@ LOAD: Mapping[str, Option] = {
     "warm_up": _option(Kind.TIME, "Time that is cut from the beginning: 60s, or off (default: found by MSER-5)."),
     "replications": _option(Kind.WHOLE, "Runs with other random numbers, for intervals.", 1),
     "router": _option(
-        Kind.TEXT, "How replicas get requests: round-robin, least-loaded or prefix-aware.", "round-robin"
+        Kind.TEXT,
+        "How replicas get requests: round-robin, least-loaded or prefix-aware (default: round-robin; of ranks "
+        "that share experts: least-loaded).",
     ),
     "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
     "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
