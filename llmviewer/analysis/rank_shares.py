@@ -35,9 +35,7 @@ def rank_shares(model: Model, system: System, schedule: Schedule, evaluation: Ev
     alone = Step((replace(prompts, batch_size=prompts.batch_size / ranks), *others))
     priced = evaluate(model, system_per_pass(system, schedule, shown), alone)
     whole = np.maximum(added(evaluation.time_s), NO_TIME_S)
-    full, one = (
-        np.clip(added(np.asarray(each.served_sum(is_of_all_ranks))[shown]) / whole, 0.0, 1.0)
-        for each in (evaluation, priced)
-    )
+    shared = (np.asarray(each.served_sum(is_of_all_ranks))[shown] for each in (evaluation, priced))
+    full, one = (np.clip(added(each) / whole, 0.0, 1.0) for each in shared)
     growing = np.maximum(full - one, 0.0) * (1.0 + 1.0 / (system.parallelism.ranks - 1.0))
     return np.minimum(growing, full), np.maximum(full - growing, 0.0)
