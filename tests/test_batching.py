@@ -683,3 +683,19 @@ def test_ranks_wait_for_the_one_that_prefills() -> None:
     assert float(two.waits_s[0]) > 0.2
     assert e2e_s(two) == pytest.approx(float(two.cycle_s[0]))
     assert float(two.ttft_s[0]) < float(one.ttft_s[0])  # experts have the tokens of one rank, not those of both
+
+
+def test_a_queue_for_slots_is_as_far_off_as_the_whole_cycle() -> None:
+    """20 times as many users as the cache holds: nearly all of the first token is other requests' cycles."""
+    bounds, values = {}, {}
+    for users in (8, 20000):
+        found = lv.analyze(
+            "llama-3.1-8b", "h100", engine="vllm", batching="continuous", batch_size=users, output_len=128
+        )
+        values[users] = {name: float(getattr(found, name)) for name in ("ttft_s", "e2e_s")}
+        bounds[users] = {
+            name: np.array(found.to_dict()["intervals"][name]["80"]) / value for name, value in values[users].items()
+        }
+    assert values[20000]["ttft_s"] > 0.9 * values[20000]["e2e_s"]
+    np.testing.assert_allclose(bounds[20000]["ttft_s"], bounds[20000]["e2e_s"], rtol=0.02)
+    assert abs(bounds[8]["ttft_s"] - bounds[8]["e2e_s"]).max() > 0.05
