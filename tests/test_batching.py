@@ -693,9 +693,7 @@ def test_a_queue_for_slots_is_as_far_off_as_the_whole_cycle() -> None:
             "llama-3.1-8b", "h100", engine="vllm", batching="continuous", batch_size=users, output_len=128
         )
         values[users] = {name: float(getattr(found, name)) for name in ("ttft_s", "e2e_s")}
-        bounds[users] = {
-            name: np.array(found.intervals()[name]["80"]) / value for name, value in values[users].items()
-        }
+        bounds[users] = {name: np.array(found.intervals()[name]["80"]) / value for name, value in values[users].items()}
     assert values[20000]["ttft_s"] > 0.9 * values[20000]["e2e_s"]
     np.testing.assert_allclose(bounds[20000]["ttft_s"], bounds[20000]["e2e_s"], rtol=0.02)
     assert abs(bounds[8]["ttft_s"] - bounds[8]["e2e_s"]).max() > 0.05

@@ -77,6 +77,27 @@ def test_head_room_is_what_find_rate_finds_with_the_same_options(name: str) -> N
     assert best.head_room == pytest.approx(told * best.servers / asked - 1.0)
 
 
+def test_a_search_with_few_requests_knows_which_rates_are_sustained() -> None:
+    """600 requests at 75 a second are sent in 8 s, of which each takes one: their last third seems a growing load.
+
+    Rates are sustained up to one, which is that of 4,000 requests; the page names the requests that were needed.
+    """
+    words = {"engine": "vllm", "input_len": 1000, "output_len": 200, "ttft": "p99:300ms", "tpot": "p99:15ms"}
+    made = call.prepared("llama-3.2-1b", "h100", request_rate=60, requests=600, **words).made
+
+    def holds(rate: float) -> bool:
+        traffic = made.traffic.searched(rate)
+        return call.lasting(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)))).holds
+
+    kept = [holds(float(rate)) for rate in range(55, 130, 5)]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] and not kept[-1]
+    few, many = (lv.simulate("llama-3.2-1b", "h100", find_rate=True, requests=count, **words) for count in (600, 4000))
+    assert few.max_request_rate == pytest.approx(many.max_request_rate, rel=0.1)
+    assert few.holds and len(few.records) > 600
+    assert any("needs more requests" in note for note in few.notes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["replicas", "distributions", "pools"])
 @pytest.mark.parametrize(("change", "factor"), [("-25 %", 0.75), ("+25 %", 1.25)])
