@@ -14,7 +14,7 @@ import llmviewer as lv
 from llmviewer.core.counts import Array
 from llmviewer.serving.scheduling import SCHEDULERS
 from llmviewer.simulation import statistics as stats
-from llmviewer.simulation.fleet import ROUTERS, Fleet
+from llmviewer.simulation.fleet import ROUTERS, Fleet, RoundRobin
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.run import Outcome, simulate_requests
 from tests.simulated import Cache, Linear, fleet, poisson, requests
@@ -420,3 +420,24 @@ def test_ranks_step_together(asked: Requests, scheduler: str, router: object) ->
         at = np.flatnonzero((other.start_s < end) & (other.end_s > start))
         assert other.start_s[at].tolist() in ([], [start])
         assert other.end_s[at].tolist() in ([], [end])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    asked=loads(),
+    replicas=st.integers(2, 4),
+    ranks=st.sampled_from([1, 2]),
+    scheduler=st.sampled_from(list(SCHEDULERS)),
+)
+def test_replicas_that_run_ahead_of_each_other_answer_as_in_step(
+    asked: Requests, replicas: int, ranks: int, scheduler: str
+) -> None:
+    """A router in turn needs no state of the replicas; with one that asks for it, all run up to each arrival."""
+    turns = {at: (before, delay_s + 0.01 + 1e-5 * at**0.5) for at, (before, delay_s) in asked.after.items()}
+    asked = replace(asked, after=turns)
+    one = ranked() if ranks == 2 else fleet(Linear(), Cache(blocks=200, max_sequences=8), scheduler)
+    served = replace(one, prefill=replace(one.prefill, replicas=replicas * ranks))
+    waiting = replace(served, prefill=replace(served.prefill, router=lambda: RoundRobin(waits=True)))
+    ahead, stepped = (simulate_requests(asked, each).records for each in (served, waiting))
+    np.testing.assert_allclose(ahead.finish_s, stepped.finish_s, rtol=1e-9)
+    assert ahead.replica.tolist() == stepped.replica.tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -50,6 +50,10 @@ class Ranks:
     def next_s(self) -> float:
         """Time before which nothing happens here [s]; infinite where nothing is left to do."""
         return max(min(rank.next_s for rank in self.ranks), self.clock_s)
+
+    def next_send_s(self, delays: Mapping[int, float], other_s: float, step_s: float) -> float:
+        """Time before which no user sends a request because one ends here [s], as of `Replica`."""
+        return min(rank.next_send_s(delays, other_s, step_s) for rank in self.ranks)
 
     def _planned(self, rank: Replica) -> Planned | None:
         """The next step of a rank; prompts that another replica has computed begin before it, without a step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from math import ceil, inf
 from typing import TypeAlias
 
@@ -346,6 +347,25 @@ class Replica(Decoding):
     def arrival_s(self) -> float:
         """Time at which the next request reaches the scheduler [s]; infinite without any."""
         return self._ledger.ready_s[self.inbox[0]] if self.inbox else inf
+
+    def next_send_s(self, delays: Mapping[int, float], other_s: float, step_s: float) -> float:
+        """Time before which no user sends a request because one ends here [s].
+
+        delays: request -> least time from its end to those sent after it; other_s: of one that is not among them [s].
+        step_s: less than any step takes.
+        """
+        ledger, clock, step, delay = self._ledger, self.clock_s, self._step, delays.get
+        soonest = inf
+        for request, sequence in self.running.items():
+            if (after_s := (sequence[0] - step) * step_s + delay(request, other_s)) < soonest:
+                soonest = after_s
+        soonest += clock
+        begun = (self._prompt[0],) if self._prompt else ()
+        for request in (*begun, *self.waiting, *self.inbox):
+            steps = 0 if ledger.generated[request] else ledger.rounds[request]
+            ends_s = max(clock, ledger.ready_s[request]) + steps * step_s
+            soonest = min(soonest, ends_s + delay(request, other_s))
+        return soonest
 
     @property
     def ranks(self) -> tuple[Replica, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -51,13 +52,14 @@ class Station:
         units = replicas if pool.ranks == 1 else [Ranks(group, pool.prices) for group in groups]
         return Station(pool, ledger, replicas, pool.router(), list(units))
 
-    def route(self, request: int) -> None:
-        """Put a request into the inbox of a replica."""
+    def route(self, request: int) -> Replica:
+        """Put a request into the inbox of a replica, which is returned."""
         chosen = 0
         if len(self.replicas) > 1:
             prefixes = self.ledger.prefixes[request] if self.ledger.prefixes is not None else ()
             chosen = self.router.choose(request, prefixes, self.replicas)
         self.replicas[chosen].expect(request)
+        return self.replicas[chosen]
 
     def run(self, requests: Iterable[int]) -> None:
         """Answer requests that arrive in this order, and no others."""
@@ -135,7 +137,7 @@ class Driven:
     def advance(self, chosen: int, times: list[float], until_s: float = inf) -> list[tuple[float, int]]:
         """Run the unit that is behind all others until it reaches them, or this time [s]; the answers that ended.
 
-        times: `next_s` of each.
+        times: before which nothing happens at each that matters to the others [s].
         """
         unit = self.units[chosen]
         seen, others = [len(one.left) for one in unit.ranks], min(until_s, *times[:chosen], *times[chosen + 1 :], inf)
@@ -213,6 +215,9 @@ def _sessions(driven: Driven) -> None:
         return
     for replica in replicas:
         replica.pauses = True
+    if len(driven.stations) == 1 and not first.router.waits:
+        _running_ahead(driven, then, coming, deque(following))
+        return
     while True:
         times = [unit.next_s for unit in driven.units]
         chosen, sent_s = times.index(min(times)), coming[0][0] if coming else inf
@@ -227,6 +232,40 @@ def _sessions(driven: Driven) -> None:
             turns = then.get(request) or [(one, 0.0) for one in islice(following, 1)]
             for turn, delay_s in turns:
                 heappush(coming, (time_s + delay_s, turn))
+
+
+def _running_ahead(
+    driven: Driven, then: Mapping[int, list[tuple[int, float]]], coming: list[tuple[float, int]], following: deque[int]
+) -> None:
+    """The same, if no router looks at the replicas: each runs ahead of the others until one of these may send it a
+    request.
+
+    coming: requests by the time at which they are sent [s].  following: first ones of users who have none left.
+    """
+    first, units = driven.stations[0], driven.units
+    delays = {request: min(delay_s for _, delay_s in turns) for request, turns in then.items()}
+    base, rise, _ = first.pool.prices.decode_line(1, 1.0)
+    step_s, owner = base + rise, {id(rank): at for at, unit in enumerate(units) for rank in unit.ranks}
+
+    sends = [inf] * len(units)
+    while True:
+        other_s = 0.0 if following else inf
+        while coming and coming[0][0] <= min(sends):
+            sent_s, request = heappop(coming)
+            first.ledger.send(request, sent_s)
+            at = owner[id(first.route(request))]
+            sends[at] = min(sends[at], sent_s + first.ledger.rounds[request] * step_s + delays.get(request, other_s))
+        chosen = sends.index(min(sends))
+        if sends[chosen] == inf:
+            break
+        for time_s, request in driven.advance(chosen, sends, coming[0][0] if coming else inf):
+            turns = then.get(request) or [(following.popleft(), 0.0) for _ in range(min(len(following), 1))]
+            for turn, delay_s in turns:
+                heappush(coming, (time_s + delay_s, turn))
+        sends[chosen] = units[chosen].next_send_s(delays, other_s, step_s)
+    for unit in units:  # nobody sends any more
+        while unit.next_s < inf:
+            unit.run()
 
 
 #: Reasons for which requests are refused; 0 where a request is not.
