@@ -150,9 +150,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
     if words["kv_tiers"] is not None:
         if (sample.histories is None and sample.prefixes is None) or fleet.prefill.kv_cache.hit_rate:
-            raise UserError(
-                "kv_tiers keeps what sessions or a trace's hash_ids name; give sessions, remove prefix_cache"
-            )
+            raise UserError(f"{load.UNNAMED_BLOCKS}, remove prefix_cache")
         tiers = tiers_of(configurations[0], words["kv_tiers"])
         fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
     fleet = fleet.times(words["replicas"])

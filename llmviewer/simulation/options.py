@@ -72,6 +72,10 @@ LOAD: Mapping[str, Option] = {
 }
 
 
+#: Why tiers of the cache keep nothing of a load.
+UNNAMED_BLOCKS = "kv_tiers keeps what sessions or a trace's hash_ids name; give sessions"
+
+
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     """All options with their values; of those that are None, the defaults.
 
@@ -135,7 +139,7 @@ def _check_sources(words: Mapping[str, Any]) -> None:
 
         tiers.sizes_of(words["kv_tiers"])
         if not (words["sessions"] or words["trace"]):
-            raise UserError("kv_tiers keeps what sessions or a trace's hash_ids name; give sessions")
+            raise UserError(UNNAMED_BLOCKS)
     if words["duration"] is not None and (words["concurrency"] or words["burst"]):
         raise UserError("duration is not known before a closed loop or a burst ends; give requests instead")
 

@@ -278,16 +278,17 @@ class Continuous(Batching):
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
         together = np.ceil(running.batch_size / np.minimum(running.batch_size, float(replica.microbatches)))
         steps, new = (request.output_len - 1.0) / replica.tokens_per_round, replica.new_tokens(request)
-        if not (replica.mixes and replica.scheduler.mixes):
-            fitting = np.maximum(np.floor(budget / np.maximum(new, 1.0)), 1.0)
+        mixes = replica.mixes and replica.scheduler.mixes
+        whole = not (mixes and replica.scheduler.chunks and np.isfinite(budget))
+        fitting = np.maximum((np.floor if whole else np.asarray)(budget / np.maximum(new, 1.0)), 1.0)
+        if not mixes:
             prompts = np.clip(in_one_pass(running.batch_size, np.maximum(steps, 1.0) - 1.0), 1.0, running.batch_size)
             return Running(request=running, prompts_per_pass=np.minimum(prompts, fitting), most_prompts=fitting)
-        whole = not (replica.scheduler.chunks and np.isfinite(budget))
         plan = plan_chunks(together, new, steps, budget, replica.verified_tokens, whole=whole)
         return ChunkedRunning(
             request=running,
             prompts_per_pass=plan.prompts_per_pass,
-            most_prompts=np.maximum((np.floor if whole else np.asarray)(budget / np.maximum(new, 1.0)), 1.0),
+            most_prompts=fitting,
             chunk_tokens=plan.chunk_tokens,
             decodes=plan.decodes,
             filled=plan.filled,
