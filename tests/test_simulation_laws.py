@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import llmviewer as lv
 from llmviewer.core.counts import Array
-from llmviewer.serving.scheduling import SCHEDULERS
+from llmviewer.core.errors import UserError
+from llmviewer.serving.scheduling import POLICIES, SCHEDULERS
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import ROUTERS, Fleet, RoundRobin
 from llmviewer.simulation.requests import Requests
@@ -441,3 +442,39 @@ def test_replicas_that_run_ahead_of_each_other_answer_as_in_step(
     ahead, stepped = (simulate_requests(asked, each).records for each in (served, waiting))
     np.testing.assert_allclose(ahead.finish_s, stepped.finish_s, rtol=1e-9)
     assert ahead.replica.tolist() == stepped.replica.tolist()
+
+
+def test_the_queue_of_a_policy_is_in_its_order() -> None:
+    """One at a time, 1 s each; while the first runs, prompts of 30, 10 and 20 tokens and answers of 2, 3 and 4 come.
+
+    The second request ends first or last by the length of its prompt, and of its answer.
+    """
+    asked = requests([0.0, 0.1, 0.2, 0.3], [5, 30, 10, 20], [2, 2, 3, 4])
+    one = fleet(*ONE_AT_A_TIME, "sglang")
+    order = {
+        policy: np.argsort(simulate_requests(asked, one.with_policy(policy)).records.finish_s).tolist()
+        for policy in POLICIES
+    }
+    assert order == {"fcfs": [0, 1, 2, 3], "shortest-prompt": [0, 2, 3, 1], "longest-answer": [0, 3, 2, 1]}
+
+
+@pytest.mark.parametrize("scheduler", list(SCHEDULERS))
+def test_a_policy_that_an_engine_does_not_have_is_refused(scheduler: str) -> None:
+    one, known = fleet(scheduler=scheduler), SCHEDULERS[scheduler].policies
+    assert known[0] == POLICIES[0]
+    for policy in POLICIES:
+        if policy in known:
+            assert one.with_policy(policy).prefill.scheduler.policy == policy
+        else:
+            with pytest.raises(UserError, match=f"{policy}.*{scheduler}.*fcfs"):
+                one.with_policy(policy)
+    with pytest.raises(UserError, match="longest-prompt"):
+        one.with_policy("longest-prompt")
+
+
+@settings(max_examples=40, deadline=None)
+@given(asked=loads(), policy=st.sampled_from(POLICIES))
+def test_every_order_of_the_queue_answers_every_request(asked: Requests, policy: str) -> None:
+    room = Cache(blocks=60, max_sequences=6, token_budget=300)
+    records = simulate_requests(asked, fleet(room=room, scheduler="sglang").with_policy(policy)).records
+    assert not np.isnan(records.finish_s[records.refused == 0]).any()

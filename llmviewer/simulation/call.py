@@ -153,7 +153,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
             raise UserError(f"{load.UNNAMED_BLOCKS}, remove prefix_cache")
         tiers = tiers_of(configurations[0], words["kv_tiers"])
         fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
-    fleet = fleet.times(words["replicas"])
+    fleet = fleet.with_policy(words["schedule_policy"]).times(words["replicas"])
     last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)

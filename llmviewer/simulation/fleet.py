@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
-from llmviewer.serving.scheduling import SCHEDULERS, Scheduler
+from llmviewer.serving.scheduling import POLICIES, SCHEDULERS, Scheduler
 from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.replica import ENDLESS, Replica
@@ -136,6 +137,18 @@ class Fleet:
     def pools(self) -> tuple[Pool, ...]:
         """The pools of the fleet."""
         return (self.prefill,) if self.decode is None else (self.prefill, self.decode)
+
+    def with_policy(self, policy: str) -> Fleet:
+        """The fleet with this order of the queue.  Raises UserError for one that its engine does not have."""
+        if policy not in POLICIES:
+            raise unknown("schedule_policy", policy, POLICIES)
+        scheduler = self.prefill.scheduler
+        if policy not in scheduler.policies:
+            raise UserError(
+                f"schedule_policy is {policy}, which the scheduler of {scheduler.name} does not have; "
+                f"allowed: {', '.join(scheduler.policies)}"
+            )
+        return replace(self, prefill=replace(self.prefill, scheduler=replace(scheduler, policy=policy)))
 
     def times(self, copies: int) -> Fleet:
         """The fleet with `copies` times as many replicas in every pool."""

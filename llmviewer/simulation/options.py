@@ -60,6 +60,11 @@ LOAD: Mapping[str, Option] = {
         "How replicas get requests: round-robin, least-loaded or prefix-aware (default: round-robin; of ranks "
         "that share experts: least-loaded).",
     ),
+    "schedule_policy": _option(
+        Kind.TEXT,
+        "Order of the queue where the engine has it: fcfs (first come first served), shortest-prompt, longest-answer.",
+        "fcfs",
+    ),
     "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
     "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
     "kv_tiers": _option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from math import ceil, inf
@@ -33,7 +34,7 @@ class Replica(Decoding):
     inbox: requests to come, in order of `ledger.ready_s`.  waiting: requests that no step has begun.
     """
 
-    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_prompt", "_scheduler", "waiting")
+    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_order", "_prompt", "_scheduler", "waiting")
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class Replica(Decoding):
         self.waiting: deque[int] = deque()
         self._most = min(room.max_sequences, room.token_budget)
         self._scheduler = scheduler
+        orders = {"shortest-prompt": ledger.input_len, "longest-answer": [-length for length in ledger.output_len]}
+        self._order = orders.get(scheduler.policy, [])
         self._prompt: Prompt | None = None
         self._finds = bool(self.pool.width) or any(ledger.held) or any(ledger.found)
 
@@ -78,10 +81,19 @@ class Replica(Decoding):
         """Put the requests that are ready into the queue."""
         inbox, waiting, ready, clock = self.inbox, self.waiting, self._ledger.ready_s, self.clock_s
         while inbox and ready[inbox[0]] <= clock:
-            if inbox[0] in self._loaded:  # it was the first in the queue before it was loaded
+            if self._order:
+                self._queue(inbox.popleft())
+            elif inbox[0] in self._loaded:  # it was the first in the queue before it was loaded
                 waiting.appendleft(inbox.popleft())
             else:
                 waiting.append(inbox.popleft())
+
+    def _queue(self, request: int) -> None:
+        """Put a request into the queue: before those that come later in the order, else where it was preempted."""
+        if self._order:
+            self.waiting.insert(bisect_right(self.waiting, self._order[request], key=self._order.__getitem__), request)
+        else:
+            self.waiting.appendleft(request)
 
     def _head(self) -> int:
         """The first of the waiting requests that need not be loaded first; -1: none."""
@@ -326,7 +338,7 @@ class Replica(Decoding):
         ledger.generated[request] += 1 + ceil(steps * self._tokens)
         ledger.held[request] = 0
         ledger.preemptions[request] += 1
-        self.waiting.appendleft(request)
+        self._queue(request)
 
     def _put_back(self, prompt: Prompt) -> None:
         """Free the blocks of a prompt that has been computed in part; it begins anew, before those that wait."""
@@ -334,7 +346,7 @@ class Replica(Decoding):
         self.pool.give_back(blocks, prefixes)
         self._ledger.preemptions[request] += 1
         self._prompt = None
-        self.waiting.appendleft(request)
+        self._queue(request)
 
     @property
     def next_s(self) -> float:
