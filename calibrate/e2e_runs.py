@@ -56,10 +56,6 @@ class RequestSizes:
     per_user: Array
 
 
-def _of_run(times: RequestTimes, sizes: RequestSizes) -> tuple[Array, Array]:
-    return times.begun_together(sizes.per_user)
-
-
 def _latency(times: RequestTimes, sizes: RequestSizes) -> Array:
     return (times.ttft_s + times.generation_s) * sizes.waves
 
@@ -77,8 +73,8 @@ def _decode(times: RequestTimes, sizes: RequestSizes) -> Array:
 
 #: metric -> its value in its unit.
 METRIC_OF_TIMES: dict[str, Callable[[RequestTimes, RequestSizes], Array]] = {
-    "ttft_ms": lambda times, sizes: _of_run(times, sizes)[0] * 1e3,
-    "tpot_ms": lambda times, sizes: per_token(_of_run(times, sizes)[1], times.steps) * 1e3,
+    "ttft_ms": lambda times, sizes: times.begun_together(sizes.per_user)[0] * 1e3,
+    "tpot_ms": lambda times, sizes: per_token(times.begun_together(sizes.per_user)[1], times.steps) * 1e3,
     "latency_ms": lambda times, sizes: _latency(times, sizes) * 1e3,
     "throughput_tok_s": _throughput,
     "decode_tok_s": _decode,

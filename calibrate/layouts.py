@@ -45,9 +45,13 @@ def layout_of(row: Mapping[str, Any], note: str, *, has_experts: bool) -> Layout
     """Layout that a row states.  Raises UserError where its sizes contradict each other or are not modelled.
 
     Data-parallel attention (`attention_dp`, or `dp` with `ep`) has replicas whose experts are distributed over all of
-    them.  SGLang and TensorRT-LLM count these replicas inside tp, vLLM beside it; n_gpus tells which.
+    them.  SGLang and TensorRT-LLM count these replicas inside tp, vLLM beside it; n_gpus tells which.  Where tp is
+    stated and neither is, dp is the number of devices over tp x pp.
     """
     sizes = _once(_sizes(row, note), note)
+    replicas, left = divmod(sizes["n_gpus"], max(sizes["tp"], 1) * max(sizes["pp"], 1))
+    if sizes["tp"] and not (left or sizes["dp"] or sizes["attention_dp"]):
+        sizes["dp"] = replicas
     found = Layout(tensor=sizes["tp"] or 1, pipeline=sizes["pp"] or 1, data=sizes["attention_dp"] or sizes["dp"] or 1)
     if sizes["n_gpus"] not in (0, found.devices):
         inside = found.tensor * found.pipeline == sizes["n_gpus"] and found.tensor % found.data == 0
@@ -64,6 +68,8 @@ def _with_experts(found: Layout, sizes: Mapping[str, int]) -> Layout:
         raise UserError("moe_tp x moe_ep is not tp x dp: the row contradicts itself")
     if experts > 1 and channels > 1:
         raise UserError("experts that are both distributed by moe_ep and split by moe_tp are not modelled")
+    if sizes["attention_dp"] > 1 and not (sizes["moe_ep"] or sizes["ep"] or sizes["moe_tp"]):
+        experts = group  # TensorRT-LLM's DEP: --ep beside enable_attention_dp, in docs/source/performance/perf-overview.md
     if experts == 1 and found.data > 1 and (channels > 1 or sizes["attention_dp"] > 1):
         raise UserError("data-parallel attention beside experts that are split by channels is not modelled")
     return replace(found, expert=experts)

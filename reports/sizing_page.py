@@ -159,6 +159,8 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("W", 4), lambda one: fmt.DASH if one["watts"] is None else fmt.whole(round(one["watts"]))),
         (right("J/token", 4), lambda one: _number(one["joules_per_output_token"])),
         (right("gCO2/Mtok", 4), lambda one: _number(one.get("carbon_g_per_million_output_tokens"))),
+        (right("Sessions", 3), lambda one: _whole(one.get("sessions_held"))),
+        (right("per $/h", 3), lambda one: _whole(one.get("sessions_per_usd_hour"))),
         (right("Head-room", 3), lambda one: fmt.DASH if one["head_room"] is None else fmt.percent(one["head_room"])),
     ]
     hidden = _hidden(answer["configurations"])
@@ -176,6 +178,8 @@ def _hidden(configurations: list[dict[str, Any]]) -> set[str]:
         "usd_per_hour": {"$/h", "$/Mtok in", "out"},
         "watts": {"W", "J/token"},
         "carbon_g_per_million_output_tokens": {"gCO2/Mtok"},
+        "sessions_held": {"Sessions"},
+        "sessions_per_usd_hour": {"per $/h"},
     }
     unknown = [titles for name, titles in columns.items() if all(one.get(name) is None for one in configurations)]
     return set().union(*unknown)
@@ -188,6 +192,10 @@ def _latency(one: dict[str, Any], name: str) -> str:
 
 def _usd(value: float | None) -> str:
     return fmt.DASH if value is None else f"{value:,.2f}"
+
+
+def _whole(value: float | None) -> str:
+    return fmt.DASH if value is None else fmt.whole(round(value))
 
 
 def _number(value: float | None) -> str:

@@ -92,6 +92,9 @@ LOAD = {
         "host=8",
         "--sessions turns=4,think=2s,first=2000,output=8 --gpu-memory-utilization 0.06 --requests 200",
     ),
+    "schedule_policy": _case(
+        "shortest-prompt", "--input-len uniform,low=16,high=2000 --request-rate 400", without="--request-rate 20"
+    ),
     "speed_up": _case("4", "--trace TRACE"),
     "duration": _case("1s"),
     "requests": _case("30"),

@@ -14,7 +14,10 @@ from llmviewer.simulation.requests import Requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Prices of a step: `step` [s], and so much per decoding sequence, cached token, prompt token and pair [s]."""
+    """Prices of a step: `step` [s], and so much per decoding sequence, cached token, prompt token and pair [s].
+
+    shared_step, shared_token: the part of `step` and `prompt` that is work for all ranks.
+    """
 
     step: float = 0.008
     sequence: float = 1e-5
@@ -22,6 +25,11 @@ class Linear:
     prompt: float = 2e-5
     pair: float = 1e-10
     tokens_per_round: float = 1.0
+    shared_step: float = 0.0
+    shared_token: float = 0.0
+
+    def shared_s(self, sequences: float, tokens: float) -> float:
+        return self.shared_step + self.shared_token * tokens
 
     def decode_line(self, sequences: int, context: float) -> tuple[float, float, float]:
         return self.step + self.sequence * sequences, self.cached, float("inf")

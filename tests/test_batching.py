@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from llmviewer.core.workload import Request, chunk, decode, mixed
 from llmviewer.hardware import specs
 from llmviewer.reports import analysis_page, serving, terminal
 from llmviewer.reports.terminal import Screen
-from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running
+from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running, most_of
 from llmviewer.techniques.batching import continuous, disaggregated
 from llmviewer.techniques.batching.continuous import Chunked, plan_chunks
 from llmviewer.techniques.batching.disaggregated import BOUNDS, Disaggregated, Load
@@ -643,3 +644,56 @@ def test_answers_of_one_token_are_no_faster_than_their_prompts() -> None:
     rates = [answer.to_dict()["metrics"]["output_tokens_per_s"] / n for n, answer in ((1, one), (2, two))]
     assert rates[0] == pytest.approx(rates[1], rel=0.1)
     assert one.to_dict()["metrics"]["ttft_s"] == pytest.approx(200 / rates[0], rel=0.01)
+
+
+def test_the_most_prompts_of_several_ranks() -> None:
+    """Ranks of which each has a prompt in a step with the chance q have one with 1 - (1 - q)^d.
+
+    Poisson numbers with the mean 1, cut at 2, are 0, 1 and 2 with 1/e, 1/e and 1 - 2/e; the larger of two is 0 with
+    1/e^2, at most 1 with 4/e^2; where a given one is not 0, the larger is 1 with 1/e x 2/e over 1 - 1/e.
+    """
+    q = np.array([0.01, 0.2, 0.9])
+    largest, own = most_of(-np.log1p(-q), 4, 1.0)
+    np.testing.assert_allclose(largest, 1.0 - (1.0 - q) ** 4)
+    np.testing.assert_allclose(own, 1.0)
+    e = np.e
+    largest, own = most_of(np.ones(1), 2, 2.0)
+    assert largest[0] == pytest.approx((1.0 - 1.0 / e**2) + (1.0 - 4.0 / e**2))
+    assert own[0] == pytest.approx(1.0 + (1.0 - (1.0 / e) * (2.0 / e) / (1.0 - 1.0 / e)))
+    largest, _ = most_of(np.array([0.3, 5.0, 40.0]), 1, 1e9)
+    np.testing.assert_allclose(largest, [0.3, 5.0, 40.0], rtol=1e-6)
+
+
+def test_ranks_wait_for_the_one_that_prefills() -> None:
+    """Eleven users on each of two ranks, 100 steps of 10 ms: a prompt of 60 ms comes every 10 steps to each rank.
+
+    Half of a prompt's 50 ms beside its step is work on the tokens of both ranks.  Arriving: 11 / 101 a step, 1.0527 on
+    the rank with the most over it, and 1 - (1 - q)^2; each prompt takes others 25 ms (E[max] / E[N] - 1) longer.
+    """
+    request = request_of(11.0, 100.0, 101.0)
+    running = continuous.Continuous().admit(request, example_replica())
+    assert running is not None
+    alone = RequestTimes(prefill_s=np.array([0.06]), decode_s=np.array([1.0]), steps=np.array([100.0]), request_s=0.0)
+    one = continuous.Continuous().times(alone, running, 11.0)
+    two = continuous.Continuous().times(replace(alone, ranks=2, growing=0.5), running, 11.0)
+    mean = 11.0 / 101.0
+    both = sum(1.0 - (np.exp(-mean) * sum(mean**k / factorial(k) for k in range(n + 1))) ** 2 for n in range(20))
+    waits_s = 11.0 * 0.5 * (0.05 / one.prompts_per_pass) * (both / mean - 1.0)
+    assert e2e_s(two) - e2e_s(one) == pytest.approx(waits_s[0], rel=0.02)
+    assert float(two.waits_s[0]) > 0.2
+    assert e2e_s(two) == pytest.approx(float(two.cycle_s[0]))
+    assert float(two.ttft_s[0]) < float(one.ttft_s[0])  # experts have the tokens of one rank, not those of both
+
+
+def test_a_queue_for_slots_is_as_far_off_as_the_whole_cycle() -> None:
+    """20 times as many users as the cache holds: nearly all of the first token is other requests' cycles."""
+    bounds, values = {}, {}
+    for users in (8, 20000):
+        found = lv.analyze(
+            "llama-3.1-8b", "h100", engine="vllm", batching="continuous", batch_size=users, output_len=128
+        )
+        values[users] = {name: float(getattr(found, name)) for name in ("ttft_s", "e2e_s")}
+        bounds[users] = {name: np.array(found.intervals()[name]["80"]) / value for name, value in values[users].items()}
+    assert values[20000]["ttft_s"] > 0.9 * values[20000]["e2e_s"]
+    np.testing.assert_allclose(bounds[20000]["ttft_s"], bounds[20000]["e2e_s"], rtol=0.02)
+    assert abs(bounds[8]["ttft_s"] - bounds[8]["e2e_s"]).max() > 0.05

@@ -41,6 +41,18 @@ def test_attention_replicas_may_be_counted_beside_or_inside_tp() -> None:
     assert found(tp=8, attention_dp=4, moe_ep=8, n_gpus=8) == same
 
 
+def test_devices_beyond_stated_groups_are_replicas() -> None:
+    """Eight devices in groups of 2 x 2 are two replicas; a row that states no group at all says nothing of them."""
+    assert found(tp=2, pp=2, n_gpus=8) == Layout(tensor=2, pipeline=2, data=2)
+    assert found(tp=1, ep=8, n_gpus=8) == Layout(data=8, expert=8)
+    assert found(tp=8, n_gpus=8, has_experts=False) == Layout(tensor=8)
+
+
+def test_attention_replicas_share_experts_unless_the_row_says_how_these_are_divided() -> None:
+    assert found(tp=8, attention_dp=8, n_gpus=8) == Layout(data=8, expert=8)
+    assert found(tp=8, attention_dp=8, n_gpus=8, has_experts=False) == Layout(data=8)
+
+
 def test_inferencex_devices_that_were_multiplied_count_once() -> None:
     """TP 8 and EP 8 of the same 8 devices; with data-parallel attention 8 replicas of one."""
     noted = f"{INFERENCEX}; attention_dp=%s; moe_tp=8.0; moe_ep=8.0"
@@ -56,7 +68,8 @@ def test_experts_do_not_matter_to_a_dense_model() -> None:
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ({"tp": 4, "n_gpus": 8}, "tp x pp x dp is not n_gpus"),
+        ({"tp": 4, "dp": 1, "n_gpus": 8}, "tp x pp x dp is not n_gpus"),
+        ({"tp": 3, "n_gpus": 8}, "tp x pp x dp is not n_gpus"),
         ({"tp": 1, "moe_tp": 4}, "moe_tp x moe_ep is not tp x dp"),
         ({"tp": 8, "moe_tp": 2, "moe_ep": 4}, "both distributed"),
         ({"attention_dp": 8, "moe_tp": 8}, "split by channels"),

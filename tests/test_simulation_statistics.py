@@ -9,10 +9,14 @@ import pytest
 
 from llmviewer.core.errors import UserError
 from llmviewer.simulation import statistics as stats
+from llmviewer.simulation.lengths import lengths_of
 from llmviewer.simulation.limits import Limit, limit
 from llmviewer.simulation.requests import Gaps, Records, Timeline
-from llmviewer.simulation.run import Outcome
+from llmviewer.simulation.result import Setting, Simulation
+from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.statistics import of_replications, scaled
+from llmviewer.simulation.traffic import Traffic, gaps_of
+from tests.simulated import Cache, Linear, fleet
 
 
 def records_of(arrival_s, start_s, finish_s, **more) -> Records:
@@ -244,3 +248,53 @@ def test_the_interval_of_the_calibration_is_in_proportion() -> None:
     assert found["mean"] == {"80": [1.8, 2.4]}
     assert found["p99"] == {"80": [3.6, 4.8]}
     assert found["p50"] == {"80": [None, None]}
+
+
+def one_at_a_time(utilization: float, count: int) -> Simulation:
+    """A server that takes 1 s for each request, give or take a tenth, and requests at this rate [1/s]."""
+    prices, room = Linear(step=0.0, sequence=1.0, cached=0.0, prompt=0.0, pair=0.0), Cache(max_sequences=1)
+    traffic = Traffic(
+        input_len=lengths_of("input_len", "1"),
+        output_len=lengths_of("output_len", "2"),
+        gaps=gaps_of("poisson"),
+        rate=utilization,
+        count=count,
+    )
+    served = fleet(prices, room)
+    outcome = simulate_requests(traffic.requests(), served)
+    words = Setting(
+        model="m", hardware="h", engine="e", efficiency="calibrated", schedulers=("vllm",), layout="", workload=""
+    )
+    ratios = {name: {"80": (0.9, 1.1)} for name in ("ttft_s", "tpot_s", "e2e_s")}
+    return Simulation(setting=words, fleet=served, traffic=traffic, outcomes=(outcome,), ratios=ratios, warm_up_s=0.0)
+
+
+def waits_s(arrivals: np.ndarray, service_s: float) -> float:
+    """Mean wait by Lindley's recursion, of requests that take equally long [s]."""
+    walk = np.append(0.0, np.cumsum(service_s - np.diff(arrivals)))
+    return float((walk - np.minimum.accumulate(walk)).mean())
+
+
+@pytest.mark.parametrize("utilization", [0.85, 0.95])
+def test_the_interval_at_the_edge_of_capacity_is_that_of_slow_and_fast_service(utilization: float) -> None:
+    """M/D/1 with 0.9 s waits u s / 2 (1 - u) in the mean, u = 0.765 or 0.855; with 1.1 s at 0.95 / s it never ends.
+
+    Its own interval in proportion to the time of a request would be a tenth to either side.
+    """
+    made = one_at_a_time(utilization, 20000)
+    value = made.latencies()["ttft_s"]["mean"]
+    assert value is not None
+    arrivals = made.records.arrival_s
+    low, high = made.intervals()["calibration"]["ttft_s"]["mean"]["80"]
+    assert low == pytest.approx(waits_s(arrivals, 0.9), rel=0.01)
+    assert high == pytest.approx(waits_s(arrivals, 1.1), rel=0.01)
+    busy = 0.9 * utilization
+    assert low == pytest.approx(busy * 0.9 / (2.0 * (1.0 - busy)), rel=0.15)
+    assert low < 0.6 * value and high > 2.0 * value
+
+
+def test_the_interval_far_below_the_capacity_is_in_proportion() -> None:
+    made = one_at_a_time(0.3, 2000)
+    value = made.latencies()["e2e_s"]["mean"]
+    assert value is not None
+    assert made.intervals()["calibration"]["e2e_s"]["mean"]["80"] == pytest.approx([0.9 * value, 1.1 * value])

@@ -14,6 +14,7 @@ from llmviewer.cli import main
 from llmviewer.planning import verification
 from llmviewer.planning.capacities import Bracket, capacity_notes, highest, scaled_text, simulated_words
 from llmviewer.planning.chance import chance_of
+from llmviewer.planning.choices import Choice
 from llmviewer.planning.sizing import Sizing
 from llmviewer.planning.space import Structure, has_few_bits, structures
 from llmviewer.reports import sizing_page
@@ -75,6 +76,27 @@ def test_head_room_is_what_find_rate_finds_with_the_same_options(name: str) -> N
     # every server gets the same share of the load
     asked = made.question.workload.rate
     assert best.head_room == pytest.approx(told * best.servers / asked - 1.0)
+
+
+def test_a_search_with_few_requests_knows_which_rates_are_sustained() -> None:
+    """600 requests at 75 a second are sent in 8 s, of which each takes one: their last third seems a growing load.
+
+    Rates are sustained up to one, which is that of 4,000 requests; the page names the requests that were needed.
+    """
+    words = {"engine": "vllm", "input_len": 1000, "output_len": 200, "ttft": "p99:300ms", "tpot": "p99:15ms"}
+    made = call.prepared("llama-3.2-1b", "h100", request_rate=60, requests=600, **words).made
+
+    def holds(rate: float) -> bool:
+        traffic = made.traffic.searched(rate)
+        return call.lasting(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)))).holds
+
+    kept = [holds(float(rate)) for rate in range(55, 130, 5)]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] and not kept[-1]
+    few, many = (lv.simulate("llama-3.2-1b", "h100", find_rate=True, requests=count, **words) for count in (600, 4000))
+    assert few.max_request_rate == pytest.approx(many.max_request_rate, rel=0.1)
+    assert few.holds and len(few.records) > 600
+    assert any("needs more requests" in note for note in few.notes)
 
 
 @pytest.mark.slow
@@ -267,3 +289,16 @@ def test_groups_span_nodes_where_a_network_is_named() -> None:
     assert max(degrees) == 32
     alone = lv.size("deepseek-v3", "h100", request_rate=1, requests=200, ttft="p99:2s", tensor_parallel_size=8)
     assert "--network lets a group span nodes" in alone.rejected[0].gate.text
+
+
+def test_sessions_in_progress_follow_littles_law() -> None:
+    """8 turns/s are one session of 8 turns a second, which lasts 8 x 5 s and pauses for 60 s: 100, on 4 $/h 25 each."""
+    one = Choice(
+        model="m", hardware="h100", devices=2, replicas=2, options={}, rate=3.0, ttft_s=1.0, tpot_s=0.01, e2e_s=5.0,
+        tokens_per_s=600.0, capacity=8.0, prompt_share=0.5, spare=0, output_len=100.0, input_len=1000.0,
+        usd_per_hour=4.0, mean_e2e_s=5.0, turns=8.0, pauses_s=60.0,
+    )  # fmt: skip
+    told = one.to_dict()
+    assert (told["sessions_held"], told["sessions_per_usd_hour"]) == pytest.approx((100.0, 25.0))
+    assert replace(one, usd_per_hour=None).to_dict()["sessions_per_usd_hour"] is None
+    assert "sessions_held" not in replace(one, turns=0.0).to_dict()

@@ -26,6 +26,7 @@ from llmviewer.analysis.evaluation import Evaluation, graph_of_device, passes_of
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
+from llmviewer.analysis.rank_shares import rank_shares
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.ir import Graph
@@ -100,6 +101,9 @@ class Analysis:
             return alone
         next_s = self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
         alone = replace(alone, next_s=next_s)
+        if (ranks := self.system.parallelism.ranks) > 1:
+            growing, fixed = rank_shares(self.model, self.system, self.schedule, self.evaluation)
+            alone = replace(alone, ranks=ranks, growing=growing, fixed=fixed)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 

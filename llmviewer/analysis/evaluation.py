@@ -29,11 +29,14 @@ from llmviewer.serving.schedule import (
     with_filled_chunks,
 )
 from llmviewer.timing import roofline
-from llmviewer.timing.engine_work import time_within_layers
+from llmviewer.timing.engine_work import changed_kernels, time_within_layers
 from llmviewer.timing.roofline import Timing, ideal
 
 if TYPE_CHECKING:
     from llmviewer.timing.overlap import LayerWithCopies
+
+#: Less than the time of any kernel [s].
+NO_TIME_S = 1e-12
 
 
 def passes_of(model: Model, system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
@@ -158,6 +161,18 @@ class Evaluation:
     def sum(self, quantity: Callable[[TimedOperator], Count]) -> Count:
         """Total of a quantity over operators x layers."""
         return total(count * self._repeats[name] for name, count in self._of_blocks(quantity).items())
+
+    def served_sum(self, counts: Callable[[Operator], bool]) -> Count:
+        """Time of some kernels as the engine runs them, whose own may take other times than those of profiles [s]."""
+
+        def kernels(*of: Callable[[Operator], bool]) -> Count:
+            return self.sum(lambda row: row.timing.time_s if all(one(row.operator) for one in of) else 0.0)
+
+        found = [kernels(counts)]
+        for term, seconds in self.served:
+            if (changed := changed_kernels(term)) is not None:
+                found.append(seconds * kernels(changed, counts) / np.maximum(kernels(changed), NO_TIME_S))
+        return total(found)
 
     @cached_property
     def _repeats(self) -> dict[str, float]:

@@ -96,7 +96,13 @@ class Parallelism:
     @property
     def group(self) -> int:
         """Devices of one pipeline stage that exchange data."""
-        return self.tensor * self.context * (self.data if self.expert > 1 else 1)
+        return self.tensor * self.context * self.ranks
+
+    @property
+    def ranks(self) -> int:
+        """Replicas that share experts (attention data parallelism): they exchange tokens in every layer, so that each
+        step of one is a step of all."""
+        return self.data if self.expert > 1 else 1
 
     @property
     def exchanging(self) -> int:

@@ -133,7 +133,8 @@ class SimulationOptions(RunOptions, total=False):
     seed: int | str
     warm_up: str | float | None
     replications: int | str
-    router: str | float
+    router: str | float | None
+    schedule_policy: str | float
     replicas: int | str
     pools: str | float | None
     kv_tiers: str | float | None
@@ -171,7 +172,8 @@ class SizingOptions(RunOptionLists, total=False):
     requests: int | str | None
     seed: int | str
     warm_up: str | float | None
-    router: str | float
+    router: str | float | None
+    schedule_policy: str | float
     kv_tiers: str | float | None
     ttft: str | float | None
     tpot: str | float | None

@@ -9,7 +9,8 @@ import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Operator, Place, Role, Tensor, whole
-from llmviewer.core.kinds import Kind
+from llmviewer.core.kinds import Kind, OperatorRole
+from llmviewer.ops.gemm import is_routed
 
 
 class Collective(Enum):
@@ -122,3 +123,10 @@ def collective(
         vector_flops=size * ((shape.devices - 1.0) / shape.devices) if reduces else 0.0,
         shape=shape,
     )
+
+
+def is_of_all_ranks(operator: Operator) -> bool:
+    """Whether an operator works on the tokens of all replicas that share experts: routed rows, their exchange."""
+    if isinstance(operator.shape, CollectiveShape):
+        return operator.shape.pattern is Collective.ALL_TO_ALL
+    return is_routed(operator) and operator.role is not OperatorRole.EXPERT_COMBINE

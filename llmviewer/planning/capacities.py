@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer.core.arguments import parse_size
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.options import Question
-from llmviewer.simulation.call import prepared, run_all
+from llmviewer.simulation.call import lasting, prepared, run_all
 from llmviewer.simulation.limits import TOLERANCE
 from llmviewer.simulation.parallel import on_all_cores
 from llmviewer.simulation.result import Simulation
@@ -119,7 +119,7 @@ def highest_rate(made: Simulation, guess: float, known: Bracket | None = None, m
         traffic = made.traffic.searched(rate)
         if traffic.trace is None and traffic.most_requests > requests:
             traffic = replace(traffic, count=int(requests))
-        return excess_of(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1))))
+        return excess_of(lasting(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)))))
 
     start, traffic = known or Bracket(), made.traffic.at_rate(guess)
     if most > LONG_RUN and traffic.trace is None and traffic.most_requests > LONG_RUN:

@@ -86,7 +86,8 @@ class Choice:
     it was not searched, or the requests are too few to overload a server.  prompt_share: of the time of the devices.
     simulated: False for points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with
     their replicas, for the capacity under other loads.  ratios: metric -> bounds over value by level, from the
-    calibration; empty for ideal times and the steady state.
+    calibration; empty for ideal times and the steady state.  turns: mean of a session, 0 of
+    requests that are none; pauses_s: in which its user thinks [s].
     """
 
     model: str
@@ -116,6 +117,16 @@ class Choice:
     mean_e2e_s: float | None = None
     parts: tuple[Part, ...] = ()
     ratios: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    turns: float = 0.0
+    pauses_s: float = 0.0
+
+    @property
+    def sessions_held(self) -> float | None:
+        """Sessions in progress at the highest rate within the limits, those whose users pause included (Little's law);
+        None where requests are no turns."""
+        if not self.turns or self.mean_e2e_s is None:
+            return None
+        return self.highest_rate / self.turns * (self.turns * self.mean_e2e_s + self.pauses_s)
 
     @property
     def tokens_per_s_per_device(self) -> float:
@@ -191,6 +202,7 @@ class Choice:
             "watts": self.watts,
             "joules_per_output_token": self.joules_per_output_token,
             **self._carbon(),
+            **self._sessions(),
             "price": None if self.price is None else dict(self.price),
             "max_request_rate_per_server": self.searched_rate,
             "head_room": self.head_room,
@@ -213,6 +225,12 @@ class Choice:
             return {}
         grams = float(carbon_g(1e6 * self.joules_per_output_token, self.carbon_g_per_kwh))
         return {"carbon_g_per_million_output_tokens": grams}
+
+    def _sessions(self) -> dict[str, float | None]:
+        """Sessions in progress, and those for a dollar an hour, where requests are turns."""
+        if (held := self.sessions_held) is None:
+            return {}
+        return {"sessions_held": held, "sessions_per_usd_hour": held / self.usd_per_hour if self.usd_per_hour else None}
 
     def split_cost(self) -> dict[str, float] | None:
         """Dollars per million tokens of prompts and of answers, divided by the time that each takes."""
@@ -253,7 +271,7 @@ def order_of(objective: str) -> Callable[[Choice], Order]:
 
 def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
     """The configuration of a simulated answer."""
-    workload, spare = asked.workload, int(asked.words["spare"])
+    workload, spare, sessions = asked.workload, int(asked.words["spare"]), asked.traffic.sessions
     parts = _parts(one, answer)
     devices = sum((count + spare) * part.screened.devices for part, count in parts)
     usd = sum(part.screened.usd_per_hour(count + spare) for part, count in parts)
@@ -283,6 +301,8 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         mean_e2e_s=answer.latencies["e2e_s"]["mean"],
         parts=parts,
         ratios=answer.ratios,
+        turns=sessions.mean_turns if sessions else 0.0,
+        pauses_s=sessions.pauses_s if sessions else 0.0,
         **found,
     )
 

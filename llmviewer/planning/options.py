@@ -20,7 +20,7 @@ from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation import options as load
-from llmviewer.simulation.fleet import ROUTERS
+from llmviewer.simulation.fleet import ROUTERS, USUAL_ROUTER
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
@@ -219,7 +219,7 @@ def _split(name: str, value: Any) -> list[Any]:
 def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
     """Rate, mean lengths and limits; of a curve over the day its highest rate."""
     load.warm_up_of(loads)
-    if loads["router"] not in ROUTERS:
+    if (loads["router"] or USUAL_ROUTER) not in ROUTERS:
         raise unknown("router", loads["router"], ROUTERS)
     limits = load.limits_of(loads)
     if not limits:

@@ -28,11 +28,15 @@ class RequestTimes:
     steps: number of decode steps.  users: sequences to serve concurrently; running: those whose KV cache fits.
     prompts_per_pass: number of prompts in prefill_s; most_prompts: that fit in a pass.
     request_s: time of the host before the first token of a request, beside its passes.  next_s: time after which other
-    prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.
+    prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.  ranks: replicas that share experts;
+    growing, fixed: shares of a prompt's time that are work on the tokens of all of them, and grow with these or not.
 
     One of A sequences ends with a step of the others, and its next prompt comes when the host has prepared it: it waits
     for the end of the step that runs then (`rest_s`) and shares its pass with those that came in the same step.  This
     time is taken from that between tokens: a request takes one cycle of the replica however it is divided.
+
+    Ranks step together, so that all of them wait for the one with the most prompts: a step has E[max N] of them and not
+    E[N].  Where a step has at most one, with the chance q, that is 1 - (1 - q)^d for q.
     """
 
     prefill_s: Array
@@ -44,6 +48,9 @@ class RequestTimes:
     most_prompts: Count = 1.0
     request_s: Count = 0.0
     next_s: Array | None = None
+    ranks: int = 1
+    growing: Count = 0.0
+    fixed: Count = 0.0
 
     @property
     def others_s(self) -> Array:
@@ -54,7 +61,50 @@ class RequestTimes:
     @property
     def cycle_s(self) -> Array:
         """Time between the starts of two requests in the same cache slot [s]."""
-        return self.prefill_s + self.others_s + self.decode_s
+        return self.prefill_s + self.others_s + self.decode_s + self.waits_s
+
+    @property
+    def arriving(self) -> Count:
+        """Mean number of prompts that a step of a replica computes."""
+        return self.running / (self.steps + self.running / self.prompts_per_pass)
+
+    @property
+    def most_of_ranks(self) -> tuple[Count, Count]:
+        """Mean of the most prompts that any rank has in a step; the same in a step with one's own."""
+        return most_of(self.arriving, self.ranks, self.most_prompts)
+
+    @property
+    def added_s(self) -> Array:
+        """Time by which one more prompt lengthens a step for the ranks that only decode in it [s]."""
+        return np.maximum(self.prompt_s - self.step_s / self.prompts_per_pass, 0.0)
+
+    @property
+    def alone(self) -> Count:
+        """Time of the prompts of one rank beside as many as the others have in the mean, over that beside as many."""
+        fewer = np.maximum(1.0 - self.arriving / self.prompts_per_pass, 0.0)
+        return 1.0 - self.growing * (1.0 - 1.0 / self.ranks) * fewer
+
+    @property
+    def waits_s(self) -> Count:
+        """Time of a cycle in which a rank waits for prompts of others [s]."""
+        if self.ranks == 1:
+            return 0.0
+        most, _ = self.most_of_ranks
+        own = 1.0 - self.growing - self.fixed
+        mean = self.arriving / self.prompts_per_pass
+        any_rank = 1.0 - (1.0 - np.minimum(mean, 1.0)) ** self.ranks
+        more = own * np.maximum(most / self.arriving - 1.0, 0.0) + self.fixed * np.maximum(any_rank / mean - 1.0, 0.0)
+        return np.asarray(self.added_s * self.running * more)
+
+    @property
+    def own_wait_s(self) -> Count:
+        """Part of it in the pass of one's own prompt [s]; below 0 where experts have those of fewer ranks."""
+        if self.ranks == 1:
+            return 0.0
+        _, most = self.most_of_ranks
+        idle = self.prompts_per_pass * (1.0 - self.alone)
+        more = (1.0 - self.growing - self.fixed) * np.maximum(most - self.prompts_per_pass, 0.0)
+        return np.asarray(self.added_s * (more - idle))
 
     @property
     def queue_s(self) -> Array:
@@ -89,18 +139,21 @@ class RequestTimes:
         A pass is p N long after one with N > 0 arrivals, else a decode step t; N is Poisson with mean lambda x.
         """
         busy = self.busy
-        return np.asarray((busy * self.prompt_s + (1.0 - busy) * self.step_s) / (1.0 - np.square(busy)))
+        long_s = self.prompt_s * self.alone
+        return np.asarray((busy * long_s + (1.0 - busy) * self.step_s) / (1.0 - np.square(busy)))
 
     @property
     def busy(self) -> Array:
-        """Share of the time that the prompts of others take."""
-        return np.minimum(self.others / self.cycle_s * self.prompt_s, MOST_BUSY)
+        """Share of the time that the prompts of others take, on all ranks."""
+        taken = self.others / self.cycle_s * self.prompt_s + self.waits_s / self.cycle_s
+        return np.minimum(taken, MOST_BUSY)
 
     @property
     def rest_s(self) -> Array:
         """Rest of the pass that a prompt meets when it comes [s]; prompts run between decode steps."""
-        long_s = self.prompt_s * self.prompts_per_pass
-        return rest_of_pass(self.request_s, self.step_s, long_s, self.ending, 0.5 * self.met_s, between=True)
+        long_s = self.prompt_s * self.prompts_per_pass * self.alone
+        ending = self.ending + (self.ranks - 1) * self.arriving
+        return rest_of_pass(self.request_s, self.step_s, long_s, ending, 0.5 * self.met_s, between=True)
 
     @property
     def together(self) -> Array:
@@ -116,7 +169,7 @@ class RequestTimes:
     @property
     def most_ahead_s(self) -> Array:
         """Time of the others' prompts that can run before one's own [s]."""
-        return self.others_s
+        return self.others_s + self.waits_s
 
     @property
     def ahead_s(self) -> Array:
@@ -124,20 +177,20 @@ class RequestTimes:
 
         Without tokens after the first there is no time between them: all prompts of others run before one's own.
         """
-        rest_s = np.where(self.others > 0.0, self.rest_s, 0.0)
+        rest_s = np.where((self.others > 0.0) | (self.ranks > 1), self.rest_s, 0.0)
         more = np.maximum(1.0 + self.share_before * self.together - self.prompts_per_pass, 0.0)
-        ahead = rest_s + more * self.prompt_s
+        ahead = rest_s + more * self.prompt_s * self.alone
         return np.where(self.steps > 0, np.minimum(ahead, self.most_ahead_s), self.others_s)
 
     @property
     def ttft_s(self) -> Array:
         """Queue, the time before its own pass, its own prefill, and its host time [s]."""
-        return np.asarray(self.queue_s + self.ahead_s + self.prefill_s + self.request_s)
+        return np.asarray(self.queue_s + self.ahead_s + self.prefill_s + self.own_wait_s + self.request_s)
 
     @property
     def generation_s(self) -> Array:
         """Time from the first token to the last [s]: decode steps, and others' prefill between them."""
-        return np.asarray(self.decode_s + self.others_s - self.ahead_s)
+        return np.asarray(self.decode_s + self.others_s + self.waits_s - self.own_wait_s - self.ahead_s)
 
     @property
     def burst_s(self) -> Array:
@@ -171,12 +224,29 @@ class RequestTimes:
         return {
             "running": self.running,
             "prompts_together": self.prompts_per_pass,
-            "others_prefill_s": self.others_s,
+            "others_prefill_s": self.others_s + self.waits_s,
             "queue_s": self.queue_s,
             "burst_ttft_s": self.burst_s,
         }
 
 
+def most_of(mean: Count, ranks: int, most: Count) -> tuple[Count, Count]:
+    """Mean of the largest of `ranks` numbers of prompts; the same where a given one is not 0.
+
+    They have a Poisson distribution of this mean F, cut at `most`: E[max] = sum over k of 1 - F(k)^d, and with the
+    given number above 0, of 1 - F(k)^(d - 1) (F(k) - F(0)) / (1 - F(0)).
+    """
+    means, limits = np.broadcast_arrays(np.maximum(mean, RAREST), np.maximum(most, 1.0))
+    largest = np.max(means)
+    k = np.arange(np.minimum(np.max(limits), largest + 12.0 * np.sqrt(largest) + 12.0))[:, None]
+    logs = k * np.log(means) - means - np.concatenate(([0.0], np.cumsum(np.log(k[1:, 0]))))[:, None]
+    reached = np.where(k < limits, np.minimum(np.cumsum(np.exp(logs), axis=0), 1.0), 1.0)
+    some = (reached - reached[0]) / -np.expm1(-means)
+    return np.sum(1.0 - reached**ranks, axis=0), np.sum(1.0 - reached ** (ranks - 1) * some, axis=0)
+
+
+#: Prompts of a step below which none ever comes.
+RAREST = 1e-9
 #: Times of the host over their mean: requests.py draws them evenly between the first and the last.
 HOST_TIMES = (0.5, 0.75, 1.0, 1.25, 1.5)
 #: Steps that the host may take for a request before the moment at which its prompt comes is any.

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Orders of the queue: first come first served; the shortest prompt first (vLLM's --scheduling-policy priority, where
+#: clients send the length as priority: https://docs.vllm.ai/en/v0.13.0/api/vllm/config/scheduler/; SGLang's
+#: --enable-priority-scheduling; TensorRT-LLM's context_scheduling_policy shortest_uncached_first:
+#: https://nvidia.github.io/TensorRT-LLM/1.4.0rc4/llm-api/reference/SchedulerConfig.html); the longest answer first
+#: (SGLang's --schedule-policy lof: its schedule_policy.py, below).
+POLICIES = ("fcfs", "shortest-prompt", "longest-answer")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """A policy of an engine's scheduler, first come first served.
+    """A policy of an engine's scheduler.
 
     mixes: a step decodes all running sequences and fills the rest of its token budget with prompts; otherwise prompts
     run in steps of their own, before decode steps.  chunks: a prompt longer than the rest of the budget is cut;
     otherwise it waits for a step with room.  alone: a prompt longer than a whole step, which is not cut, runs alone
     unless the user states the budget; otherwise it is refused.  reserved: share of the output for which blocks must be
     free when a request is admitted; with 1.0 nothing is ever preempted.
+
+    policies: orders of the queue that it has, of which the first is usual.  policy: that of a run, in which a preempted
+    request keeps its place.
 
     A request is admitted when the free blocks hold all of its prompt, not its first chunk alone, as in vLLM since March
     2026 (scheduler_reserve_full_isl, true by default: https://github.com/vllm-project/vllm/pull/37307); versions before
@@ -25,6 +35,8 @@ class Scheduler:
     chunks: bool = True
     alone: bool = False
     reserved: float = 0.0
+    policies: tuple[str, ...] = ("fcfs",)
+    policy: str = "fcfs"
     source: str = ""
 
 
@@ -34,6 +46,7 @@ SCHEDULERS = {
     for scheduler in (
         Scheduler(
             name="vllm",
+            policies=POLICIES[:2],
             source="https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
         ),
         Scheduler(
@@ -46,11 +59,13 @@ SCHEDULERS = {
         Scheduler(
             name="sglang",
             mixes=False,
+            policies=POLICIES,
             reserved=0.1,  # new_token_ratio falls from 0.7 to 0.1 in 600 steps, and begins anew only when idle
             source="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_policy.py",
         ),
         Scheduler(
             name="trtllm",
+            policies=POLICIES[:2],
             chunks=False,
             reserved=1.0,
             source="https://nvidia.github.io/TensorRT-LLM/llm-api/reference/TorchLlmArgs.html (enable_chunked_prefill, "

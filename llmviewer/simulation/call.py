@@ -19,7 +19,7 @@ from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
 from llmviewer.simulation.limits import TOLERANCE, highest_rate
-from llmviewer.simulation.pace import search_notes, short_run, staggered, throughput_ratios
+from llmviewer.simulation.pace import lasting_count, search_notes, short_run, staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
@@ -55,10 +55,11 @@ def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationO
         return ready.run()
     made, guess = ready.made, burst_rate(ready.made)
     found = highest_rate_of(made, guess)
-    traffic = made.traffic.searched(found or TOLERANCE * guess)
-    return ready.run(
-        replace(made, traffic=traffic, searched_rate=found, notes=(*made.notes, *search_notes(made, found)))
-    )
+    asked = made.traffic.searched(found or TOLERANCE * guess)
+    last = lasting(replace(made, traffic=asked, outcomes=(_whole(asked.requests(), made.fleet),)))
+    longer = f"a run at the highest rate needs more requests for a steady state: {len(last.records):,}"
+    notes = (*made.notes, *search_notes(made, found), *(longer,) * (last.traffic is not asked))
+    return ready.run(replace(made, traffic=last.traffic, searched_rate=found, notes=notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +150,10 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
     if words["kv_tiers"] is not None:
         if (sample.histories is None and sample.prefixes is None) or fleet.prefill.kv_cache.hit_rate:
-            raise UserError(
-                "kv_tiers keeps what sessions or a trace's hash_ids name; give sessions, remove prefix_cache"
-            )
+            raise UserError(f"{load.UNNAMED_BLOCKS}, remove prefix_cache")
         tiers = tiers_of(configurations[0], words["kv_tiers"])
         fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
-    fleet = fleet.times(words["replicas"])
+    fleet = fleet.with_policy(words["schedule_policy"]).times(words["replicas"])
     last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
@@ -207,7 +206,7 @@ def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
     return (*notes, f"{len(traffic.trace.after):,} of the requests are sent a delay after the turn before them ends")
 
 
-def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str) -> tuple[str, ...]:
+def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str | None) -> tuple[str, ...]:
     """Notes on sessions: a run that is short beside them, and replicas that do not hold what the next turn repeats."""
     if traffic.sessions is None:
         return ()
@@ -293,9 +292,19 @@ def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
 
     def kept(rate: float) -> bool:
         asked = traffic.searched(rate)
-        return replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), searched_rate=None).holds
+        one = replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), searched_rate=None)
+        return lasting(one).holds
 
     return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess or burst_rate(made), cores())
+
+
+def lasting(made: Simulation) -> Simulation:
+    """A run of a search; again with more requests where it ends before it tells whether its rate is sustained."""
+    count = lasting_count(made)
+    if count <= len(made.records):
+        return made
+    traffic = replace(made.traffic, count=count, duration_s=None)
+    return replace(made, traffic=traffic, outcomes=(_whole(traffic.requests(), made.fleet),))
 
 
 def _whole(requests: Requests, fleet: Fleet) -> Outcome:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
-from llmviewer.serving.scheduling import SCHEDULERS, Scheduler
+from llmviewer.serving.scheduling import POLICIES, SCHEDULERS, Scheduler
 from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.replica import ENDLESS, Replica
@@ -80,6 +81,9 @@ class PrefixAware:
         return min(range(len(replicas)), key=lambda one: (-stored[one], loads[one]))
 
 
+#: Router of replicas, and of ranks: engines that distribute requests to them count those of each
+#: (https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/, Internal Load Balancing).
+USUAL_ROUTER, ROUTER_OF_RANKS = "round-robin", "least-loaded"
 #: Value of `--router` -> router.
 ROUTERS: dict[str, Callable[[], Router]] = {
     "round-robin": RoundRobin,
@@ -93,7 +97,8 @@ class Pool:
     """Equal replicas behind a router.
 
     max_context: longest request in tokens, prompt and output.  max_prompt: longest prompt.  host_s: time of the host
-    before a request reaches the scheduler [s].  devices: of one replica.  kv_cache: which prompts are found in it.
+    before a request reaches the scheduler [s].  devices: of one replica.  ranks: replicas that share experts, and step
+    together.  kv_cache: which prompts are found in it.
     tiers: of its cache behind the device, the fastest first.
     """
 
@@ -106,6 +111,7 @@ class Pool:
     max_prompt: float = float("inf")
     host_s: float = 0.0
     devices: int = 1
+    ranks: int = 1
     kv_cache: KvCache = DEFAULT_KV_CACHE
     tiers: tuple[Tier, ...] = ()
 
@@ -131,6 +137,18 @@ class Fleet:
     def pools(self) -> tuple[Pool, ...]:
         """The pools of the fleet."""
         return (self.prefill,) if self.decode is None else (self.prefill, self.decode)
+
+    def with_policy(self, policy: str) -> Fleet:
+        """The fleet with this order of the queue.  Raises UserError for one that its engine does not have."""
+        if policy not in POLICIES:
+            raise unknown("schedule_policy", policy, POLICIES)
+        scheduler = self.prefill.scheduler
+        if policy not in scheduler.policies:
+            raise UserError(
+                f"schedule_policy is {policy}, which the scheduler of {scheduler.name} does not have; "
+                f"allowed: {', '.join(scheduler.policies)}"
+            )
+        return replace(self, prefill=replace(self.prefill, scheduler=replace(scheduler, policy=policy)))
 
     def times(self, copies: int) -> Fleet:
         """The fleet with `copies` times as many replicas in every pool."""

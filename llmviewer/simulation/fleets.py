@@ -16,7 +16,7 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL
 from llmviewer.simulation.cache_capacity import cache_capacity
-from llmviewer.simulation.fleet import ROUTERS, Fleet, Pool
+from llmviewer.simulation.fleet import ROUTER_OF_RANKS, ROUTERS, USUAL_ROUTER, Fleet, Pool
 from llmviewer.simulation.step_times import step_times
 from llmviewer.techniques.batching.disaggregated import Disaggregated
 from llmviewer.timing import engine as engines
@@ -34,8 +34,10 @@ ALLOWED = "allowed: prefill=2xtp2@h100-sxm,decode=1xtp8@h200[,link=GB/s or netwo
 INSTANCES = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?:[x×](?P<layout>[a-z0-9+]*))?(?:@(?P<chip>.+))?")  # noqa: RUF001
 
 
-def pool_of(one: Configuration, router: str, instances: int = 1, length: float = 4096.0) -> Pool:
-    """The replicas of a configuration, `instances` times its data parallelism.  length: mean tokens of a request.
+def pool_of(one: Configuration, router: str | None, instances: int = 1, length: float = 4096.0) -> Pool:
+    """The replicas of a configuration, `instances` times its data parallelism.
+
+    router: as of --router; None: the usual one.  length: mean tokens of a request.
 
     Raises UserError for an engine that does not serve requests, and for techniques that are not simulated.
     """
@@ -44,6 +46,7 @@ def pool_of(one: Configuration, router: str, instances: int = 1, length: float =
     if not scheduler:
         serving = [name for name in engines.names() if engines.load(name).scheduler]
         raise UserError(f"engine {system.engine.name} does not serve requests; allowed: {', '.join(serving)}")
+    router = router or (ROUTER_OF_RANKS if system.parallelism.ranks > 1 else USUAL_ROUTER)
     if router not in ROUTERS:
         raise unknown("router", router, ROUTERS)
     times = step_times(one)
@@ -61,11 +64,12 @@ def pool_of(one: Configuration, router: str, instances: int = 1, length: float =
         max_prompt=float("inf") if whole else float(room.token_budget),
         host_s=times.request_s,
         devices=system.parallelism.devices // (system.parallelism.data * system.parallelism.instances),
+        ranks=system.parallelism.ranks,
         kv_cache=system.kv_cache,
     )
 
 
-def fleet_of(one: Configuration, router: str, length: float) -> Fleet:
+def fleet_of(one: Configuration, router: str | None, length: float) -> Fleet:
     """The fleet of a configuration: its replicas, or the two pools of `--batching disaggregated`.  Raises UserError."""
     batching = one.system.batching
     if one.options.techniques.get("batching", "").startswith("static"):
@@ -120,7 +124,7 @@ def _layout(text: str, part: str) -> dict[str, str]:
 
 
 def pooled(
-    model: Any, hardware: Any, options: Mapping[str, Any], text: str, router: str, length: float
+    model: Any, hardware: Any, options: Mapping[str, Any], text: str, router: str | None, length: float
 ) -> tuple[Fleet, tuple[Configuration, Configuration]]:
     """The fleet of `--pools`, and the configurations of its pools.  Raises UserError."""
     pools, link = pools_of(text)

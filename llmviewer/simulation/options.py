@@ -56,7 +56,14 @@ LOAD: Mapping[str, Option] = {
     "warm_up": _option(Kind.TIME, "Time that is cut from the beginning: 60s, or off (default: found by MSER-5)."),
     "replications": _option(Kind.WHOLE, "Runs with other random numbers, for intervals.", 1),
     "router": _option(
-        Kind.TEXT, "How replicas get requests: round-robin, least-loaded or prefix-aware.", "round-robin"
+        Kind.TEXT,
+        "How replicas get requests: round-robin, least-loaded or prefix-aware (default: round-robin; of ranks "
+        "that share experts: least-loaded).",
+    ),
+    "schedule_policy": _option(
+        Kind.TEXT,
+        "Order of the queue where the engine has it: fcfs (first come first served), shortest-prompt, longest-answer.",
+        "fcfs",
     ),
     "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
     "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
@@ -68,6 +75,10 @@ LOAD: Mapping[str, Option] = {
     "tpot": _option(Kind.TIME, "Limit of the time per output token: p99:80ms."),
     "e2e": _option(Kind.TIME, "Limit of the end-to-end latency: p95:20s."),
 }
+
+
+#: Why tiers of the cache keep nothing of a load.
+UNNAMED_BLOCKS = "kv_tiers keeps what sessions or a trace's hash_ids name; give sessions"
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +144,7 @@ def _check_sources(words: Mapping[str, Any]) -> None:
 
         tiers.sizes_of(words["kv_tiers"])
         if not (words["sessions"] or words["trace"]):
-            raise UserError("kv_tiers keeps what sessions or a trace's hash_ids name; give sessions")
+            raise UserError(UNNAMED_BLOCKS)
     if words["duration"] is not None and (words["concurrency"] or words["burst"]):
         raise UserError("duration is not known before a closed loop or a burst ends; give requests instead")
 

@@ -15,6 +15,9 @@ from llmviewer.simulation.result import Simulation
 from llmviewer.simulation.run import refusals
 from llmviewer.simulation.traffic import LEAST_SEARCHED, Traffic
 
+#: Mean latencies that a run of a search lasts at least.
+LASTING = 20.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRequest:
@@ -112,6 +115,20 @@ def short_run(traffic: Traffic, sample: Requests) -> tuple[str, ...]:
         return ()
     told = f"sessions begin for {begins_s:.3g} s and pause {pauses_s:.3g} s each"
     return (f"{told}: the load still grows; give more requests or a longer duration",)
+
+
+def lasting_count(made: Simulation) -> int:
+    """Requests of a run that lasts for LASTING of their mean latencies at its rate; 0 where a limit is exceeded anyway.
+
+    In a shorter run the arrivals of its last third decide whether the number of requests seems to grow.
+    """
+    traffic, records = made.traffic, made.records
+    if traffic.rate is None or traffic.trace is not None or traffic.sessions is not None or not made.answers:
+        return 0
+    if not made.saturated and made.broken:
+        return 0
+    first = records.e2e_s[: max(len(records) // 3, 1)]  # before a queue grows
+    return 0 if np.isnan(first).all() else ceil(traffic.rate * LASTING * float(np.nanmean(first)))
 
 
 def search_notes(made: Simulation, rate: float) -> tuple[str, ...]:

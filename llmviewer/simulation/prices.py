@@ -16,6 +16,10 @@ class Prices(Protocol):
         """Time of a decode step over `context` cached tokens in total as a line: its value at 0 [s], its slope
         [s/token], and the context up to which it holds."""
 
+    def shared_s(self, sequences: float, tokens: float) -> float:
+        """The part of a step that works on the tokens of all ranks, where each has so many decoding sequences and
+        prompt tokens."""
+
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """A decode step with `tokens` prompt tokens that attend to `pairs` pairs; `prompts` prompts end in it."""
 

@@ -2,195 +2,24 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
-from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TypeAlias
 
 from llmviewer.serving.scheduling import Scheduler
-from llmviewer.simulation.cache import BlockPool, Chains
+from llmviewer.simulation.decoding import NO_PREFIXES, Decoding
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.tiers import Tier
 
-#: A decoding sequence: the number of the step after its last token, of the one before its second, cached tokens at its
-#: start, own blocks then, steps for which these are enough, prefixes that it reads.
-Sequence: TypeAlias = tuple[int, int, int, int, int, list[int]]
-#: The prefixes of a request that shares no block.
-NO_PREFIXES: list[int] = []
-
-
-class Decoding:
-    """Sequences that decode on one replica.
-
-    clock_s: end of the last step.  running: in the order in which they started.  pool: blocks of the KV cache.
-    left: requests that ended, with their time [s].  intervals: eight entries each, as in timelines.py.
-    late_gaps: times between two tokens [s] of sequences that were preempted between them, and when they end [s].
-    handed_over: when sequences begin whose prompt another replica computed, and the time since their first token [s].
-    following: requests of which one is sent to `inbox` whenever one ends (closed loop) after which its user sends none
-    of `turns`: request -> the next ones, and how long after its end [s].  until_s: time from which no step begins [s];
-    pauses: the run ends with a request.  blocked: whether no request can start before one ends.
-    """
-
-    __slots__ = (
-        *("clock_s", "until_s", "running", "pool", "inbox", "left", "intervals", "late_gaps", "following", "turns"),
-        *("handed_over", "pauses"),
-        *(
-            "blocked",
-            "_ledger",
-            "_prices",
-            "_room",
-            "_tokens",
-            "_period",
-            "_step",
-            "_ends",
-            "_phases",
-            "_context",
-            "_begun",
-        ),
-        *("_ends_sum", "_lost_s"),
-    )
-
-    def __init__(self, ledger: Ledger, prices: Prices, room: Room, width: int, tiers: tuple[Tier, ...] = ()) -> None:
-        self.clock_s, self.until_s, self.pauses, self.blocked = 0.0, inf, False, False
-        self.running: dict[int, Sequence] = {}
-        self.pool = (BlockPool if ledger.histories is None else Chains)(room.blocks - ledger.common, width, tiers)
-        self.inbox: deque[int] = deque()
-        self.following: deque[int] = deque()
-        self.turns: Mapping[int, list[tuple[int, float]]] = {}
-        self.left: list[tuple[float, int]] = []
-        self.intervals = array("d")
-        self.late_gaps: list[tuple[float, float]] = []
-        self.handed_over: list[tuple[float, float]] = []
-        self._ledger, self._prices, self._room = ledger, prices, room
-        self._tokens = prices.tokens_per_round
-        self._period = max(int(room.block_tokens / self._tokens), 1)
-        self._step, self._ends_sum, self._context = 0, 0, 0.0
-        self._ends: list[tuple[int, int, int]] = []  # step, place among those that began, request
-        self._begun = 0
-        self._phases = [0] * self._period
-        self._lost_s: dict[int, float] = {}
-
-    def begin(self, request: int, computed: int, blocks: int, prefixes: list[int], _count: int = 0) -> None:
-        """Let a request decode whose prompt has been computed: it has just generated its next token."""
-        ledger, clock = self._ledger, self.clock_s
-        if ledger.first_token_s[request] != ledger.first_token_s[request]:  # NaN: this is the first token
-            ledger.first_token_s[request] = clock
-        elif request in self._lost_s:
-            self.late_gaps.append((clock - self._lost_s.pop(request), clock))
-        rest = ledger.rounds[request]
-        if ledger.generated[request]:  # it has been preempted, and has just computed its tokens again
-            rest -= ceil((ledger.generated[request] - 1) / self._tokens) + 1
-        if rest <= 0:
-            self.pool.give_back(blocks, prefixes)
-            self.blocked = False
-            ledger.finish_s[request] = clock
-            self.left.append((clock, request))
-            self.close_loop(request)
-            return
-        if ledger.held[request]:
-            self.handed_over.append((clock, clock - ledger.first_token_s[request]))
-        start = self._step
-        end, spare = start + rest, int((-computed % self._room.block_tokens) / self._tokens)
-        self.running[request] = (end, start, computed, blocks, spare, prefixes)
-        self._phases[-(start + spare) % self._period] += 1
-        self._context += computed
-        self._ends_sum += end
-        self._begun += 1
-        heappush(self._ends, (end, self._begun, request))
-
-    def end(self) -> None:
-        """Let the sequences leave that have generated their last token."""
-        step, ends, running, clock, finish_s = self._step, self._ends, self.running, self.clock_s, self._ledger.finish_s
-        while ends and ends[0][0] <= step:
-            end, _, request = heappop(ends)
-            if request in running and running[request][0] == end:  # otherwise it was preempted
-                self.release(request)
-                finish_s[request] = clock
-                self.left.append((clock, request))
-                if self.pauses or self.following or self.turns:
-                    self.close_loop(request)
-
-    def release(self, request: int) -> int:
-        """Take a sequence out of the batch and free its blocks; returns the steps that it has run."""
-        end, start, context, blocks, spare, prefixes = self.running.pop(request)
-        steps, period = self._step - start, self._period
-        if steps > spare:
-            blocks -= (spare - steps) // period
-        if self.pool.names_answers:
-            blocks, prefixes = self._named(request, context + steps * self._tokens, blocks, prefixes)
-        self.pool.give_back(blocks, prefixes)
-        self._phases[-(start + spare) % period] -= 1
-        self._ends_sum -= end
-        self._context -= context + steps * self._tokens
-        self.blocked = False
-        return steps
-
-    def _named(self, request: int, computed: float, blocks: int, prefixes: list[int]) -> tuple[int, list[int]]:
-        """A request's own blocks and the prefixes that it reads, after the blocks of the computed tokens got names."""
-        ledger = self._ledger
-        if ledger.prefixes is None:
-            return blocks, prefixes
-        whole = int(min(computed, ledger.named[request])) // self._room.block_tokens
-        named, prefixes = self.pool.name(ledger.prefixes[request], prefixes, whole)
-        return blocks - named, prefixes
-
-    def close_loop(self, request: int) -> None:
-        """Let the user of a request that has ended send the next one, or let the run pause."""
-        if self.pauses:
-            self.until_s = -inf
-        ledger = self._ledger
-        if self.turns:
-            sent = self.turns.get(request) or ([(self.following.popleft(), 0.0)] if self.following else [])
-            for turn, delay_s in sent:
-                ledger.send(turn, self.clock_s + delay_s)
-                self.expect(turn)
-        elif self.following:
-            following = self.following.popleft()
-            ledger.send(following, self.clock_s)
-            self.expect(following)
-
-    def expect(self, request: int) -> None:
-        """Put a request into the inbox, in the order in which they are ready."""
-        ready = self._ledger.ready_s
-        self.inbox.insert(bisect_right(self.inbox, ready[request], key=ready.__getitem__), request)
-
-    def growth(self, step: int, steps: int) -> int:
-        """Blocks that the sequences take in `steps` steps from the step with the number `step` on."""
-        period, phases = self._period, self._phases
-        high = -step % period
-        if steps == 1:
-            return phases[high]
-        whole, rest = divmod(steps, period)
-        low = high - rest + 1
-        if low >= 0:
-            return whole * len(self.running) + sum(phases[low : high + 1])
-        return whole * len(self.running) + sum(phases[: high + 1]) + sum(phases[low:])
-
-    def fitting(self, steps: int) -> int:
-        """The most of these decode steps for which blocks are free; 0 where there are too few for a single one."""
-        free = self.pool.free
-        steps = min(steps, (free // len(self.running) + 1) * self._period)
-        while steps and self.growth(self._step, steps) > free:
-            steps -= 1
-        return steps
-
-    def remaining_tokens(self) -> float:
-        """Tokens that the sequences have still to generate."""
-        return (self._ends_sum - len(self.running) * self._step) * self._tokens
-
-    @property
-    def used_blocks(self) -> int:
-        """Blocks of the cache that requests hold."""
-        return self.pool.total - self.pool.free
-
-
 #: A request whose prompt is computed: its number, tokens computed so far, own blocks, prefixes that it reads, and
 #: tokens of the last step; before its first step, blocks that tiers of the cache have.
 Prompt: TypeAlias = tuple[int, int, int, list[int], int]
+#: A step with prompts: their tokens, the pairs that these attend to, the prompts that end in it, decoding sequences,
+#: and blocks that they have taken.
+Planned: TypeAlias = tuple[int, float, list[Prompt], int, int]
 #: A prompt of which nothing has been computed.
 NOTHING_FOUND: Prompt = (-1, 0, 0, NO_PREFIXES, 0)
 
@@ -205,7 +34,7 @@ class Replica(Decoding):
     inbox: requests to come, in order of `ledger.ready_s`.  waiting: requests that no step has begun.
     """
 
-    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_prompt", "_scheduler", "waiting")
+    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_order", "_prompt", "_scheduler", "waiting")
 
     def __init__(
         self,
@@ -222,28 +51,49 @@ class Replica(Decoding):
         self.waiting: deque[int] = deque()
         self._most = min(room.max_sequences, room.token_budget)
         self._scheduler = scheduler
+        orders = {"shortest-prompt": ledger.input_len, "longest-answer": [-length for length in ledger.output_len]}
+        self._order = orders.get(scheduler.policy, [])
         self._prompt: Prompt | None = None
         self._finds = bool(self.pool.width) or any(ledger.held) or any(ledger.found)
 
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]; idle replicas keep their clock."""
-        inbox, waiting, ready = self.inbox, self.waiting, self._ledger.ready_s
+        inbox, ready = self.inbox, self._ledger.ready_s
         self.until_s = until
-        while (clock := self.clock_s) < self.until_s:
-            while inbox and ready[inbox[0]] <= clock:
-                if inbox[0] in self._loaded:  # it was the first in the queue before it was loaded
-                    waiting.appendleft(inbox.popleft())
-                else:
-                    waiting.append(inbox.popleft())
-            if waiting or self._prompt:
-                if (self.blocked and self.running) or not self._prefill():
+        while self.clock_s < self.until_s:
+            if inbox:
+                self.receive()
+            if self.waiting or self._prompt:
+                if (planned := self.planned()) is None:
                     self._decode()
+                elif planned[0] or planned[2]:
+                    self.take(planned, self.price_s(planned))
+                else:
+                    self._decode(1)
             elif self.running:
                 self._decode()
             elif inbox and ready[inbox[0]] < self.until_s:
                 self.clock_s = ready[inbox[0]]
             else:
                 return
+
+    def receive(self) -> None:
+        """Put the requests that are ready into the queue."""
+        inbox, waiting, ready, clock = self.inbox, self.waiting, self._ledger.ready_s, self.clock_s
+        while inbox and ready[inbox[0]] <= clock:
+            if self._order:
+                self._queue(inbox.popleft())
+            elif inbox[0] in self._loaded:  # it was the first in the queue before it was loaded
+                waiting.appendleft(inbox.popleft())
+            else:
+                waiting.append(inbox.popleft())
+
+    def _queue(self, request: int) -> None:
+        """Put a request into the queue: before those that come later in the order, else where it was preempted."""
+        if self._order:
+            self.waiting.insert(bisect_right(self.waiting, self._order[request], key=self._order.__getitem__), request)
+        else:
+            self.waiting.appendleft(request)
 
     def _head(self) -> int:
         """The first of the waiting requests that need not be loaded first; -1: none."""
@@ -272,28 +122,29 @@ class Replica(Decoding):
         self.expect(request)
         return True
 
-    def _prefill(self) -> bool:
-        """Run a step with prompt tokens if the scheduler admits any; False if not."""
+    def planned(self) -> Planned | None:
+        """The next step, if the scheduler admits prompts to it; None: none before a request ends.
+
+        Without a token: prompts that another replica has computed, which take no step; without any of these either:
+        others begin after the next step at the earliest.
+        """
+        if not (self.waiting or self._prompt) or (self.blocked and self.running):
+            return None
         sequences, waiting, pool = len(self.running), self.waiting, self.pool
         places, growing = self._most - sequences, 0
         if not self._scheduler.mixes:
             sequences = 0
         elif sequences and (growing := self.growth(self._step, 1)) > pool.free:
-            return False  # sequences are preempted first
+            return None  # sequences are preempted first
         pool.take(growing)  # before a prompt looks for what is stored
         begun, tokens, pairs, ended = self._prompt, *self._fill(self._room.token_budget - sequences, places)
         if tokens:
-            self._step_with(tokens, pairs, len(ended), sequences, growing)
-        else:
-            pool.return_first(growing)
-            if begun and not self._prompt:  # it was put back: others begin in the next step at the earliest
-                self._decode(1)
-            elif not ended:  # wait until a request ends, unless all are being loaded
-                self.blocked = bool(waiting or begun)
-                return False
-        for prompt in ended:
-            self.begin(*prompt)
-        return True
+            return tokens, pairs, ended, sequences, growing
+        pool.return_first(growing)
+        if ended or (begun and not self._prompt):  # it was put back
+            return 0, 0.0, ended, 0, 0
+        self.blocked = bool(waiting or begun)  # until a request ends, unless all are being loaded
+        return None
 
     def _fill(self, most: int, places: int) -> tuple[int, float, list[Prompt]]:
         """Prompt tokens of a step, their pairs, and the prompts that end in it.
@@ -313,18 +164,27 @@ class Replica(Decoding):
                 ended.append(prompt)
         return most - budget, pairs, ended
 
-    def _step_with(self, tokens: int, pairs: float, ended: int, sequences: int, growing: int) -> None:
-        """Run a step with prompt tokens and decoding sequences, which have taken `growing` blocks for it."""
+    def price_s(self, planned: Planned) -> float:
+        """Time of a step with prompts [s]."""
+        tokens, pairs, ended, sequences, _ = planned
+        return self._prices.mixed_s(sequences, self._context, tokens, pairs, len(ended)) if tokens else 0.0
+
+    def take(self, planned: Planned, seconds: float) -> None:
+        """Run a step with prompt tokens and decoding sequences, which have taken blocks for it."""
+        tokens, _, ended, sequences, growing = planned
         begun, pool = self.clock_s, self.pool
-        self.clock_s = clock = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, ended)
-        stalled = 0 if sequences else len(self.running)
-        used = pool.total - pool.free - growing
-        self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), used, stalled))
+        self.clock_s = clock = begun + seconds
+        if tokens:
+            stalled = 0 if sequences else len(self.running)
+            used = pool.total - pool.free - growing
+            self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), used, stalled))
         if sequences:
             self._step += 1
             self._context += sequences * self._tokens
             if self._ends[0][0] <= self._step:
                 self.end()
+        for prompt in ended:
+            self.begin(*prompt)
 
     def _chunk(self, budget: int, *, is_first: bool) -> Prompt | None:
         """The next prompt after a step with at most `budget` of its tokens; None if it has to wait.
@@ -404,42 +264,55 @@ class Replica(Decoding):
         Each turn of the loop is a jump: as many steps as pass before a sequence ends, a request arrives, blocks run
         out, or the price of a step leaves its segment.  most: steps of a jump.
         """
-        ready, pool, running, ends, inbox = self._ledger.ready_s, self.pool, self.running, self._ends, self.inbox
-        per_token, line, note, growth = self._tokens, self._prices.decode_line, self.intervals.extend, self.growth
-        waiting, clock, step, context = len(self.waiting), self.clock_s, self._step, self._context
-        while running and clock < (limit := self.until_s):
-            sequences = len(running)
-            if pool.free < sequences and growth(step, 1) > pool.free:
-                self._preempt()
-                waiting, context, most = len(self.waiting), self._context, 1
+        ready, pool, running, inbox = self._ledger.ready_s, self.pool, self.running, self.inbox
+        while running and (clock := self.clock_s) < (limit := self.until_s):
+            if pool.free < len(running) and self.makes_room():
+                most = 1
                 continue
-            added = sequences * per_token
-            base, slope, high = line(sequences, context)
-            first, rise = base + slope * context, 0.5 * slope * added
-            steps = min(ends[0][0] - step, most)
-            if context + added * steps > high:
-                steps = max(min(steps, int((high - context) / added) + 1), 1)
+            first, rise, steps = self.pace(most)
             if inbox and not self.blocked and ready[inbox[0]] < limit:
                 limit = ready[inbox[0]]
-            seconds = steps * (first + rise * (steps - 1))
-            if clock + seconds > limit:
+            if clock + steps * (first + rise * (steps - 1)) > limit:
                 steps = steps_within(limit - clock, first, rise, steps)
-                seconds = steps * (first + rise * (steps - 1))
-            if (grown := growth(step, steps)) > pool.free:
+            if pool.free < len(running) * steps:
                 steps = self.fitting(steps)
-                grown = growth(step, steps)
-                seconds = steps * (first + rise * (steps - 1))
-            note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free, 0))
-            self.clock_s = clock = clock + seconds
-            self._step = step = step + steps
-            self._context = context = context + steps * added
-            if grown:
-                pool.take(grown)
-            if ends[0][0] <= step:
-                self.end()
-                context = self._context
-            if (waiting and not self.blocked) or limit <= clock or self._next_turn_is_here:
+            self.advance(steps, steps * (first + rise * (steps - 1)))
+            if (self.waiting and not self.blocked) or limit <= self.clock_s or self._next_turn_is_here:
                 break
+
+    def advance(self, steps: int, seconds: float) -> None:
+        """Run decode steps that take so long together, for which blocks are free."""
+        sequences, pool, clock = len(self.running), self.pool, self.clock_s
+        self.intervals.extend(
+            (clock, clock + seconds, steps, sequences, 0, len(self.waiting), pool.total - pool.free, 0)
+        )
+        if grown := self.growth(self._step, steps):
+            pool.take(grown)
+        self.clock_s = clock + seconds
+        self._step += steps
+        self._context += steps * sequences * self._tokens
+        if self._ends[0][0] <= self._step:
+            self.end()
+
+    def makes_room(self) -> bool:
+        """Preempt the sequence that started last if the next step needs more blocks than are free; whether it did."""
+        if self.growth(self._step, 1) <= self.pool.free:
+            return False
+        self._preempt()
+        return True
+
+    def pace(self, most: int = ENDLESS) -> tuple[float, float, int]:
+        """Time of the next decode step, half of what the one after it takes longer [s], and how many go on like this.
+
+        They end with a sequence, or where the price of a step leaves its segment.  most: steps.
+        """
+        sequences, context = len(self.running), self._context
+        added = sequences * self._tokens
+        base, slope, high = self._prices.decode_line(sequences, context)
+        steps = min(self._ends[0][0] - self._step, most)
+        if context + added * steps > high:
+            steps = max(min(steps, int((high - context) / added) + 1), 1)
+        return base + slope * context, 0.5 * slope * added, steps
 
     @property
     def _next_turn_is_here(self) -> bool:
@@ -465,7 +338,7 @@ class Replica(Decoding):
         ledger.generated[request] += 1 + ceil(steps * self._tokens)
         ledger.held[request] = 0
         ledger.preemptions[request] += 1
-        self.waiting.appendleft(request)
+        self._queue(request)
 
     def _put_back(self, prompt: Prompt) -> None:
         """Free the blocks of a prompt that has been computed in part; it begins anew, before those that wait."""
@@ -473,14 +346,43 @@ class Replica(Decoding):
         self.pool.give_back(blocks, prefixes)
         self._ledger.preemptions[request] += 1
         self._prompt = None
-        self.waiting.appendleft(request)
+        self._queue(request)
 
     @property
     def next_s(self) -> float:
         """Time before which nothing happens here [s]; infinite where nothing is left to do."""
         if self.running or self.waiting or self._prompt:
             return self.clock_s
-        return max(self.clock_s, self._ledger.ready_s[self.inbox[0]]) if self.inbox else inf
+        return max(self.clock_s, self.arrival_s)
+
+    @property
+    def arrival_s(self) -> float:
+        """Time at which the next request reaches the scheduler [s]; infinite without any."""
+        return self._ledger.ready_s[self.inbox[0]] if self.inbox else inf
+
+    def next_send_s(self, delays: Mapping[int, float], other_s: float, step_s: float) -> float:
+        """Time before which no user sends a request because one ends here [s].
+
+        delays: request -> least time from its end to those sent after it; other_s: of one that is not among them [s].
+        step_s: less than any step takes.
+        """
+        ledger, clock, step, delay = self._ledger, self.clock_s, self._step, delays.get
+        soonest = inf
+        for request, sequence in self.running.items():
+            if (after_s := (sequence[0] - step) * step_s + delay(request, other_s)) < soonest:
+                soonest = after_s
+        soonest += clock
+        begun = (self._prompt[0],) if self._prompt else ()
+        for request in (*begun, *self.waiting, *self.inbox):
+            steps = 0 if ledger.generated[request] else ledger.rounds[request]
+            ends_s = max(clock, ledger.ready_s[request]) + steps * step_s
+            soonest = min(soonest, ends_s + delay(request, other_s))
+        return soonest
+
+    @property
+    def ranks(self) -> tuple[Replica, ...]:
+        """The replicas whose steps are its own: itself."""
+        return (self,)
 
 
 def steps_within(seconds: float, first: float, rise: float, most: int) -> int:

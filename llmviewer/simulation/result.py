@@ -23,6 +23,8 @@ from llmviewer.simulation.traffic import Traffic
 if TYPE_CHECKING:
     import pandas as pd
 
+    from llmviewer.simulation.edges import Edges
+
 SCHEMA = "llmviewer.simulation/1"
 #: Metrics of the result with percentiles; time between tokens is weighted by tokens, the others are of requests.
 METRICS = tuple(SERVED)
@@ -226,11 +228,20 @@ class Simulation:
                 "output_tokens_per_s": around(tokens, mean),
             },
             "calibration": {
-                **{name: scaled(latencies[name], ratios) for name, ratios in self.ratios.items()},
+                **{
+                    name: scaled(latencies[name], ratios, self._edges.get(name)) for name, ratios in self.ratios.items()
+                },
                 **({"output_tokens_per_s": throughput} if throughput else {}),
                 **({"max_request_rate": dict(self.rate_bounds)} if self.rate_bounds else {}),
             },
         }
+
+    @cached_property
+    def _edges(self) -> Edges:
+        """Bounds over value of latencies near the capacity, for which it runs again."""
+        from llmviewer.simulation.edges import edge_ratios  # which reads results
+
+        return edge_ratios(self)
 
     def _parts(self) -> list[tuple[Outcome, stats.Window]]:
         """Replications with their windows; of a single run, its parts in order of arrival, unless its queue grows."""

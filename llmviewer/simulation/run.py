@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf, nan, nextafter
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from llmviewer.simulation.fleet import Fleet, Pool, Router
 from llmviewer.simulation.ledger import Ledger
+from llmviewer.simulation.ranks import Ranks
 from llmviewer.simulation.replica import Replica
 from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Whole
 from llmviewer.simulation.timelines import gaps_of, timeline_of
@@ -22,12 +25,13 @@ from llmviewer.simulation.timelines import gaps_of, timeline_of
 
 @dataclass(slots=True)
 class Station:
-    """A pool that runs: its replicas, their ledger and their router."""
+    """A pool that runs: its replicas, their ledger and their router.  units: replicas, or ranks that step together."""
 
     pool: Pool
     ledger: Ledger
     replicas: list[Replica]
     router: Router
+    units: list[Replica | Ranks]
 
     @staticmethod
     def of(pool: Pool, requests: Requests, rounds: list[int], held: list[int] | None = None) -> Station:
@@ -44,34 +48,37 @@ class Station:
             Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens, pool.tiers)
             for _ in range(pool.replicas)
         ]
-        return Station(pool, ledger, replicas, pool.router())
+        groups = (replicas[at : at + pool.ranks] for at in range(0, len(replicas), pool.ranks))
+        units = replicas if pool.ranks == 1 else [Ranks(group, pool.prices) for group in groups]
+        return Station(pool, ledger, replicas, pool.router(), list(units))
 
-    def route(self, request: int) -> None:
-        """Put a request into the inbox of a replica."""
+    def route(self, request: int) -> Replica:
+        """Put a request into the inbox of a replica, which is returned."""
         chosen = 0
         if len(self.replicas) > 1:
             prefixes = self.ledger.prefixes[request] if self.ledger.prefixes is not None else ()
             chosen = self.router.choose(request, prefixes, self.replicas)
         self.replicas[chosen].expect(request)
+        return self.replicas[chosen]
 
     def run(self, requests: Iterable[int]) -> None:
         """Answer requests that arrive in this order, and no others."""
         ready, waits = self.ledger.ready_s, self.router.waits and len(self.replicas) > 1
         for request in requests:
             if waits:
-                for replica in self.replicas:
-                    replica.run(ready[request])
+                for unit in self.units:
+                    unit.run(ready[request])
             self.route(request)
-        for replica in self.replicas:
-            replica.run()
+        for unit in self.units:
+            unit.run()
 
 
 @dataclass(slots=True)
 class Driven:
     """Requests on their way through a fleet.
 
-    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool.  pools: index
-    of the pool of each replica.
+    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool; units: as of
+    `Station`.  pools: index of the pool of each replica, and `stages` of each unit.
     """
 
     requests: Requests
@@ -80,11 +87,15 @@ class Driven:
     links: list[float]
     replicas: list[Replica] = field(init=False)
     pools: tuple[int, ...] = field(init=False)
+    units: list[Replica | Ranks] = field(init=False)
+    stages: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """List the replicas of the pools."""
         self.replicas = [replica for station in self.stations for replica in station.replicas]
         self.pools = tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
+        self.units = [unit for station in self.stations for unit in station.units]
+        self.stages = tuple(index for index, station in enumerate(self.stations) for _ in station.units)
 
     @staticmethod
     def of(requests: Requests, fleet: Fleet) -> Driven:
@@ -124,15 +135,16 @@ class Driven:
         return found
 
     def advance(self, chosen: int, times: list[float], until_s: float = inf) -> list[tuple[float, int]]:
-        """Run the replica that is behind all others until it reaches them, or this time [s]; the answers that ended.
+        """Run the unit that is behind all others until it reaches them, or this time [s]; the answers that ended.
 
-        times: `next_s` of each.
+        times: before which nothing happens at each that matters to the others [s].
         """
-        replica = self.replicas[chosen]
-        seen, others = len(replica.left), min(until_s, *times[:chosen], *times[chosen + 1 :], inf)
-        replica.run(max(others, nextafter(times[chosen], inf)))
-        station = self.stations[self.pools[chosen]]
-        return [one for one in replica.left[seen:] if not self.goes_on(station, one[1], one[0])]
+        unit = self.units[chosen]
+        seen, others = [len(one.left) for one in unit.ranks], min(until_s, *times[:chosen], *times[chosen + 1 :], inf)
+        unit.run(max(others, nextafter(times[chosen], inf)))
+        station = self.stations[self.stages[chosen]]
+        left = [one for rank, past in zip(unit.ranks, seen, strict=True) for one in rank.left[past:]]
+        return [one for one in sorted(left, key=itemgetter(0)) if not self.goes_on(station, one[1], one[0])]
 
     def records(self) -> Records:
         """Times of the requests so far."""
@@ -177,7 +189,7 @@ def _closed_loop(driven: Driven) -> None:
     for replica in replicas:
         replica.pauses = True
     while True:
-        times = [replica.next_s for replica in replicas]
+        times = [unit.next_s for unit in driven.units]
         chosen = times.index(min(times))
         if times[chosen] == inf:
             return
@@ -203,8 +215,11 @@ def _sessions(driven: Driven) -> None:
         return
     for replica in replicas:
         replica.pauses = True
+    if len(driven.stations) == 1 and not first.router.waits:
+        _running_ahead(driven, then, coming, deque(following))
+        return
     while True:
-        times = [replica.next_s for replica in replicas]
+        times = [unit.next_s for unit in driven.units]
         chosen, sent_s = times.index(min(times)), coming[0][0] if coming else inf
         if coming and sent_s <= times[chosen]:
             _, request = heappop(coming)
@@ -217,6 +232,40 @@ def _sessions(driven: Driven) -> None:
             turns = then.get(request) or [(one, 0.0) for one in islice(following, 1)]
             for turn, delay_s in turns:
                 heappush(coming, (time_s + delay_s, turn))
+
+
+def _running_ahead(
+    driven: Driven, then: Mapping[int, list[tuple[int, float]]], coming: list[tuple[float, int]], following: deque[int]
+) -> None:
+    """The same, if no router looks at the replicas: each runs ahead of the others until one of these may send it a
+    request.
+
+    coming: requests by the time at which they are sent [s].  following: first ones of users who have none left.
+    """
+    first, units = driven.stations[0], driven.units
+    delays = {request: min(delay_s for _, delay_s in turns) for request, turns in then.items()}
+    base, rise, _ = first.pool.prices.decode_line(1, 1.0)
+    step_s, owner = base + rise, {id(rank): at for at, unit in enumerate(units) for rank in unit.ranks}
+
+    sends = [inf] * len(units)
+    while True:
+        other_s = 0.0 if following else inf
+        while coming and coming[0][0] <= min(sends):
+            sent_s, request = heappop(coming)
+            first.ledger.send(request, sent_s)
+            at = owner[id(first.route(request))]
+            sends[at] = min(sends[at], sent_s + first.ledger.rounds[request] * step_s + delays.get(request, other_s))
+        chosen = sends.index(min(sends))
+        if sends[chosen] == inf:
+            break
+        for time_s, request in driven.advance(chosen, sends, coming[0][0] if coming else inf):
+            turns = then.get(request) or [(following.popleft(), 0.0) for _ in range(min(len(following), 1))]
+            for turn, delay_s in turns:
+                heappush(coming, (time_s + delay_s, turn))
+        sends[chosen] = units[chosen].next_send_s(delays, other_s, step_s)
+    for unit in units:  # nobody sends any more
+        while unit.next_s < inf:
+            unit.run()
 
 
 #: Reasons for which requests are refused; 0 where a request is not.

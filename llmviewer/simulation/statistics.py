@@ -49,14 +49,24 @@ def around(parts: Sequence[float | None], centre: float | None) -> Levels:
     return {level: [max(centre - width, 0.0), centre + width] for level, width in widths.items()}
 
 
-def scaled(whole: Summary, ratios: Mapping[str, Sequence[float]]) -> dict[str, Levels]:
-    """Statistic -> level -> interval, in proportion to its value.  ratios: level -> low and high over value."""
-    return {
-        name: {
-            level: [None if value is None else value * ratio for ratio in bounds] for level, bounds in ratios.items()
-        }
-        for name, value in ((name, whole[name]) for name in STATISTICS)
-    }
+def scaled(
+    whole: Summary,
+    ratios: Mapping[str, Sequence[float]],
+    wider: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+) -> dict[str, Levels]:
+    """Statistic -> level -> interval, in proportion to its value.
+
+    ratios: level -> low and high over value.  wider: statistic -> the same, where queues make the interval wider.
+    """
+    found: dict[str, Levels] = {}
+    for name in STATISTICS:
+        value, others = whole[name], (wider or {}).get(name, {})
+        found[name] = {}
+        for level, (low, high) in ratios.items():
+            other_low, other_high = others.get(level, (low, high))
+            bounds = (min(low, other_low), max(high, other_high))
+            found[name][level] = [None if value is None else value * ratio for ratio in bounds]
+    return found
 
 
 #: Latencies of requests, in the order of results.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import frexp
+from math import ceil, frexp
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +22,8 @@ LONGEST_CONTEXT = 2.0**24
 STRAIGHT = 1e-6
 #: Tokens of each sequence for which a step's time is taken as a line where the host stops waiting for kernels.
 SHORT = 16
+#: Tokens of a mean over ranks that are rounding.
+ROUNDING = 1e-9
 #: Configurations whose step times are kept, as searches simulate one under many loads.
 KEPT = 8
 #: Time of a decode step over its total context: value at 0 [s], slope [s/token], and end [token].
@@ -44,7 +46,8 @@ class StepTimes:
     tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
     passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
     outside kernels.  most_tokens: prompt tokens of a step, up to which its time is known; of a longer prompt that runs
-    alone, in proportion.  rows: sequences -> segment of their mean context -> time of a decode step as a line over the
+    alone, in proportion.  shared: tokens of a pass of each rank -> time of the work on those of all ranks; empty where
+    there is one.  rows: sequences -> segment of their mean context -> time of a decode step as a line over the
     total context, made when first asked; empty where it is none.
     """
 
@@ -55,6 +58,7 @@ class StepTimes:
     drafts: tuple[Drafting, ...]
     means: Knots
     most_tokens: int
+    shared: list[float]
     rows: list[list[Line | tuple[()] | None] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
@@ -75,6 +79,11 @@ class StepTimes:
         seconds, later = (self._round_s(sequences, total / sequences) for total in (context, context + ahead))
         rise = (later - seconds) / ahead
         return seconds - rise * context, rise, context + ahead
+
+    def shared_s(self, sequences: float, tokens: float) -> float:
+        """Work on the tokens of all ranks in a step [s].  sequences, tokens: mean of the ranks."""
+        at = ceil(sequences * self.target.new + tokens - ROUNDING)
+        return self.shared[min(at, len(self.shared) - 1)] if self.shared else 0.0
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """Time of one step that also prefills prompt tokens [s].
@@ -145,6 +154,7 @@ def step_times(configuration: Configuration) -> StepTimes:
         drafts=tuple(_drafting(one, sizes) for one in system.drafters),
         means=decode_knots(sizes),
         most_tokens=sizes.tokens,
+        shared=passes.shared() if system.parallelism.ranks > 1 else [],
         rows=[None] * (capacity.max_sequences + 1),
     )
 

@@ -17,6 +17,7 @@ from llmviewer.core.workload import Group, Step
 from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.models.model import Model, with_mla_form
 from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.collective import is_of_all_ranks
 from llmviewer.serving.generation import PassShape
 from llmviewer.simulation.pass_tables import (
     DECODE_KNOTS,
@@ -128,6 +129,19 @@ class Passes:
             self.system, engine=engine, passes=(*passes, AppliedTechnique(name="selection", make=lambda _: kept))
         )
 
+    def shared(self) -> list[float]:
+        """Time of the work on the tokens of all ranks, by the tokens of each rank's pass [s]."""
+        passes = evaluate(self.model, self.system, Step((_tokens(self.counts),)))
+        return every_whole(self.counts, np.asarray(passes.served_sum(is_of_all_ranks)))
+
+    @property
+    def counts(self) -> Array:
+        """Knots of the tokens of a pass."""
+        shape, sizes = self.decode, self.sizes
+        each = float(np.max(np.maximum(shape.new_tokens, shape.logit_positions)))
+        most = int(np.ceil(sizes.sequences * each) + max(sizes.tokens, PROMPT_BESIDE))
+        return whole_knots(most, 2048, 128, stairs=True)
+
     @cached_property
     def attention(self) -> frozenset[Name]:
         """Operators of attention, whose kernels run once for decoding sequences and once for prompts."""
@@ -212,11 +226,7 @@ class _Builder:
     @staticmethod
     def of(passes: Passes, spacing: tuple[int, int], of_past: frozenset[Name]) -> _Builder:
         """The builder of tables that reach the largest passes.  of_past: operators that depend on it in any form."""
-        shape, sizes = passes.decode, passes.sizes
-        each = float(np.max(np.maximum(shape.new_tokens, shape.logit_positions)))
-        counts = whole_knots(
-            int(np.ceil(sizes.sequences * each) + max(sizes.tokens, PROMPT_BESIDE)), 2048, 128, stairs=True
-        )
+        counts = passes.counts
         one_each = prompts(counts, np.ones(len(counts)), 0.0)
         apart = passes.times(one_each, of=Selection(operators=of_past))
         past = Selection(operators=of_past | passes.attention, constants=("sequence",))

@@ -66,6 +66,7 @@ MET = "{what} (serving/batching.py)"
 ADDED = "time by which a prompt lengthens its passes (serving/batching.py)"
 CHUNKS = "mixed steps between the tokens of a sequence: decodes and prompts (techniques/batching/continuous.py)"
 AHEAD = "prompts ahead in mixed steps (techniques/batching/continuous.py)"
+RANKS = "ranks that share experts step together: each waits for the one with the most prompts (serving/batching.py)"
 HOST = "HTTP, tokenization and first scheduling of a request, " + ENGINE
 LATE = "output of a step is processed while the next one runs, " + ENGINE
 
@@ -76,7 +77,8 @@ def first_token_nodes(one: Question) -> tuple[Node, ...]:
     if isinstance(times, DisaggregatedTimes):
         return (*prefill_nodes(one), *_host(one), *first_token_of_pools(one, times))
     queued = _ahead(one, times) if isinstance(times, ChunkedTimes) else ()
-    return (*prefill_nodes(one), *_met(one, 1.0), *queued, *_queue(one), *_host(one))
+    waits = _waits(one, "own_wait_s", 1.0)
+    return (*prefill_nodes(one), *waits, *_met(one, 1.0), *queued, *_queue(one), *_host(one))
 
 
 def generation_nodes(one: Question, share: float) -> tuple[Node, ...]:
@@ -85,8 +87,21 @@ def generation_nodes(one: Question, share: float) -> tuple[Node, ...]:
     if isinstance(times, DisaggregatedTimes):
         return (*decode_nodes(one, share), *generation_of_pools(one, times, share))
     if isinstance(times, ChunkedTimes):
-        return (*_mixed(one, times, share), *_met(one, -share))
-    return (*decode_nodes(one, share), *_others(one, share), *_met(one, -share))
+        steps = _mixed(one, times, share)
+    else:
+        steps = (*decode_nodes(one, share), *_others(one, share))
+    return (*steps, *_waits(one, "waits_s - own_wait_s", share), *_met(one, -share))
+
+
+def _waits(one: Question, formula: str, share: float) -> tuple[Node, ...]:
+    """Waiting of a rank for prompts of others, times a share.  formula: of the parts of it that count."""
+    times = one.analysis.times
+    if times.ranks == 1:
+        return ()
+    names = [name for name in formula.split() if name != "-"]
+    values: dict[str, float] = {name: one.at(getattr(times, name)) for name in names}
+    formula, tokens = per_token(f"({formula})", share)
+    return (of_formula("prompts of other ranks", formula, (), RANKS, {**values, **tokens}),)
 
 
 def _others(one: Question, share: float) -> tuple[Node, ...]:
@@ -137,12 +152,16 @@ def _cycle(one: Question) -> Node:
     times = one.analysis.times
     prefill_s = one.at(times.prefill_s)
     if isinstance(times, ChunkedTimes):
-        after = sum_of("between_s", _mixed(one, times, 1.0), "steps without its own prompt")
+        steps = (*_mixed(one, times, 1.0), *_waits(one, "waits_s", 1.0))
+        after = sum_of("between_s", steps, "steps without its own prompt")
         values = {"waiting_s": one.at(times.waiting_s), "prefill_s": prefill_s}
         return of_formula("cycle_s", "waiting_s + prefill_s + between_s", (after,), CYCLE, values)
     decode = sum_of("decode_s", decode_nodes(one, 1.0), "all decode steps")
     values = {"prefill_s": prefill_s, "others_s": one.at(times.others_s)}
-    return of_formula("cycle_s", "prefill_s + others_s + decode_s", (decode,), CYCLE, values)
+    formula, waits = "prefill_s + others_s + decode_s", one.at(times.waits_s)
+    if waits:
+        formula, values = f"{formula} + waits_s", {**values, "waits_s": waits}
+    return of_formula("cycle_s", formula, (decode,), CYCLE, values)
 
 
 def _host(one: Question) -> tuple[Node, ...]:

@@ -144,6 +144,26 @@ class ChunkedTimes(RequestTimes):
         return np.asarray(np.maximum(added, 0.0) / self.prompts_per_pass)
 
     @property
+    def arriving(self) -> Count:
+        """Mean number of prompts, or of chunks of one, that a step computes."""
+        plan = self.chunked.plan
+        whole = self.chunked.together / (self.chunked.steps + plan.chunks)
+        return np.where(plan.chunks > 1.0, plan.share, whole)
+
+    @property
+    def most_of_ranks(self) -> tuple[Count, Count]:
+        """As of separate passes; of prompts of several steps, at most one chunk in a step."""
+        by_chance = RequestTimes.most_of_ranks.__get__(self)
+        several = self.chunked.plan.chunks > 1.0
+        any_rank = 1.0 - np.power(1.0 - self.arriving, self.ranks)
+        return np.where(several, any_rank, by_chance[0]), np.where(several, 1.0, by_chance[1])
+
+    @property
+    def added_s(self) -> Array:
+        """Time by which one more prompt lengthens its steps [s]."""
+        return self.prompt_s
+
+    @property
     def others(self) -> Count:
         """Other sequences of a micro-batch."""
         return np.maximum(self.chunked.together - 1.0, 0.0)
@@ -160,7 +180,7 @@ class ChunkedTimes(RequestTimes):
         E[x^2] / E[x] of steps x = t + p N that follow each other, N arrivals in the step before.  Prompts of several
         steps run one after another: twice the wait in their queue (M/D/1), and a step.
         """
-        busy, prompt_s = self.busy, self.prompt_s
+        busy, prompt_s = self.busy, self.prompt_s * self.alone
         shared = ((1.0 + busy) * self.step_s + busy * prompt_s) / (1.0 - np.square(busy))
         taken = np.minimum(self.others / self.cycle_s * self.prefill_s, MOST_BUSY)
         queued = self.step_s + taken * self.prefill_s / (1.0 - taken)
@@ -174,8 +194,9 @@ class ChunkedTimes(RequestTimes):
         share of steps in which a prompt begins.
         """
         plan = self.chunked.plan
-        long_s = self.prompt_s * self.prompts_per_pass + (plan.chunks - 1.0) * self.step_s
-        found = rest_of_pass(self.request_s, self.step_s, long_s, self.ending, 0.5 * self.met_s, between=False)
+        long_s = self.prompt_s * self.prompts_per_pass * self.alone + (plan.chunks - 1.0) * self.step_s
+        ending = self.ending + (self.ranks - 1) * self.arriving
+        found = rest_of_pass(self.request_s, self.step_s, long_s, ending, 0.5 * self.met_s, between=False)
         begun = np.where(plan.filled > 0.0, 1.0, 1.0 - 1.0 / plan.chunks)
         queued = begun * plan.busy * self.prefill_s / (2.0 * (1.0 - plan.busy))
         return found + np.where(plan.chunks > 1.0, queued, 0.0)
@@ -188,7 +209,7 @@ class ChunkedTimes(RequestTimes):
     @property
     def most_ahead_s(self) -> Array:
         """Time that the others' prompts add to the steps of a sequence [s]; 0 where all prompts queue."""
-        added = np.maximum(self.others_s - self.chunked.plan.mixed * self.step_s, 0.0)
+        added = np.maximum(self.others_s - self.chunked.plan.mixed * self.step_s, 0.0) + self.waits_s
         return np.where(self.chunked.plan.busy < MOST_BUSY, added, 0.0)
 
     @property
@@ -206,25 +227,25 @@ class ChunkedTimes(RequestTimes):
     @property
     def ttft_s(self) -> Array:
         """Queueing time, the prompts ahead, the mixed steps of the request's own prompt, and its host time [s]."""
-        return np.asarray(self.queue_s + self.waiting_s + self.ahead_s + self.prefill_s + self.request_s)
+        return np.asarray(RequestTimes.ttft_s.__get__(self) + self.waiting_s)
 
     @property
     def between_s(self) -> Array:
         """Time of the pure decode steps and of the mixed steps of others in a cycle [s]."""
         pure = 1.0 - self.chunked.plan.mixed / np.maximum(self.chunked.steps, 1.0)
-        return np.asarray(self.decode_s * pure + self.others_s)
+        return np.asarray(self.decode_s * pure + self.others_s + self.waits_s)
 
     @property
     def generation_s(self) -> Array:
         """Time from the first token to the last [s]."""
-        return np.asarray(self.between_s - self.ahead_s)
+        return np.asarray(self.between_s - self.own_wait_s - self.ahead_s)
 
     def facts(self) -> BatchingFacts:
         """Sizes in tokens and sequences (means over steps), shares, and times [s]."""
         plan = self.chunked.plan
         return {
             "running": self.running,
-            "others_prefill_s": np.maximum(self.others_s - plan.mixed * self.step_s, 0.0),
+            "others_prefill_s": np.maximum(self.others_s - plan.mixed * self.step_s, 0.0) + self.waits_s,
             "token_budget": self.chunked.budget,
             "chunk_tokens": plan.chunk_tokens,
             "chunks": plan.chunks,
@@ -257,16 +278,17 @@ class Continuous(Batching):
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
         together = np.ceil(running.batch_size / np.minimum(running.batch_size, float(replica.microbatches)))
         steps, new = (request.output_len - 1.0) / replica.tokens_per_round, replica.new_tokens(request)
-        if not (replica.mixes and replica.scheduler.mixes):
-            fitting = np.maximum(np.floor(budget / np.maximum(new, 1.0)), 1.0)
+        mixes = replica.mixes and replica.scheduler.mixes
+        whole = not (mixes and replica.scheduler.chunks and np.isfinite(budget))
+        fitting = np.maximum((np.floor if whole else np.asarray)(budget / np.maximum(new, 1.0)), 1.0)
+        if not mixes:
             prompts = np.clip(in_one_pass(running.batch_size, np.maximum(steps, 1.0) - 1.0), 1.0, running.batch_size)
             return Running(request=running, prompts_per_pass=np.minimum(prompts, fitting), most_prompts=fitting)
-        whole = not (replica.scheduler.chunks and np.isfinite(budget))
         plan = plan_chunks(together, new, steps, budget, replica.verified_tokens, whole=whole)
         return ChunkedRunning(
             request=running,
             prompts_per_pass=plan.prompts_per_pass,
-            most_prompts=np.maximum((np.floor if whole else np.asarray)(budget / np.maximum(new, 1.0)), 1.0),
+            most_prompts=fitting,
             chunk_tokens=plan.chunk_tokens,
             decodes=plan.decodes,
             filled=plan.filled,
