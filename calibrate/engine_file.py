@@ -68,8 +68,8 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     versions |= {first: versions[first] | _of_version(fits[first], fitted) for first in versions if first in fits}
     chips = {name: fit for name, fit in fits.items() if name and name not in versions}
     stated = content.get("generations", {})
-    others = {
-        name: {key: stated[name][key] for key in ("before", "changed") if key in stated.get(name, {})}
+    others = {name: own for name, own in stated.items() if name not in chips} | {
+        name: {key: value for key, value in stated.get(name, {}).items() if key not in FITTED}
         | {"ungrouped": fit.engine.ungrouped, **_figures(fit)}
         for name, fit in chips.items()
     }

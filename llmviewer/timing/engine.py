@@ -128,11 +128,15 @@ class OfGeneration(Fitted):
     """Fields of an engine on chips of one generation, where it runs other kernels.
 
     before: first version that no longer runs them, and `changed`, where that stands; empty: all versions do.
+    graph_tokens, late_from: as of Engine, where they are others.  source: of figures that no fit of ours gives.
     """
 
     ungrouped: float = 0.0
     before: str = ""
     changed: str = ""
+    graph_tokens: float | None = None
+    late_from: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,9 +293,9 @@ class Engine(Fitted):
             if generation in self.prompt_generations:
                 return self
             return replace(self, factors={name: value for name, value in self.factors.items() if name != "prompt"})
-        kept = ("before", "changed") if own else ("before", "changed", *OF_RUNS)
-        names = [entry.name for entry in fields(found) if entry.name not in kept]
-        return replace(self, **{name: getattr(found, name) for name in names})
+        kept = ("before", "changed", "source", *(() if own else OF_RUNS))
+        stated = {entry.name: getattr(found, entry.name) for entry in fields(found) if entry.name not in kept}
+        return replace(self, **{name: value for name, value in stated.items() if value is not None})
 
     def _generation(self, generation: str) -> OfGeneration | None:
         """Fields on chips of a generation: its own, or those of the one before."""
