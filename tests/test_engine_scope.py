@@ -107,7 +107,7 @@ def test_elsewhere_the_answer_names_what_is_beyond() -> None:
     assert any(text.startswith("TPOT: beyond the runs of vllm-v0's fit in chip and load; ") for text in texts)
 
 
-@pytest.mark.parametrize("hardware", ["a100-80gb-sxm", "rtx-4090", "mi300x", "ascend-910b"])
+@pytest.mark.parametrize("hardware", ["a100-80gb-sxm", "rtx-4090", "mi300x", "tpu-v6e"])
 def test_chips_without_runs_have_wider_intervals_than_their_kernels(hardware: str) -> None:
     kernels, served = (lv.analyze("llama-3.1-8b", hardware, engine=name) for name in ("kernels", "vllm"))
 
