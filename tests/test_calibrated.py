@@ -261,12 +261,12 @@ def test_another_engines_usual_kernel_comes_before_its_triton_kernel() -> None:
     assert kernel_of(sglang, "attention_prefill", "bf16-kv8")[1] == "h100-sxm: attention_prefill/bf16-kv8/trtllm"
 
 
-def attention_of(width: float) -> Operator:
+def attention_of(width: float, kv_heads: float = 2.0) -> Operator:
     """One token of 8 sequences with 16 heads of this width, and 2 of keys."""
-    shape = AttentionShape(groups=decode(8.0, 1000.0).groups, heads=16.0, kv_heads=2.0, qk_dim=width, v_dim=width)
+    shape = AttentionShape(groups=decode(8.0, 1000.0).groups, heads=16.0, kv_heads=kv_heads, qk_dim=width, v_dim=width)
     q = Tensor(name="q", elements=shape.queries() * 16.0 * width, dtype=get_dtype("bf16"))
     k, v = (
-        Tensor(name=name, elements=shape.keys() * 2.0 * width, dtype=get_dtype("bf16"), role=Role.CACHE)
+        Tensor(name=name, elements=shape.keys() * kv_heads * width, dtype=get_dtype("bf16"), role=Role.CACHE)
         for name in "kv"
     )
     inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),))
@@ -295,6 +295,25 @@ def test_heads_wider_than_a_kernel_was_timed_with_take_another(
     # asked again, with other widths between: the answers do not depend on the order
     assert efficiency.select_fit("attention_decode", attention_of(128.0)).fit.engine == engine
     assert efficiency.select_fit("attention_decode", attention_of(width)) is found
+
+
+@pytest.mark.parametrize(
+    ("engine", "chip", "kv_heads", "basis", "fit"),
+    [
+        ("vllm", "a100-80gb-sxm", 2.0, "measured", "vllm"),
+        ("vllm", "a100-80gb-sxm", 16.0, "measured", "vllm-single"),
+        # chips that borrow from the A100 borrow both
+        ("vllm", "a6000", 2.0, "transferred afar", "vllm"),
+        ("vllm", "a6000", 16.0, "transferred afar", "vllm-single"),
+        ("sglang", "a100-80gb-sxm", 16.0, "measured", "sglang"),
+        ("vllm", "h100-sxm", 16.0, "measured", "vllm"),
+    ],
+)
+def test_heads_that_share_no_keys_take_the_kernel_fitted_to_such(
+    engine: str, chip: str, kv_heads: float, basis: str, fit: str
+) -> None:
+    found = calibrated(specs.load(chip), engine).select_fit("attention_decode", attention_of(128.0, kv_heads))
+    assert (found.basis, found.fit.engine) == (basis, fit)
 
 
 @pytest.mark.parametrize("chip", ["h100-sxm", "h200", "l40s", "rtx-pro-6000-server", "b200"])

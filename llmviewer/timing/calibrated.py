@@ -218,8 +218,10 @@ class Calibrated:
         if not beyond:
             return found
         wide = "/".join((key, *(f"{value:g}" for _, value in beyond)))
-        if wide not in self.selected and (other := self._own_family(family, variant, strict=True, limits=beyond)):
-            self.selected[wide] = other
+        if wide not in self.selected:
+            other = self._own_family(family, variant, strict=True, limits=beyond, lender=found.chip)
+            if other is not None:
+                self.selected[wide] = other
         return self.selected.get(wide, found)
 
     def primary_fit(self, operator: Operator) -> SelectedFit:
@@ -242,13 +244,11 @@ class Calibrated:
             return SelectedFit(fit=start_fit(FAMILIES[family]), basis=ASSUMED, chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
-    def _own_family(
-        self, family: str, variant: str, *, strict: bool = False, limits: tuple[tuple[str, float], ...] = ()
-    ) -> SelectedFit | None:
-        """The nearest fit of a family for a variant.  strict: of equal kernels only.  limits: timed up to these."""
+    def _own_family(self, family: str, variant: str, **options: Any) -> SelectedFit | None:
+        """The nearest fit of a family for a variant.  options: further fields of the kernel in search of it."""
         kernel = Kernel(
             family=family, variant=variant, engine=self.borrowed.get(f"{family}/{variant}", self.engine),
-            chip=self.chip, generation=self.generation, users=self.user_profiles, strict=strict, limits=limits,
+            chip=self.chip, generation=self.generation, users=self.user_profiles, **options,
         )  # fmt: skip
         loan = nearest(self.sources, kernel)
         return None if loan is None else self._adapted(loan)

@@ -107,6 +107,7 @@ class Kernel:
     users: number of leading profiles that the user supplied.
     strict: only equal kernels may serve it, no substitutes.
     limits: quantities that the engine's usual kernel was never timed with, and their values: another kernel serves.
+    lender: chip of that usual kernel.
     """
 
     family: str
@@ -117,6 +118,7 @@ class Kernel:
     users: int = 0
     strict: bool = False
     limits: tuple[tuple[str, float], ...] = ()
+    lender: str = ""
 
     def basis(self, source: Profile, engine: str) -> str:
         """Origin of constants of an engine in a profile, in words of BASES."""
@@ -138,10 +140,10 @@ class Kernel:
         return second or engine == self.engine or engine == OWN_USE_ONLY == _base(self.engine)
 
     def is_near(self, loan: Loan) -> bool:
-        """Whether a fit is of an equal kernel on a chip of the generation, and has rows up to the limits."""
+        """Whether a fit is of the generation, or of the usual kernel's chip, and has rows up to the limits."""
         known = loan.source.fit(loan.key).range
         reached = all(name in known and value <= known[name][1] for name, value in self.limits)
-        return reached and loan.basis in NEAR_BASES
+        return reached and (loan.basis in NEAR_BASES or loan.source.chip == self.lender)
 
     def takes(self, engine: str) -> bool:
         """Whether kernels of an engine may serve this one; those of UNLENT_SUFFIXES serve no other."""

@@ -152,7 +152,7 @@ def cache_bits(operator: Operator) -> float:
 
 
 def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
-    """Number of sequences, queries and keys per sequence, and heads."""
+    """Number of sequences, queries and keys per sequence, heads, and KV heads per head."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     group = shape.groups[0]
@@ -163,13 +163,19 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
         "heads": shape.heads,
         "kv_heads": shape.kv_heads,
         "head_dim": shape.qk_dim,
+        "kv_share": shape.kv_heads / shape.heads,
     }
 
 
 def limits(operator: Operator) -> Mapping[str, Count]:
-    """Elements of a head, of which every kernel has a largest number: 256 in FlashAttention-3."""
+    """Elements of a head, of which every kernel has a largest number (256 in FlashAttention-3), and its KV heads.
+
+    A kernel for groups of heads that share keys ends below one KV head per head.
+    """
     shape = operator.shape
-    return {"head_dim": shape.qk_dim} if isinstance(shape, AttentionShape) else {}
+    if not isinstance(shape, AttentionShape):
+        return {}
+    return {"head_dim": shape.qk_dim, "kv_share": shape.kv_heads / shape.heads}
 
 
 def variant(operator: Operator) -> str:
