@@ -13,7 +13,7 @@ from llmviewer.hardware.specs import load
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.calibrated import Calibrated
 from llmviewer.timing.kernels.families import FAMILIES
-from llmviewer.timing.lending import BASES, FIT_ERRORS, Kernel, Loan, fit_error, nearest
+from llmviewer.timing.lending import BASES, FIT_ERRORS, Kernel, Loan, adapt_constants, fit_error, nearest
 from llmviewer.timing.profile import Profile
 
 
@@ -205,3 +205,11 @@ def test_fewer_bits_of_weights_never_take_longer(hardware: str) -> None:
         lv.analyze("llama-2-7b", hardware, quantization=f"w{bits}a16", output_len=2).tpot_s for bits in (2, 3, 4, 6, 8)
     ]
     assert times == sorted(times)
+
+
+def test_cdna_4_lends_the_rate_of_its_units_but_not_that_of_their_operands() -> None:
+    """Half the 16-bit peak per unit and clock, and 0.73 of it for each byte: `balance` is their ratio."""
+    own = {"balance": 100.0, "floor": 5.0}
+    assert adapt_constants(own, "gemm", "mi355x", "cdna3") == {"balance": 73.0, "floor": 5.0}
+    assert adapt_constants(own, "gemm", "mi355x", "cdna4") == own
+    assert adapt_constants(own, "gemm", "h100-sxm", "cdna3") == own

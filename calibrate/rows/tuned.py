@@ -48,11 +48,11 @@ def translated(frame: pd.DataFrame) -> pd.DataFrame:
     """
     names = {*frame.columns}
     if names >= _BOTH | _PRODUCT:
-        dtype, held_together = frame["format"].map(PRODUCTS), ["n", "k"]
+        dtype, held_together = [PRODUCTS.get(name, "") for name in frame["format"]], ["n", "k"]
         shape = frame[["m", "n", "k"]]
     elif names >= _BOTH | _EXPERT:
         formats = zip(*(_word(frame[name]) for name in ("q_dtype_a", "q_dtype_w", "q_type")), strict=True)
-        dtype, held_together = [EXPERTS.get(found) for found in formats], ["hidden", "inter", "experts", "topk"]
+        dtype, held_together = [EXPERTS.get(found, "") for found in formats], ["hidden", "inter", "experts", "topk"]
         shape = frame[["token", "model_dim", "inter_dim", "expert", "topk"]].set_axis(
             ["tokens", "hidden", "inter", "experts", "topk"], axis="columns"
         )

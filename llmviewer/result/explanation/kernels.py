@@ -19,7 +19,7 @@ from llmviewer.hardware.chip import FIGURES, PER_DTYPE, Chip, Disk, Host
 from llmviewer.result.explanation.work import At, Pass, flops, traffic
 from llmviewer.timing.calibrated import SOURCES
 from llmviewer.timing.kernels.families import FAMILIES, families_of
-from llmviewer.timing.lending import FACTORS_FROM_HOPPER, SOURCE_CHIP
+from llmviewer.timing.lending import factors_of
 from llmviewer.timing.roofline import Efficiency, Rates, Timing, ideal, time_operator
 
 if TYPE_CHECKING:
@@ -139,14 +139,14 @@ def _calibration(own: Calibrated, operator: Operator, work: Operator) -> Calibra
 def _constants(found: SelectedFit, generation: str) -> Mapping[str, Any]:
     """Constants by name, each with its meaning, its fit, and the factor for kernels of another generation."""
     family = found.fit.family
-    factors = FACTORS_FROM_HOPPER.get(generation, {}).get(family, {}) if found.chip == SOURCE_CHIP else {}
+    factors = factors_of(found.chip, generation, family)
     constants = {}
     for known in FAMILIES[family].constants:
         changed = f", times {factors[known.name]:g} for {generation}" if known.name in factors else ""
         source = f"{known.meaning}: calibration {told(found)}{changed}"
         unit = "" if known.unit == "1" else known.unit
-        value = found.fit.constants.get(known.name, 0.0)  # a later constant is 0 in earlier profiles
-        constants[known.name] = leaf(known.name, value, unit, source)
+        if known.name in found.fit.constants:  # profiles fitted before a later constant have none
+            constants[known.name] = leaf(known.name, found.fit.constants[known.name], unit, source)
     return constants
 
 
