@@ -81,6 +81,8 @@ FP8_CACHES = (
 #: and 1 of the nominal ones: benchmark_serving.py and the scripts beside it in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/utils/bench_serving.
 INFERENCEX, REQUESTS_PER_USER, MEAN_OF_NOMINAL = "InferenceX", 10.0, 0.9
+#: Engine whose scripts there state enable_balance in attention_dp_config: dsr1_fp4_b200_trt.sh, gptoss_fp4_b200_trt.sh.
+BALANCED = "trtllm"
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
@@ -98,6 +100,7 @@ class RequestCase:
     version: of the engine, if its preset tells versions apart; empty: its newest.
     options: fields of Options and techniques.  token_budget: most tokens of a forward pass; 0: that of the preset.
     per_user: requests of each of the users, who begin together; infinite: for ever, so that this is not seen.
+    balanced: replicas that share experts hold prompts until all of them have some.
     Cases with the same `run` are evaluated together.
     """
 
@@ -113,6 +116,7 @@ class RequestCase:
     version: str = ""
     token_budget: int = 0
     per_user: float = float("inf")
+    balanced: bool = False
 
     @property
     def preset(self) -> str:
@@ -122,7 +126,7 @@ class RequestCase:
     @property
     def run(self) -> tuple[Any, ...]:
         """Everything except sizes and metric."""
-        return (self.hardware, self.model, self.preset, self.batching, self.options, self.token_budget)
+        return (self.hardware, self.model, self.preset, self.batching, self.options, self.token_budget, self.balanced)
 
     @property
     def layout(self) -> Layout:
@@ -173,6 +177,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         metric=str(row["metric"]),
         version=version_of(str(row["engine"]), engine) or BENCHED.get((engine, chip.generation), ""),
         token_budget=int(size_of(row, "max_num_batched_tokens", 0.0)),
+        balanced=engine == BALANCED and random and layout.data > 1,
         per_user=REQUESTS_PER_USER if random else 1.0 if is_burst(row, note) else float("inf"),
     )
 

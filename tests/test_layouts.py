@@ -8,6 +8,8 @@ import pytest
 
 from llmviewer import api
 from llmviewer.calibrate import e2e, judge
+from llmviewer.calibrate.e2e_rows import case_of
+from llmviewer.calibrate.e2e_runs import evaluate_groups
 from llmviewer.calibrate.layouts import Layout, layout_of
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core.errors import UserError
@@ -111,3 +113,17 @@ def test_the_report_scores_every_layout_and_length_of_answers() -> None:
     document = judge.document([e2e.predict(pd.DataFrame(rows), PredictionOptions())])
     names = [(score["layout"], score["output_tokens"], score["rows"]) for score in document["layouts"]]
     assert names == [("dp 8, ep 8", "to 256", 1), ("tp 8", "to 2048", 1), ("tp 8", "to 256", 1)]
+
+
+def test_ranks_of_tensorrt_llm_in_inferencex_hold_prompts_for_each_other() -> None:
+    """Its scripts state enable_balance: no rank waits for the prompts of another, as vLLM's ranks do."""
+    sizes = {"tp": 1, "attention_dp": 8, "moe_ep": 8, "batch": 256.0, "output_len": 1024, "input_len": 1024}
+    rows = [
+        moe_row(**sizes, engine=engine, note=note)
+        for engine, note in (("trtllm 1.2.0", INFERENCEX), ("trtllm 1.2.0", ""), ("vllm 0.19", INFERENCEX))
+    ]
+    cases = [case_of(row) for row in rows]
+    assert [case.balanced for case in cases] == [True, False, False]
+    assert [case.layout for case in cases] == [Layout(data=8, expert=8)] * 3
+    parts = list(evaluate_groups(dict(enumerate(cases))))
+    assert [part.analysis.times.ranks for part in parts] == [1, 8, 8]

@@ -75,7 +75,8 @@ class Parallelism:
     requested, so that a batching without a common start may fill the pipeline.
     expert: devices over which whole experts are distributed (tensor x data groups); 1: each expert is split.
     sequence: norms and residual sums are split by tokens in a tensor group.
-    instances: replicas like this one that serve together (disaggregation).
+    instances: replicas like this one that serve together (disaggregation).  balanced: replicas that share experts hold
+    prompts until all of them have some, so that none waits for another.
     """
 
     tensor: int = 1
@@ -87,6 +88,7 @@ class Parallelism:
     microbatches: int = 1
     fills: bool = False
     instances: int = 1
+    balanced: bool = False
 
     @property
     def devices(self) -> int:
@@ -96,13 +98,13 @@ class Parallelism:
     @property
     def group(self) -> int:
         """Devices of one pipeline stage that exchange data."""
-        return self.tensor * self.context * self.ranks
+        return self.tensor * self.context * (self.data if self.expert > 1 else 1)
 
     @property
     def ranks(self) -> int:
         """Replicas that share experts (attention data parallelism): they exchange tokens in every layer, so that each
-        step of one is a step of all."""
-        return self.data if self.expert > 1 else 1
+        step of one is a step of all; 1 where their prompts meet anyway."""
+        return self.data if self.expert > 1 and not self.balanced else 1
 
     @property
     def exchanging(self) -> int:
