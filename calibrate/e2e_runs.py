@@ -244,9 +244,7 @@ def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tu
     if configuration.candidates or configuration.system.policy is not None:
         raise UserError("options that are chosen per request cannot be scored; specify what was run")
     efficiency = calibrated.calibrated(chip, preset.kernels, profile, preset.borrowed)
-    system = configuration.system
-    if case.balanced:
-        system = replace(system, parallelism=replace(system.parallelism, balanced=True))
+    system = replace(configuration.system, balanced=case.balanced)
     routed = "expert_skew" in dict(case.options)
     own, *drafting = (
         with_engine_kernels(replace(one, engine=engine_of, efficiency=efficiency), routed=routed)

@@ -69,9 +69,7 @@ def _with_experts(found: Layout, sizes: Mapping[str, int]) -> Layout:
     if experts > 1 and channels > 1:
         raise UserError("experts that are both distributed by moe_ep and split by moe_tp are not modelled")
     if sizes["attention_dp"] > 1 and not (sizes["moe_ep"] or sizes["ep"] or sizes["moe_tp"]):
-        experts = (
-            group  # TensorRT-LLM's DEP: --ep beside enable_attention_dp, in docs/source/performance/perf-overview.md
-        )
+        experts = group  # NVIDIA's runs state --ep beside enable_attention_dp: docs/guide/calibration.md
     if experts == 1 and found.data > 1 and (channels > 1 or sizes["attention_dp"] > 1):
         raise UserError("data-parallel attention beside experts that are split by channels is not modelled")
     return replace(found, expert=experts)

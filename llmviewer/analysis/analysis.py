@@ -101,7 +101,7 @@ class Analysis:
             return alone
         next_s = self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
         alone = replace(alone, next_s=next_s)
-        if (ranks := self.system.parallelism.ranks) > 1:
+        if (ranks := self.system.parallelism.ranks) > 1 and not self.system.balanced:
             growing, fixed = rank_shares(self.model, self.system, self.schedule, self.evaluation)
             alone = replace(alone, ranks=ranks, growing=growing, fixed=fixed)
         users = self.system.parallelism.replica(self.request).batch_size

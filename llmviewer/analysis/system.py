@@ -75,8 +75,7 @@ class Parallelism:
     requested, so that a batching without a common start may fill the pipeline.
     expert: devices over which whole experts are distributed (tensor x data groups); 1: each expert is split.
     sequence: norms and residual sums are split by tokens in a tensor group.
-    instances: replicas like this one that serve together (disaggregation).  balanced: replicas that share experts hold
-    prompts until all of them have some, so that none waits for another.
+    instances: replicas like this one that serve together (disaggregation).
     """
 
     tensor: int = 1
@@ -88,7 +87,6 @@ class Parallelism:
     microbatches: int = 1
     fills: bool = False
     instances: int = 1
-    balanced: bool = False
 
     @property
     def devices(self) -> int:
@@ -98,13 +96,13 @@ class Parallelism:
     @property
     def group(self) -> int:
         """Devices of one pipeline stage that exchange data."""
-        return self.tensor * self.context * (self.data if self.expert > 1 else 1)
+        return self.tensor * self.context * self.ranks
 
     @property
     def ranks(self) -> int:
         """Replicas that share experts (attention data parallelism): they exchange tokens in every layer, so that each
-        step of one is a step of all; 1 where their prompts meet anyway."""
-        return self.data if self.expert > 1 and not self.balanced else 1
+        step of one is a step of all."""
+        return self.data if self.expert > 1 else 1
 
     @property
     def exchanging(self) -> int:
@@ -143,6 +141,7 @@ class System:
     copies_beside: offloaded tensors are copied to the device while the layer before computes.
     block: micro-batches go through one device, layer by layer, and share copies of the weights (GPU batches).
     any_chunks: engines may cut prefill passes into chunks of any size; times in a pipeline are bounds over all sizes.
+    balanced: replicas that share experts hold prompts until all of them have some, so that none waits for another.
     policy: adapts the system to a request: model, system, request, token budget -> system.
     exits: early exit in a pipeline.  over_answer: adapts the system to the place of the tokens of every pass in their
     answer (passes.places_in_answers); None if no technique depends on it.
@@ -165,6 +164,7 @@ class System:
     copies_beside: bool = False
     block: bool = False
     any_chunks: bool = False
+    balanced: bool = False
     policy: Policy | None = None
     exits: PipelineExits | None = None
     over_answer: Callable[[System, Count], System] | None = None

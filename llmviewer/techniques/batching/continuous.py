@@ -227,7 +227,8 @@ class ChunkedTimes(RequestTimes):
     @property
     def ttft_s(self) -> Array:
         """Queueing time, the prompts ahead, the mixed steps of the request's own prompt, and its host time [s]."""
-        return np.asarray(RequestTimes.ttft_s.__get__(self) + self.waiting_s)
+        before_s = self.queue_s + self.waiting_s + self.ahead_s
+        return np.asarray(before_s + self.prefill_s + self.own_wait_s + self.request_s)
 
     @property
     def between_s(self) -> Array:

@@ -147,8 +147,8 @@ def sequence_parallel(
     example="llama-3.1-8b --hardware h100 --batch-size 64 --data-parallel-size 4",
 )
 def data_parallel_size(replicas: Annotated[float, DEVICES("replicas that divide the batch")]) -> Change:
-    """Runs n replicas on separate devices; the replica with the most sequences serves ceil(batch / n) of them.
-    Replicas that share experts step together: under continuous batching each waits for the one with the most prompts.
+    """Runs n replicas on separate devices; the replica with the most sequences serves ceil(batch / n) of them;
+    those that share experts step together.
     """
     return lambda system: with_parallelism(system, replace(system.parallelism, data=int(replicas)))
 
