@@ -110,10 +110,9 @@ def test_analyze_csv_has_a_row_per_stage_and_operator_with_the_same_numbers(run,
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
 def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, form):
     status, out, err = run("analyze", *LLAMA, "--batch-size", 64, "--format", form)
-    fits_status, fits_out, _ = run("analyze", *LLAMA, "--format", form)
-    assert (status, fits_status, err) == (1, 0, "")
-    assert len(out.splitlines()) >= len(fits_out.splitlines())
-    assert run("analyze", *LLAMA, "--batch-size", 64, "--format", form, "--no-fit-check")[0] == 0
+    unchecked_status, unchecked, _ = run("analyze", *LLAMA, "--batch-size", 64, "--format", form, "--no-fit-check")
+    assert (status, unchecked_status, err) == (1, 0, "")
+    assert len(out.splitlines()) >= len(unchecked.splitlines()) > 20
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     padded = padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
     if padded is not False:
         compute_s = np.where(padded, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
-    peak_s = flops / sheet.matrix_flops_per_s
-    clock = clock_share(chip)
-    if np.any(clock < 1.0):  # power goes into multiplications, not into padding
-        compute_s = compute_s + peak_s / unlimited_share(chip) * (1.0 / clock - 1.0)
-    if constants["droop"] > 0.0:
-        compute_s = compute_s * (1.0 + throttles(chip) * constants["droop"] * peak_s / (peak_s + THROTTLING_S))
+    compute_s = _slowed(compute_s, flops / sheet.matrix_flops_per_s, chip, constants["droop"])
     unpacking_s: Count = 0.0
     if operator.weight_dtype.name in UNPACKED:
         compute_s, unpacking_s = _unpacked(operator, shape, sheet, compute_s, memory_s)
@@ -125,6 +120,14 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         sharpness=constants["sharpness"],
         fixed_s=fixed,
     )
+
+
+def _slowed(compute_s: Count, peak_s: Count, chip: Chip, droop: float) -> Count:
+    """Seconds at the clock that power leaves.  peak_s: at the dense peak, without padding, into which little goes."""
+    clock = clock_share(chip)
+    if np.any(clock < 1.0):
+        compute_s = compute_s + peak_s / unlimited_share(chip) * (1.0 / clock - 1.0)
+    return compute_s * (1.0 + throttles(chip) * droop * peak_s / (peak_s + THROTTLING_S)) if droop > 0.0 else compute_s
 
 
 def _unpacked(
