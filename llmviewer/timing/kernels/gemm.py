@@ -159,9 +159,10 @@ def _tile_seconds(
     if constants["by_rows"]:
         return tiles.by_rows(sizes, shape.m / groups), 0.0
     kilocycle = 1e3 / clock_hz(chip)
-    moved_s = shape.m * shape.n * SUM_BYTES / chip.bandwidth_bytes_per_s * constants.get(SUMMED.name, 0.0)
-    parts = tiles.fastest(tiles.split(grid, count, moved_s)) + constants["prologue"] * kilocycle
+    summed = constants.get(SUMMED.name, 0.0)
+    moved_s = summed * (shape.m * shape.n * SUM_BYTES / chip.bandwidth_bytes_per_s) if present(summed) else 0.0
     whole = tiles.fastest(sizes)
+    parts = tiles.fastest(tiles.split(grid, count, moved_s)) + constants["prologue"] * kilocycle
     adding = constants["split"] * kilocycle
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where

@@ -118,9 +118,11 @@ def split(grid: TileGrid, tiles: Array, moved_s: Count = 0.0) -> Array:
 
     moved_s: time in which the partial sums of one part are moved.
     """
+    if not present(moved_s):
+        return np.maximum(tiles, grid.min_split) * grid.depth_s
     share = np.maximum(tiles, grid.min_split)
-    seconds = share * grid.depth_s
-    return seconds + moved_s / np.minimum(share, 1.0) if present(moved_s) else seconds
+    seconds: Array = share * grid.depth_s + moved_s / np.minimum(share, 1.0)
+    return seconds
 
 
 def by_rows(seconds: Array, m: Count) -> Array:
