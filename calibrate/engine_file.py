@@ -17,7 +17,7 @@ from llmviewer.timing.engine import Engine
 #: Fewest rows of a metric for which quantiles are stored.
 MIN_ROWS_FOR_QUANTILES = 10
 #: Fewest models of the rows of older versions whose residuals are stored: of fewer, one model out says little.
-MIN_MODELS_OF_VERSION = 3
+MIN_MODELS_OF_VERSION = 4
 #: Keys that a fit writes, and those that it leaves as they are, at the end.
 FITTED = ("constants", "factors", "error", "residuals", "scope", "rows", "generations", "versions")
 PARTS = ("memory", "rounds", "serves")

@@ -168,7 +168,7 @@ def fitted(constants: dict[str, float]) -> engine_file.EngineFit:
         engine=fit_engines.with_values(engine.parse("x", CONTENT), constants), places=ones, ratio=ones,
         possible=ones > 0, bases=np.array(["fitted"] * 12), metrics=np.array(["tpot_ms"] * 12),
         held_out_ratios={"model": ones}, host_share=ones / 10,
-        cases=tuple(case_of_model(model) for model in ("a", "b", "c") * 4),
+        cases=tuple(case_of_model(model) for model in ("a", "b", "c", "d") * 3),
     )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def test_a_fitted_file_states_only_the_constants_in_which_a_version_differs() ->
 def test_residuals_of_one_or_two_models_say_little_about_a_version() -> None:
     """With one of two models left out, the other alone foretells it: the newest residuals stand, marked as such."""
     fits = {"": fitted({"step": 90.0}), "0.8": fitted({"step": 650.0})}
-    two = replace(fits["0.8"], cases=tuple(case_of_model(model) for model in ("a", "b") * 6))
+    two = replace(fits["0.8"], cases=tuple(case_of_model(model) for model in ("a", "b", "c") * 4))
     written = yaml.safe_load(engine_file.text_of(CONTENT, fits | {"0.8": two}, "here"))
     assert "residuals" not in written["versions"]["0.8"]
     known = engine.replace(engine.parse("x", written), version="0.9").on(H100).residuals_of(("tpot_ms",), "fitted")
