@@ -302,7 +302,7 @@ def test_heads_wider_than_a_kernel_was_timed_with_take_another(
     [
         ("vllm", "a100-80gb-sxm", 2.0, "measured", "vllm"),
         ("vllm", "a100-80gb-sxm", 16.0, "measured", "vllm-single"),
-        # chips that borrow from the A100 borrow both; GA102 boards read GDDR6, as an L40S does, which has no such kernel
+        # chips that borrow from the A100 borrow both; GA102 boards read GDDR6, as an L40S does
         ("vllm", "v100-32gb-sxm", 2.0, "transferred afar", "vllm"),
         ("vllm", "v100-32gb-sxm", 16.0, "transferred afar", "vllm-single"),
         ("vllm", "a6000", 16.0, "transferred afar", "vllm"),

@@ -37,7 +37,7 @@ def test_more_bandwidth_with_all_else_equal_is_never_slower(chip: str) -> None:
         for batch in (1, 16):
             before = times(chip, engine, batch_size=batch)
             after = times(chip, engine, batch_size=batch, set="bandwidth=x1.3")
-            assert all(new <= old for new, old in zip(after, before, strict=True)), (engine, batch)
+            assert all(new <= old * (1.0 + 1e-9) for new, old in zip(after, before, strict=True)), (engine, batch)
         if chip in TENSOR_CORES and engine != "kernels":
             assert times(chip, engine, set="bandwidth=x1.3")[0] < times(chip, engine)[0], engine
 

@@ -70,10 +70,10 @@ def test_a_prompt_longer_than_a_step_takes_as_long_as_analyze_says() -> None:
     options = {"engine": "vllm==0.7.3", "batching": "continuous"}
     for prompt in (9000, 30000, 100000):
         alone = lv.simulate(
-            "llama-3.1-8b", "h200", concurrency=1, requests=1, input_len=prompt, output_len=1, **options
+            "llama-3.1-8b", "h200", concurrency=1, requests=1, input_len=prompt, output_len=2, **options
         )
         steady = lv.analyze(
-            "llama-3.1-8b", "h200", input_len=prompt, output_len=1, max_num_batched_tokens=131072, **options
+            "llama-3.1-8b", "h200", input_len=prompt, output_len=2, max_num_batched_tokens=131072, **options
         )
         assert alone.records.ttft_s[0] == pytest.approx(steady.ttft_s, rel=0.03)
 

@@ -243,6 +243,10 @@ def profiles() -> Iterator[tuple[str, Kind]]:
     )
 
 
+#: Mappings of the runs of a preset's residuals: by metric, then by origin of the kernels.
+OF_SCOPE = ("scope", "tpot_ms", "ttft_ms", "latency_ms", "throughput_tok_s", "decode_tok_s")
+
+
 def engines() -> Iterator[tuple[str, Kind]]:
     preset = of_file("calibrate/engines/vllm.yaml")
     needed = ("title", "kernels", "constants", "source", "memory.newest", "memory.source", "memory.versions")
@@ -254,7 +258,7 @@ def engines() -> Iterator[tuple[str, Kind]]:
             content=preset,
             parse=lambda content: engine.parse("x", content),
             required=(*needed, *rounds, *of_serves, "memory.versions.0.first", "versions.0.8.source"),
-            free=("borrowed", "versions", "rounds", "options", "rows"),
+            free=("borrowed", "versions", "generations", "rounds", "options", "rows", *OF_SCOPE),
             deep=("error", "residuals"),
             signed=("mape", "median", "bias", "rows"),
         ),
@@ -266,7 +270,7 @@ def engines() -> Iterator[tuple[str, Kind]]:
             content={key: older[key] for key in ("title", "kernels", "source", "constants", "generations", "serves")},
             parse=lambda content: engine.parse("x", content),
             required=(*needed[:4], f"generations.{next(iter(older['generations']))}.constants", *of_serves),
-            free=("generations", "options"),
+            free=("generations", "options", *OF_SCOPE),
             deep=("error", "residuals"),
             signed=("rows",),
         ),

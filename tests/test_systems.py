@@ -88,7 +88,7 @@ def test_a_submission_runs_as_replicas_of_the_smallest_group_that_fits() -> None
         ({"metric": "system_power_w"}, "power and energy"),
         ({"note": "power capped"}, "power cap"),
         ({"input_len": None}, "input_len is not stated"),
-        ({"chips": 16.0}, "contradicts itself"),
+        ({"chips": 12.0}, "contradicts itself"),
         ({"chip": "h999"}, "unknown chip"),
         ({"chips": float("nan")}, "number of chips"),
         ({"value": -1.0}, "value is not a number above 0"),

@@ -57,8 +57,7 @@ LOAD: Mapping[str, Option] = {
     "replications": _option(Kind.WHOLE, "Runs with other random numbers, for intervals.", 1),
     "router": _option(
         Kind.TEXT,
-        "How replicas get requests: round-robin, least-loaded or prefix-aware (default: round-robin; of ranks "
-        "that share experts: least-loaded).",
+        "How replicas get requests: round-robin, least-loaded, prefix-aware (default: the first; ranks: the second).",
     ),
     "schedule_policy": _option(
         Kind.TEXT,

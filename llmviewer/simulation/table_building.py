@@ -374,17 +374,16 @@ def _latent(model: Model) -> Latent | None:
     return next(iter(found), None)
 
 
-def _waits(passes: Passes) -> tuple[tuple[float, float, float], ...]:
+def _waits(passes: Passes) -> tuple[tuple[float, bool, float], ...]:
     """Times of the host that kernels hide, as of `ModelTable`."""
     engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
     paid = times_paid(evaluate(passes.model, passes.system, step).graph, step)
     eager_s = float(np.max(launching_s(engine.constants, paid)))
-    of_prompts = 1.0 if engine.graphs == "decode" else engine.graph_tokens
-    known = ((engine.graph_tokens, of_prompts, eager_s), (0.0, 0.0, engine.draft_us * 1e-6))
+    known = ((engine.graph_tokens, engine.graphs == "decode", eager_s), (0.0, False, engine.draft_us * 1e-6))
     return tuple(one for one in known if one[-1])
 
 
-def _waiting(waits: tuple[tuple[float, float, float], ...], kernels: list[float]) -> int:
+def _waiting(waits: tuple[tuple[float, bool, float], ...], kernels: list[float]) -> int:
     """Most tokens of a pass whose kernels may take less time than the host."""
     longest = max((seconds for *_, seconds in waits), default=0.0)
     return max((tokens for tokens, seconds in enumerate(kernels) if seconds < longest), default=0) if longest else 0

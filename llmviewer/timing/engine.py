@@ -134,8 +134,8 @@ class OfGeneration(Fitted):
     ungrouped: float = 0.0
     before: str = ""
     changed: str = ""
-    graph_tokens: float | None = None
-    late_from: str | None = None
+    graph_tokens: float | None = field(default=None, metadata=stated(record.NUMBER))
+    late_from: str | None = field(default=None, metadata=stated(engine_memory.a_version))
     source: str = ""
 
 
@@ -153,7 +153,7 @@ class Engine(Fitted):
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
     scheduler: its policy (serving/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
-    graphs: passes that CUDA graphs hold: all, or decode (no prompts).
+    graphs: passes that CUDA graphs hold: all, or decode (no prompts), of as many sequences instead of tokens.
     late_from: version from which a user sees every token one step late, as its output is processed while the next step
     runs, but with speculation; empty: none.  late_source: where that stands.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
@@ -340,7 +340,10 @@ class Engine(Fitted):
             }
         many = np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
         if "eager" in self.constants:
-            outside_graphs = np.where(step.logits < step.tokens, 1.0, many) if self.graphs == "decode" else many
+            outside_graphs = many
+            if self.graphs == "decode":
+                prompts = (step.tokens > step.sequences) & (step.logits <= step.sequences)
+                outside_graphs = np.where(prompts | (step.sequences > self.graph_tokens), 1.0, 0.0)
             host = engine_work.launching_s(self.constants, paid) * outside_graphs
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
