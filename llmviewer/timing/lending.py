@@ -95,10 +95,11 @@ FIT_ERRORS: dict[tuple[str, str], float] = {
 OWN_USE_ONLY = "torch"
 #: Family -> library whose kernels all serving engines call on the chips that it is for.  SGLang's images for ROCm and
 #: vLLM with VLLM_ROCM_USE_AITER=1 run aiter's products, of each shape in its tables the kernel that was timed
-#: (https://docs.vllm.ai/en/latest/getting_started/installation/gpu.html,
-#: https://docs.sglang.ai/platforms/amd_gpu.html).  vLLM without it, and 16-bit products, run those of hipBLASLt: in two
-#: recorded steps of an MI300X nine products take 0.95 to 1.51 of what the constants of an MI355X say, 1.18 in the
-#: median.  Fused experts of engines sort rows besides, and are another engine's kernels.
+#: (https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/sglang.html,
+#: https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/optimization/vllm-v1-optimization.html).  vLLM without it,
+#: the default, and 16-bit products run those of hipBLASLt: in two recorded steps of an MI300X nine products take 0.95
+#: to 1.51 of what the constants of an MI355X say, 1.18 in the median.  Fused experts of engines sort rows besides, and
+#: are another engine's kernels.
 LIBRARIES = {"gemm": "aiter"}
 #: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, kernels of vLLM
 #: before 0.8 that read one element at a time, as no engine's kernels do since, and kernels that were timed untuned.
