@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from llmviewer.reports import format as fmt
@@ -172,8 +173,7 @@ def _cells(figure: dict[str, Any]) -> tuple[str, ...]:
     return (
         _name(figure),
         f"{figure['batch']:.4g}" if figure.get("batch") else "most",
-        fmt.whole(round(figure["input_len"])),
-        fmt.whole(round(figure["output_len"])),
+        *(_tokens(figure.get(name)) for name in ("input_len", "output_len")),
         _value(figure, figure["measured"]),
         _value(figure, figure["predicted"]),
         _interval(figure),
@@ -183,12 +183,19 @@ def _cells(figure: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _tokens(length: float | None) -> str:
+    """A length; a dash for that of a run of a whole system that states none."""
+    return fmt.DASH if length is None or isnan(length) else fmt.whole(round(length))
+
+
 def _name(figure: dict[str, Any]) -> str:
     return HEADINGS.get(figure["metric"], f"{figure['metric'].removesuffix('_ms')} kernels")
 
 
 def _value(figure: dict[str, Any], value: float) -> str:
-    """A value in the unit of its metric: a time, or tokens per second."""
+    """A value in the unit of its metric: a time, or tokens per second; a dash for one that nobody computed."""
+    if isnan(value):
+        return fmt.DASH
     return fmt.duration(value * 1e-3) if _is_time(figure) else f"{fmt.per_second(value)}/s"
 
 

@@ -117,6 +117,9 @@ OF_ROOM = {
 }
 #: Options of one command -> their cases, before those of RUN.
 OWN = {
+    "report": {
+        "schedule_policy": _case("shortest-prompt", "--lengths TRACE --request-rate 4000", without="--request-rate 20"),
+    },
     "crossover": {
         "context": _case("512"),
         "output_len": _case("16", "--metric e2e_s"),

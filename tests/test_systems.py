@@ -12,6 +12,8 @@ import llmviewer as lv
 from llmviewer import api
 from llmviewer.calibrate import judge, systems
 from llmviewer.calibrate.predict import PredictionOptions
+from llmviewer.reports import ledger_page
+from llmviewer.reports.page import Table
 
 pd = pytest.importorskip("pandas")
 
@@ -136,3 +138,16 @@ def test_validate_tells_tables_of_systems_by_their_columns_and_counts_every_row(
     document = judge.document(judge.predict_tables([path], "", None))
     assert document["total"]["rows"] == 2
     assert sum(document["not_predicted"].values()) == 2
+
+
+def test_figures_of_whole_systems_are_shown_with_dashes_for_what_they_do_not_state() -> None:
+    """A largest rate has no lengths of its own and no roofline."""
+    figure = {
+        "model": "x", "device": "mi300x", "preset": "vllm-v0", "metric": "throughput_tok_s", "measured": 900.0, "predicted": 1000.0,
+        "interval_80": (800.0, 1200.0), "ideal": float("nan"), "difference": 0.11, "verdict": "as predicted",
+    }  # fmt: skip
+    table = ledger_page.parts([figure, figure | {"input_len": float("nan"), "output_len": 128.0}])[0]
+    assert isinstance(table, Table)
+    first, second = (row.cells for row in table.rows)
+    assert (first[2:4], second[2:4]) == (("–", "–"), ("–", "128"))
+    assert first[7] == "–"
