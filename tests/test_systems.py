@@ -143,8 +143,9 @@ def test_validate_tells_tables_of_systems_by_their_columns_and_counts_every_row(
 def test_figures_of_whole_systems_are_shown_with_dashes_for_what_they_do_not_state() -> None:
     """A largest rate has no lengths of its own and no roofline."""
     figure = {
-        "model": "x", "device": "mi300x", "preset": "vllm-v0", "metric": "throughput_tok_s", "measured": 900.0, "predicted": 1000.0,
-        "interval_80": (800.0, 1200.0), "ideal": float("nan"), "difference": 0.11, "verdict": "as predicted",
+        "model": "x", "device": "mi300x", "preset": "vllm-v0", "metric": "throughput_tok_s",
+        "measured": 900.0, "predicted": 1000.0, "interval_80": (800.0, 1200.0),
+        "ideal": float("nan"), "difference": 0.11, "verdict": "as predicted",
     }  # fmt: skip
     table = ledger_page.parts([figure, figure | {"input_len": float("nan"), "output_len": 128.0}])[0]
     assert isinstance(table, Table)
