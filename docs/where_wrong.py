@@ -125,7 +125,7 @@ def published() -> str:
 
 
 def page() -> str:
-    """The page."""
+    """The page, with the three tables."""
     beyond = {
         "another chip": engine_scope.OTHER_CHIP,
         "another load or figure": engine_scope.OTHER_LOAD,

@@ -188,7 +188,7 @@ def _residuals(analysis: Analysis, metric: str) -> Residuals | None:
 
 
 def errors_beyond(analysis: Analysis, metric: str) -> dict[str, Array]:
-    """What lies outside the runs of the engine's fit, in words -> its error (engine_scope.py), per point."""
+    """Errors for all that lies outside the runs of the engine's fit (engine_scope.py), by what it is, per point."""
     engine, known = analysis.system.engine, _residuals(analysis, metric)
     if known is None:
         origins = {origin for of_origin in engine.residuals.values() for origin in of_origin}

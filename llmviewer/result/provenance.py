@@ -232,7 +232,7 @@ def _version(analysis: Analysis) -> list[str]:
 
 
 def _runs(analysis: Analysis, point: int) -> list[str]:
-    """What lies outside the runs to which the engine was fitted, and by how much intervals are wider for it."""
+    """Sentences about what lies outside the runs of the engine's fit, and by how much intervals are wider for it."""
     found = []
     for name, metric in () if analysis.calibration is None else (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
         errors = {what: value_at(error, point) for what, error in interval.errors_beyond(analysis, metric).items()}

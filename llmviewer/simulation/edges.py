@@ -56,6 +56,6 @@ def _slower(made: Simulation, ratio: float) -> Simulation:
 
 
 def _sooner(asked: Requests, ratio: float) -> Requests:
-    """The same requests, whose users send them and pause in 1/ratio of the time."""
+    """Requests like these, of users who send them and pause in 1/ratio of the time."""
     after = {at: (before, delay_s / ratio) for at, (before, delay_s) in asked.after.items()}
     return replace(asked, arrival_s=asked.arrival_s / ratio, after=after)

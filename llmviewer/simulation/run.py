@@ -237,8 +237,7 @@ def _sessions(driven: Driven) -> None:
 def _running_ahead(
     driven: Driven, then: Mapping[int, list[tuple[int, float]]], coming: list[tuple[float, int]], following: deque[int]
 ) -> None:
-    """The same, if no router looks at the replicas: each runs ahead of the others until one of these may send it a
-    request.
+    """Run replicas that no router looks at, each ahead of the others until one of these may send it a request.
 
     coming: requests by the time at which they are sent [s].  following: first ones of users who have none left.
     """

@@ -50,7 +50,7 @@ class Scope:
     def beyond(
         self, *, chip: str, batching: str, batch: Count, input_len: Count, host_share: Array
     ) -> dict[str, Array]:
-        """What lies outside these runs, in words -> its error, per point.
+        """Errors for all that lies outside these runs, by what it is, per point.
 
         A static batch is no other load: it is the simplest of all.
         """
