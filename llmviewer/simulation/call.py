@@ -16,6 +16,7 @@ from llmviewer.language.quantity import SERVED
 from llmviewer.result import interval
 from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
+from llmviewer.simulation.edges import edge_ratios
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
 from llmviewer.simulation.limits import TOLERANCE, highest_rate
@@ -83,7 +84,9 @@ class Prepared:
         made = replace(made, outcomes=made.outcomes or tuple(run_all(made.fleet, made.traffic, self.replications)))
         _check_warm_up(made)
         ratios = made.ratios or ratios_of(self.answering, made)
-        made = replace(made, ratios=ratios, throughput_ratios=throughput_ratios(made, ratios))
+        made = replace(
+            made, ratios=ratios, throughput_ratios=throughput_ratios(made, ratios), near_capacity=edge_ratios
+        )
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.simulation.pace import MeanRequest, capacity
 from llmviewer.simulation.requests import Requests
-from llmviewer.simulation.result import Simulation
+from llmviewer.simulation.result import Edges, Simulation
 from llmviewer.simulation.run import simulate_requests
 
 #: Share of its capacity that a slow server uses, from which on queues no longer grow in proportion to service times.
 NEAR = 0.8
-
-#: Metric -> statistic -> level -> bounds over value.
-Edges = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]]
 
 
 def edge_ratios(made: Simulation) -> Edges:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from llmviewer.simulation.run import REFUSALS, Outcome
 from llmviewer.simulation.statistics import around, of_replications, scaled
 from llmviewer.simulation.traffic import Traffic
 
+#: Metric -> statistic -> level -> bounds over value.
+Edges: TypeAlias = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]]
+
 if TYPE_CHECKING:
     import pandas as pd
 
-    from llmviewer.simulation.edges import Edges
 
 SCHEMA = "llmviewer.simulation/1"
 #: Metrics of the result with percentiles; time between tokens is weighted by tokens, the others are of requests.
@@ -50,7 +52,8 @@ class Simulation:
     outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
     ratios: metric -> bounds over value by level, from the calibration; empty for ideal times.  max_request_rate: found
     by a search [1/s]; None: not searched.  rate_bounds: of that rate by level, from the calibration [1/s].
-    throughput_ratios: bounds over value of the output tokens per second by level, from the calibration.
+    throughput_ratios: bounds over value of the output tokens per second by level, from the calibration.  near_capacity:
+    bounds over value of latencies near the capacity, for which it runs again; None: the ratios hold there too.
     """
 
     setting: Setting
@@ -63,6 +66,7 @@ class Simulation:
     throughput_ratios: Mapping[str, Sequence[float]] = field(default_factory=dict)
     searched_rate: float | None = None
     rate_bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    near_capacity: Callable[[Simulation], Edges] | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -238,10 +242,7 @@ class Simulation:
 
     @cached_property
     def _edges(self) -> Edges:
-        """Bounds over value of latencies near the capacity, for which it runs again."""
-        from llmviewer.simulation.edges import edge_ratios  # which reads results
-
-        return edge_ratios(self)
+        return {} if self.near_capacity is None else self.near_capacity(self)
 
     def _parts(self) -> list[tuple[Outcome, stats.Window]]:
         """Replications with their windows; of a single run, its parts in order of arrival, unless its queue grows."""
