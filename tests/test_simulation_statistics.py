@@ -9,6 +9,7 @@ import pytest
 
 from llmviewer.core.errors import UserError
 from llmviewer.simulation import statistics as stats
+from llmviewer.simulation.edges import edge_ratios
 from llmviewer.simulation.lengths import lengths_of
 from llmviewer.simulation.limits import Limit, limit
 from llmviewer.simulation.requests import Gaps, Records, Timeline
@@ -266,7 +267,15 @@ def one_at_a_time(utilization: float, count: int) -> Simulation:
         model="m", hardware="h", engine="e", efficiency="calibrated", schedulers=("vllm",), layout="", workload=""
     )
     ratios = {name: {"80": (0.9, 1.1)} for name in ("ttft_s", "tpot_s", "e2e_s")}
-    return Simulation(setting=words, fleet=served, traffic=traffic, outcomes=(outcome,), ratios=ratios, warm_up_s=0.0)
+    return Simulation(
+        setting=words,
+        fleet=served,
+        traffic=traffic,
+        outcomes=(outcome,),
+        ratios=ratios,
+        warm_up_s=0.0,
+        near_capacity=edge_ratios,
+    )
 
 
 def waits_s(arrivals: np.ndarray, service_s: float) -> float:
