@@ -211,7 +211,7 @@ OWN = {
         "objective": _case("latency", "--max-gpus 4"),
         "price_kind": _case("on-demand"),
         "owned": _case("capex=30000,years=4"),
-        "confidence": _case("0.99", "--ttft 22ms"),  # 13 ms, at most 19 with 80 %: it holds with some 95 %
+        "confidence": _case("0.99", "--ttft 26ms"),  # about 16 ms: it holds with some 95 %
         "spare": _case("1"),
         "front": _case("usd", f"--price h100-sxm=9,{CHIP}=1", hardware=f"{CHIP},h100-sxm"),  # fast and dear, or cheap
         "autoscale": _case("1m", "--rate-curve 0h:5,12h:20"),
