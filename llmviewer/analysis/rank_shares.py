@@ -6,16 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.analysis.evaluation import Evaluation, evaluate, system_per_pass
+from llmviewer.analysis.evaluation import NO_TIME_S, Evaluation, evaluate, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.workload import Step
 from llmviewer.models.model import Model
 from llmviewer.ops.collective import is_of_all_ranks
 from llmviewer.serving.schedule import Schedule
-
-#: Less than any time of a prompt [s].
-NO_TIME_S = 1e-12
 
 
 def rank_shares(model: Model, system: System, schedule: Schedule, evaluation: Evaluation) -> tuple[Array, Array]:

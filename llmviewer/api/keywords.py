@@ -134,7 +134,7 @@ class SimulationOptions(RunOptions, total=False):
     warm_up: str | float | None
     replications: int | str
     router: str | float | None
-    schedule_policy: str | float
+    schedule_policy: str
     replicas: int | str
     pools: str | float | None
     kv_tiers: str | float | None
@@ -173,7 +173,7 @@ class SizingOptions(RunOptionLists, total=False):
     seed: int | str
     warm_up: str | float | None
     router: str | float | None
-    schedule_policy: str | float
+    schedule_policy: str
     kv_tiers: str | float | None
     ttft: str | float | None
     tpot: str | float | None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.dtypes import Dtype, operand_class
 from llmviewer.core.ir import Access, Graph, Operator, Role, Tensor, whole
@@ -43,6 +45,11 @@ class GemmShape:
     runs: tuple[tuple[Count, Count], ...] = ()
     unrelated: Count | None = None
     skipped: float = 0.0
+
+    @property
+    def matrices(self) -> Count:
+        """Number of matrices that the rows are divided among: experts in use, at least one."""
+        return np.maximum(self.active, 1.0) if self.experts > 1.0 else 1.0
 
     @property
     def depth(self) -> float:

@@ -19,7 +19,6 @@ from llmviewer.planning.screen import Bounds
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
-from llmviewer.serving.scheduling import POLICIES
 from llmviewer.simulation import options as load
 from llmviewer.simulation.fleet import ROUTERS, USUAL_ROUTER
 from llmviewer.simulation.options import LOAD
@@ -222,8 +221,6 @@ def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
     load.warm_up_of(loads)
     if (loads["router"] or USUAL_ROUTER) not in ROUTERS:
         raise unknown("router", loads["router"], ROUTERS)
-    if loads["schedule_policy"] not in POLICIES:
-        raise unknown("schedule_policy", loads["schedule_policy"], POLICIES)
     limits = load.limits_of(loads)
     if not limits:
         raise UserError("size needs a limit; give ttft, tpot or e2e, such as ttft=p99:1s")

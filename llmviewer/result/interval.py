@@ -19,6 +19,7 @@ from llmviewer.result.describe import number
 from llmviewer.timing.calibrated import Calibrated
 from llmviewer.timing.engine import Residuals
 from llmviewer.timing.engine_scope import NO_RUNS, NO_RUNS_AFAR, OTHER_LOAD, OTHER_VERSION, widened
+from llmviewer.timing.profile import SIGNS, farther
 
 #: Level -> indices of its bounds in profile.QUANTILES.
 LEVELS: dict[str, tuple[int, int]] = {"80": (1, 2), "95": (0, 3)}
@@ -38,8 +39,6 @@ OWN_FIGURES: dict[str, tuple[str, ...]] = {
 #: 3.86 to 4.29 tokens with Vicuna 7B and 3.95 to 4.39 with 13B over four datasets, up to 8 % off their mean; 20 % less
 #: at temperature 1.
 TOKENS = np.array([0.20, 0.08, 0.08, 0.20])[:, None]
-#: Bounds below the value and above it.
-SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 
 Pick = Callable[[Count], Array]
 
@@ -174,8 +173,7 @@ def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
     if all(row.operator.is_kernel for row in analysis.evaluation.rows):
         return published
     # residuals were measured without offloading: widen them by the bounds of copies and host operators
-    lower = np.array([True, True, False, False])[:, None]
-    return np.where(lower, np.minimum(published, kernels), np.maximum(published, kernels))
+    return farther(published, kernels)
 
 
 def _residuals(analysis: Analysis, metric: str) -> Residuals | None:

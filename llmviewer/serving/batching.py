@@ -151,9 +151,16 @@ class RequestTimes:
     @property
     def rest_s(self) -> Array:
         """Rest of the pass that a prompt meets when it comes [s]; prompts run between decode steps."""
-        long_s = self.prompt_s * self.prompts_per_pass * self.alone
+        return self.rest_after_step(between=True)
+
+    def rest_after_step(self, longer_s: Count = 0.0, *, between: bool) -> Array:
+        """Rest of the pass that a prompt meets [s], after the end of a step on any rank.
+
+        longer_s: time of further steps of the same prompts.  between: prompts run between steps, else in them.
+        """
+        long_s = self.prompt_s * self.prompts_per_pass * self.alone + longer_s
         ending = self.ending + (self.ranks - 1) * self.arriving
-        return rest_of_pass(self.request_s, self.step_s, long_s, ending, 0.5 * self.met_s, between=True)
+        return rest_of_pass(self.request_s, self.step_s, long_s, ending, 0.5 * self.met_s, between=between)
 
     @property
     def together(self) -> Array:

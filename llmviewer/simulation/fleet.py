@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import UserError
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
-from llmviewer.serving.scheduling import POLICIES, SCHEDULERS, Scheduler
+from llmviewer.serving.scheduling import SCHEDULERS, Scheduler
 from llmviewer.simulation.cache import Hits, hits_of
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.replica import ENDLESS, Replica
@@ -140,8 +140,6 @@ class Fleet:
 
     def with_policy(self, policy: str) -> Fleet:
         """The fleet with this order of the queue.  Raises UserError for one that its engine does not have."""
-        if policy not in POLICIES:
-            raise unknown("schedule_policy", policy, POLICIES)
         scheduler = self.prefill.scheduler
         if policy not in scheduler.policies:
             raise UserError(

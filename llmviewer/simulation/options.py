@@ -8,6 +8,7 @@ from typing import Any
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
+from llmviewer.serving.scheduling import POLICIES
 from llmviewer.simulation import traces
 from llmviewer.simulation.lengths import lengths_of
 from llmviewer.simulation.limits import METRICS, Limit, limit
@@ -60,9 +61,11 @@ LOAD: Mapping[str, Option] = {
         "How replicas get requests: round-robin, least-loaded, prefix-aware (default: the first; ranks: the second).",
     ),
     "schedule_policy": _option(
-        Kind.TEXT,
+        Kind.WORD,
         "Order of the queue where the engine has it: fcfs (first come first served), shortest-prompt, longest-answer.",
         "fcfs",
+        choices=POLICIES,
+        closed=True,
     ),
     "replicas": _option(Kind.WHOLE, "Copies of the server behind the router.", 1),
     "pools": _option(Kind.TEXT, "Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),

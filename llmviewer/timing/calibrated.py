@@ -20,7 +20,7 @@ from llmviewer.timing.kernels import attention, attention_decode, attention_pref
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
 from llmviewer.timing.lending import ASSUMED, Kernel, Loan, adapt_constants, fit_error, nearest, serves
-from llmviewer.timing.profile import Fit, Profile
+from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80, Fit, Profile
 from llmviewer.timing.roofline import Rates, Timing
 
 #: Constants are written with five digits, so rounding may move them past a bound by this fraction.
@@ -122,9 +122,6 @@ def has_amx(cpu: Chip) -> bool:
     return "fp32" not in cpu.matrix_flops_per_s
 
 
-#: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
-SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
-WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets and a share of them: a guess.
@@ -160,7 +157,7 @@ class SelectedFit:
         logs = np.log([known.get(name, known.get("all", DEFAULT_RESIDUALS)) for name in REGIMES]).T
         middle = (logs[1] + logs[2]) / 2.0
         # the scatter of rows and the error of the whole fit are independent: their squares add
-        return middle, SIGNS * np.hypot(logs - middle, self.fit_error * np.array(WIDTH_OVER_80)[:, None])
+        return middle, SIGNS * np.hypot(logs - middle, self.fit_error * WIDTH_OVER_80)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object with basis, chip and key of the fit, and its error on held-out rows."""

@@ -304,9 +304,13 @@ class Engine(Fitted):
     def _outgrew(self, generation: str) -> bool:
         """Whether its version, the newest if not stated, runs other kernels than its fields of a generation are for."""
         found = self._generation(generation)
-        if found is None or not found.before:
+        return found is not None and self._is_from(found.before)
+
+    def _is_from(self, first: str) -> bool:
+        """Whether its version, the newest if not stated, is `first` or later; False if `first` is empty."""
+        if not first:
             return False
-        return not self.known_version or version_numbers(self.known_version) >= version_numbers(found.before)
+        return not self.known_version or version_numbers(self.known_version, self.name) >= version_numbers(first)
 
     @property
     def first_version(self) -> str:
@@ -369,10 +373,7 @@ class Engine(Fitted):
     @property
     def late_steps(self) -> float:
         """Steps by which a user sees a token late."""
-        if not self.late_from:
-            return 0.0
-        first, asked = (version_numbers(one, self.name) for one in (self.late_from, self.known_version))
-        return 1.0 if asked >= first else 0.0
+        return 1.0 if self._is_from(self.late_from) else 0.0
 
     def without_graphs(self) -> Engine:
         """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""

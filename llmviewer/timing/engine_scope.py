@@ -9,6 +9,7 @@ import numpy as np
 from llmviewer.core.counts import Array, Count
 from llmviewer.language import record
 from llmviewer.language.record import stated
+from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80, farther
 
 #: Errors of predictions outside the runs of a fit, which add in squares: half the 80 % interval of log(measured /
 #: predicted).  Chosen on two thirds of the pairs of source and chip of 277 published figures of vLLM, SGLang and
@@ -27,8 +28,6 @@ FEWER_USERS, MORE_USERS, SHORTER_PROMPTS, LONGER_PROMPTS, MOST_OCTAVES = 0.05, 0
 #: Per share of the time that the engine adds beyond that of the fitted runs, at most MOST_HOST: hosts with the same GPU
 #: take 2.2 to 5.2 ms for a token of a model of 0.5B.
 PER_HOST_SHARE, MOST_HOST = 1.0, 0.5
-#: 95 % bounds over 80 % bounds (normal distribution), in the order of profile.QUANTILES.
-WIDTHS = np.array([1.53, 1.0, 1.0, 1.53])[:, None]
 
 _RANGE = record.numbers(2, record.NUMBER, rising=True)
 
@@ -78,8 +77,6 @@ def widened(ratios: Array, error: Array) -> Array:
 
     Either side is widened from the predicted value on, as the middle of a fit's residuals is that of its own runs.
     """
-    logs, more = np.log(np.maximum(ratios, 1e-9)), error * WIDTHS
-    lower = np.array([True, True, False, False])[:, None]
-    away = np.hypot(np.where(lower, np.minimum(logs, 0.0), np.maximum(logs, 0.0)), more)
-    wider = np.exp(np.where(lower, -away, away))
-    return np.where(error > 0.0, np.where(lower, np.minimum(ratios, wider), np.maximum(ratios, wider)), ratios)
+    away = np.maximum(SIGNS * np.log(np.maximum(ratios, 1e-9)), 0.0)
+    wider = np.exp(SIGNS * np.hypot(away, error * WIDTH_OVER_80))
+    return np.where(error > 0.0, farther(ratios, wider), ratios)

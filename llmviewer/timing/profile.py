@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from llmviewer.core import data, files
+from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
@@ -39,7 +42,15 @@ MEASURED_MAKER = "NVIDIA"
 GPU_GENERATIONS = frozenset({*DONORS, "ampere", "turing", "volta", "cdna2"} - {"xe2"})
 #: Quantiles of measured / predicted that a fit stores: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
+#: Sides of these bounds, and their distance over that of an 80 % bound (normal distribution).
+SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
+WIDTH_OVER_80 = np.array([1.53, 1.0, 1.0, 1.53])[:, None]
 RATIOS = record.numbers(len(QUANTILES), record.ABOVE_ZERO, rising=True)
+
+
+def farther(bounds: Array, others: Array) -> Array:
+    """The wider of two intervals on either side: the smaller lower bounds, the larger upper ones; shape (4, points)."""
+    return SIGNS * np.maximum(SIGNS * bounds, SIGNS * others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from llmviewer.serving.batching import (
     RequestTimes,
     Running,
     per_token,
-    rest_of_pass,
 )
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL
 from llmviewer.techniques.batching.batching import check_mixable, with_batching
@@ -194,9 +193,7 @@ class ChunkedTimes(RequestTimes):
         share of steps in which a prompt begins.
         """
         plan = self.chunked.plan
-        long_s = self.prompt_s * self.prompts_per_pass * self.alone + (plan.chunks - 1.0) * self.step_s
-        ending = self.ending + (self.ranks - 1) * self.arriving
-        found = rest_of_pass(self.request_s, self.step_s, long_s, ending, 0.5 * self.met_s, between=False)
+        found = self.rest_after_step((plan.chunks - 1.0) * self.step_s, between=False)
         begun = np.where(plan.filled > 0.0, 1.0, 1.0 - 1.0 / plan.chunks)
         queued = begun * plan.busy * self.prefill_s / (2.0 * (1.0 - plan.busy))
         return found + np.where(plan.chunks > 1.0, queued, 0.0)

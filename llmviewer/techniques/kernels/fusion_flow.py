@@ -70,8 +70,7 @@ class Flow:
         """The reason why members cannot be one kernel for any sizes; empty if they can."""
         inside = [self.operators[k] for k in members]
         linears = [op for op in inside if op.kind is Kind.GEMM]
-        # products with B of adapters are slices of one kernel, each with its own input
-        if len({() if op.name.endswith(ADAPTER_PARTS[-1]) else op.inputs for op in linears}) > 1:
+        if len({shared_inputs(op) for op in linears}) > 1:
             return "two products in sequence"
         rowwise = [op.name for op in inside if op.kind is Kind.NORM or op.role is OperatorRole.QUANTIZE]
         if linears and any(name in rowwise for name in (op.name for op in inside[inside.index(linears[0]) :])):
@@ -117,6 +116,11 @@ class Flow:
         kept = self.kept(members)
         internal = used - set(kept)
         return [a for op in inside for a in op.writes if not _is_activation(a) or a.tensor.name not in internal]
+
+
+def shared_inputs(product: Operator) -> tuple[str, ...]:
+    """Inputs by which products are alike; those with B of adapters, slices of one kernel, each have their own."""
+    return () if product.name.endswith(ADAPTER_PARTS[-1]) else product.inputs
 
 
 def joined_name(names: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from llmviewer.formats.linear import TILE_ROWS, is_quantize
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape
 from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape
-from llmviewer.techniques.kernels.fusion_flow import Flow
+from llmviewer.techniques.kernels.fusion_flow import Flow, shared_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +73,7 @@ def _siblings(*sets: tuple[str, ...]) -> Match:
             if len(places) < len(names):
                 continue
             operators = [flow.operators[place] for place in places]
-            alike = len({(() if part == ADAPTER_PARTS[-1] else op.inputs, op.compute) for op in operators}) == 1
+            alike = len({(shared_inputs(op), op.compute) for op in operators}) == 1
             yield Candidate(operators=places, refused="" if alike else "their inputs or formats differ")
 
     return match

@@ -134,7 +134,7 @@ def _unpacked(
     operator: Operator, shape: GemmShape, sheet: Rates, compute_s: Count, memory_s: Count
 ) -> tuple[Count, Count]:
     """Seconds of the product, and of the kernel that unpacks its weights before it, of formats of UNPACKED."""
-    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    rows = shape.m / shape.matrices
     few = rows < UNPACKED[operator.weight_dtype.name]
     if operator.weight_dtype.name == ON_VECTOR_UNITS and sheet.vector_flops_per_s is not None:
         compute_s = np.where(few, np.maximum(compute_s, operator.matmul_flops / sheet.vector_flops_per_s), compute_s)
@@ -151,7 +151,7 @@ def _tile_seconds(
 ) -> tuple[Count, Count]:
     """Seconds of tiles on the units, and of the reduction after a split in depth."""
     grid = _grid(operator, shape, chip, constants)
-    groups: Count = np.maximum(shape.active, 1.0) if shape.experts > 1.0 else 1.0
+    groups = shape.matrices
     count = tiles.tiles_per_unit(grid, shape.m, groups)
     sizes = tiles.unsplit(grid, count)
     if constants["by_rows"] == LARGE_TILES:
@@ -186,7 +186,7 @@ def padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
 
 def vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
     """Seconds on the vector units, a few rows per pass; each further pass reads the matrix again."""
-    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    rows = shape.m / shape.matrices
     passes = np.ceil(rows / ROWS_PER_VECTOR_PASS)
     peak, vector = sheet.matrix_flops_per_s, sheet.vector_flops_per_s
     rate = peak if vector is None else np.minimum(vector, peak)
@@ -199,7 +199,7 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
     share: Any = constants["compute"]
     if operator.compute in UNCONVERTED and not _weight_only(operator):  # no engine's own kernel: a library's
         share = np.where(has_room(chip), np.maximum(share, 1.0), share)
-    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    rows = shape.m / shape.matrices
     if np.any(uncut(chip) > 1.0) and np.any(rows <= HALF_TILE_ROWS):
         sustained, peak = (rate * np.where(rows <= HALF_TILE_ROWS, uncut(chip), 1.0) for rate in (sustained, peak))
     speed = (
