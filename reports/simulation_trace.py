@@ -57,8 +57,9 @@ def _events(made: Simulation) -> Iterator[dict[str, Any]]:
     pools = ("replica",) if made.fleet.decode is None else ("prefill replica", "decode replica")
     numbers = [outcome.pools[:at].count(pool) for at, pool in enumerate(outcome.pools)]
     for at, (line, pool) in enumerate(zip(outcome.timelines, outcome.pools, strict=True)):
-        process = REQUESTS + 1 + at
-        yield _named(process, f"{pools[pool]} {numbers[at] + 1}")
+        process, (replica, lane) = REQUESTS + 1 + at, divmod(numbers[at], outcome.lanes[pool])
+        part = f", micro-batch {lane + 1}" if outcome.lanes[pool] > 1 else ""
+        yield _named(process, f"{pools[pool]} {replica + 1}{part}")
         yield from _steps(line, process)
     yield from _phases(made)
 

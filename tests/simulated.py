@@ -16,7 +16,7 @@ from llmviewer.simulation.requests import Requests
 class Linear:
     """Prices of a step: `step` [s], and so much per decoding sequence, cached token, prompt token and pair [s].
 
-    shared_step, shared_token: the part of `step` and `prompt` that is work for all ranks.
+    shared_step, shared_token: the part of `step` and `prompt` that is work for all ranks.  shares: of pipeline stages.
     """
 
     step: float = 0.008
@@ -27,6 +27,10 @@ class Linear:
     tokens_per_round: float = 1.0
     shared_step: float = 0.0
     shared_token: float = 0.0
+    shares: tuple[float, ...] = (1.0,)
+
+    def stages(self, sequences: int, tokens: int) -> tuple[float, ...]:
+        return self.shares
 
     def shared_s(self, sequences: float, tokens: float) -> float:
         return self.shared_step + self.shared_token * tokens

@@ -51,14 +51,17 @@ def fleets(draw: st.DrawFn) -> Fleet:
         token_budget=draw(st.integers(40, 700)),
     )
     scheduler = draw(st.sampled_from(list(SCHEDULERS)))
-    prices = Linear(tokens_per_round=draw(st.sampled_from([1.0, 1.0, 2.6])))
+    shares = draw(st.sampled_from([(1.0,), (1.0,), (0.5, 0.5), (0.2, 0.5, 0.3)]))
+    prices = Linear(tokens_per_round=draw(st.sampled_from([1.0, 1.0, 2.6])), shares=shares)
     router, replicas = draw(st.sampled_from(list(ROUTERS.values()))), draw(st.integers(1, 3))
-    served = fleet(prices, room, scheduler, router=router, replicas=replicas)
+    served = fleet(prices, room, scheduler, router=router, replicas=replicas, stages=len(shares))
     if draw(st.booleans()):
         return served
     decode = replace(served.prefill, replicas=draw(st.integers(1, 2)))
     return Fleet(
-        prefill=replace(served.prefill, prices=Linear()), decode=decode, transfer_s=lambda tokens: 1e-4 * tokens
+        prefill=replace(served.prefill, prices=Linear(shares=shares)),
+        decode=decode,
+        transfer_s=lambda tokens: 1e-4 * tokens,
     )
 
 

@@ -49,7 +49,7 @@ def outcome_of(records: Records, used_blocks: float = 5.0, blocks: int = 10) -> 
     line = Timeline(start_s=records.start_s, end_s=records.finish_s, used_blocks=used, **columns)
     nothing = np.zeros(0)
     gaps = Gaps(gap_s=nothing, weights=nothing, at_s=nothing)
-    return Outcome(records=records, timelines=(line,), pools=(0,), blocks=(blocks,), gaps=gaps)
+    return Outcome(records=records, timelines=(line,), pools=(0,), lanes=(1,), blocks=(blocks,), gaps=gaps)
 
 
 def test_percentiles_of_requests_interpolate_linearly() -> None:

@@ -30,6 +30,7 @@ SYSTEMS = {
     "eager": ("qwen3-0.6b", "h100-sxm", "torch-eager", 1),
     "mamba": ("mamba-2.8b", "a100-80gb-sxm", "vllm", 1),
     "amd": ("llama-3.1-8b", "mi300x", "vllm", 1),
+    "pipeline": ("llama-3.1-8b", "a100-80gb-sxm", "vllm", 2),
 }
 
 
@@ -40,14 +41,15 @@ MIXED_ERROR = dict.fromkeys(SYSTEMS, 0.01) | {"amd": 0.015}
 @cache
 def configured(name: str) -> tuple[api.Configuration, StepTimes, CacheCapacity]:
     model, chip, engine, devices = SYSTEMS[name]
-    one = api.configuration(model, chip, engine=engine, tensor_parallel_size=devices)
+    layout = {"pipeline_parallel_size" if name == "pipeline" else "tensor_parallel_size": devices}
+    one = api.configuration(model, chip, engine=engine, **layout)
     return one, step_times(one), cache_capacity(one)
 
 
 def direct_s(one: api.Configuration, *groups: tuple[float, float, float, float]) -> float:
-    """The price of one step of groups (sequences, new tokens, cached tokens, rows of logits) [s]."""
+    """The price of one step of groups (sequences, new tokens, cached tokens, rows of logits) on all stages [s]."""
     made = (Group(batch_size=b, new_tokens=n, cached_tokens=c, logit_positions=rows) for b, n, c, rows in groups)
-    return float(np.max(evaluate(one.model, one.system, Step(tuple(made))).time_s))
+    return float(np.max(evaluate(one.model, one.system, Step(tuple(made))).passing_s[0]))
 
 
 def random_sizes(name: str, draw: np.random.Generator) -> tuple[int, int, int, int]:
@@ -122,6 +124,20 @@ def test_prompts_of_one_length_cost_what_the_step_costs(name: str) -> None:
         assert times.mixed_s(0, 0, prompts * length, pairs, prompts) == pytest.approx(expected, rel=0.01)
 
 
+def test_shares_of_pipeline_stages_are_those_of_a_pass() -> None:
+    """80 layers on three stages: 27, 27, 26 and the head; with prompts and without."""
+    one = api.configuration("llama-3.1-70b", "h200", engine="vllm", pipeline_parallel_size=3)
+    times = step_times(one)
+    for sequences, tokens in ((1, 0), (40, 0), (16, 2000)):
+        decodes = Group(batch_size=sequences, new_tokens=1.0, cached_tokens=2048.0, logit_positions=1.0)
+        prompt = Group(batch_size=1.0, new_tokens=float(tokens), cached_tokens=0.0, logit_positions=1.0)
+        groups = (decodes, prompt) if tokens else (decodes,)
+        stages = evaluate(one.model, one.system, Step(groups)).stages
+        expected = np.array([float(np.max(stage.time_s)) for stage in stages])
+        assert times.stages(sequences, tokens) == pytest.approx(expected / expected.sum(), rel=0.02)
+        assert sum(times.stages(sequences, tokens)) == pytest.approx(1.0)
+
+
 def test_a_step_without_prompt_tokens_is_a_decode_step() -> None:
     _, times, _ = configured("llama")
     assert times.mixed_s(8, 8000, 0, 0.0, 0) == times.decode_s(8, 8000)
@@ -187,8 +203,13 @@ def test_limits_are_those_of_the_options() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "what"),
     [
-        ("bert-base", {}, "decoder"),
-        ("llama-3.1-8b", {"pipeline_parallel_size": 2}, "pipeline_parallel_size is not simulated"),
+        ("t5-v1.1-base", {}, "a decoder beside its encoder"),
+        ("llama-3.1-8b", {"pipeline_parallel_size": "2,microbatches=4"}, "a micro-batch per stage"),
+        (
+            "qwen3-30b-a3b",
+            {"pipeline_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 2},
+            "pipelines",
+        ),
         ("llama-3.1-8b", {"early_exit": "mean=0.6"}, "early_exit is not simulated"),
         ("llama-3.1-8b", {"offload": "weights"}, "offload"),
     ],

@@ -104,6 +104,9 @@ class Analysis:
         if (ranks := self.system.parallelism.ranks) > 1 and not self.system.balanced:
             growing, fixed = rank_shares(self.model, self.system, self.schedule, self.evaluation)
             alone = replace(alone, ranks=ranks, growing=growing, fixed=fixed)
+        elif (parts := self.system.parallelism.microbatches) > 1:
+            filled = np.minimum(self.running.request.batch_size, float(parts))
+            alone = replace(alone, next_s=None, ranks=filled, parts=filled)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 

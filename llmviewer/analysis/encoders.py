@@ -28,7 +28,10 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
         (system.batching is not STATIC, "continuous batching; allowed: a static batch"),
         (bool(system.drafters) or system.generation is not AUTOREGRESSIVE, "speculation or branches; allowed: none"),
         (system.kv_cache.hit_rate > 0.0 or system.kv_cache.evicts, "prefix hits and eviction; allowed: none"),
-        (np.isfinite(token_budget), "chunked prefill; allowed: whole inputs"),
+        (
+            np.any(np.asarray(request.input_len) > token_budget),
+            f"inputs in chunks of {token_budget:g} tokens; allowed: inputs of at most --max-num-batched-tokens",
+        ),
         (system.parallelism.context > 1, "context parallelism; allowed: --context-parallel-size 1"),
         (
             system.applies("early_exit") and not _has_logits(model),

@@ -45,9 +45,13 @@ def _spelled(words: Sequence[str], command: Any) -> dict[str, str]:
         command = getattr(command, "commands", {}).get(word, command)
     typed = {word.partition("=")[0] for word in words}
     options = (one for one in command.params if one.param_type_name == "option")
-    return {
-        one.name: next((option for option in one.opts if option in typed), max(one.opts, key=len)) for one in options
-    }
+    return {one.name: next((option for option in one.opts if option in typed), _main(one)) for one in options}
+
+
+def _main(option: Any) -> str:
+    """The spelling of an option that nobody typed: its own name, else the longest."""
+    own = f"--{option.name.replace('_', '-')}"
+    return own if own in option.opts else max(option.opts, key=len)
 
 
 def _pattern(name: str) -> str:

@@ -108,6 +108,10 @@ def structures(
     """
     chip = build.chip_of(hardware)
     loaded = build.model_of(model, build.options_of(_of_the_model(allowed)))
+    if loaded.is_encoder:
+        raise UserError(
+            f"size serves decoders, and {loaded.name} is an encoder; llmviewer simulate --find-rate has its rate"
+        )
     fixed = {name: values for name, values in allowed.items() if name not in SEARCHED}
     lists = {
         **fixed,

@@ -30,6 +30,8 @@ class RequestTimes:
     request_s: time of the host before the first token of a request, beside its passes.  next_s: time after which other
     prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.  ranks: replicas that share experts;
     growing, fixed: shares of a prompt's time that are work on the tokens of all of them, and grow with these or not.
+    parts: micro-batches of the running sequences in a pipeline, which are its `ranks`: one with prompts takes its time
+    on every stage, the others follow behind it, and a prompt joins the one that begins next.
 
     One of A sequences ends with a step of the others, and its next prompt comes when the host has prepared it: it waits
     for the end of the step that runs then (`rest_s`) and shares its pass with those that came in the same step.  This
@@ -48,15 +50,21 @@ class RequestTimes:
     most_prompts: Count = 1.0
     request_s: Count = 0.0
     next_s: Array | None = None
-    ranks: int = 1
+    ranks: Count = 1
     growing: Count = 0.0
     fixed: Count = 0.0
+    parts: Count = 1.0
 
     @property
     def others_s(self) -> Array:
         """Prefill of the other running sequences [s]: each starts one request during one of ours."""
         next_s = self.prefill_s if self.next_s is None else self.next_s
-        return np.asarray(next_s / self.prompts_per_pass * np.maximum(self.running - self.prompts_per_pass, 0.0))
+        return np.asarray(next_s / self.prompts_per_pass * np.maximum(self.sequences - self.prompts_per_pass, 0.0))
+
+    @property
+    def sequences(self) -> Count:
+        """Running sequences that share steps."""
+        return self.running / self.parts
 
     @property
     def cycle_s(self) -> Array:
@@ -66,12 +74,21 @@ class RequestTimes:
     @property
     def arriving(self) -> Count:
         """Mean number of prompts that a step of a replica computes."""
-        return self.running / (self.steps + self.running / self.prompts_per_pass)
+        return self.sequences / (self.steps + self.sequences / self.prompts_per_pass)
 
     @property
     def most_of_ranks(self) -> tuple[Count, Count]:
         """Mean of the most prompts that any rank has in a step; the same in a step with one's own."""
-        return most_of(self.arriving, self.ranks, self.most_prompts)
+        return self.in_turn(most_of(self.arriving, self.ranks, self.most_prompts))
+
+    def in_turn(self, most: tuple[Count, Count]) -> tuple[Count, Count]:
+        """Both as they count in a pipeline of p stages: those beside the most add a p-th of their time to a round, and
+        half of the others are before one's own."""
+        if np.all(self.parts == 1.0):
+            return most
+        others = (self.ranks - 1) * self.arriving
+        largest = most[0] + (self.arriving + others - most[0]) / self.ranks
+        return largest, self.prompts_per_pass + 0.5 * others / self.ranks
 
     @property
     def added_s(self) -> Array:
@@ -87,19 +104,19 @@ class RequestTimes:
     @property
     def waits_s(self) -> Count:
         """Time of a cycle in which a rank waits for prompts of others [s]."""
-        if self.ranks == 1:
+        if np.all(self.ranks == 1):
             return 0.0
         most, _ = self.most_of_ranks
         own = 1.0 - self.growing - self.fixed
         mean = self.arriving / self.prompts_per_pass
         any_rank = 1.0 - (1.0 - np.minimum(mean, 1.0)) ** self.ranks
         more = own * np.maximum(most / self.arriving - 1.0, 0.0) + self.fixed * np.maximum(any_rank / mean - 1.0, 0.0)
-        return np.asarray(self.added_s * self.running * more)
+        return np.asarray(self.added_s * self.sequences * more)
 
     @property
     def own_wait_s(self) -> Count:
         """Part of it in the pass of one's own prompt [s]; below 0 where experts have those of fewer ranks."""
-        if self.ranks == 1:
+        if np.all(self.ranks == 1):
             return 0.0
         _, most = self.most_of_ranks
         idle = self.prompts_per_pass * (1.0 - self.alone)
@@ -125,7 +142,7 @@ class RequestTimes:
     @property
     def others(self) -> Count:
         """Other sequences that share steps with one."""
-        return np.maximum(self.running - 1.0, 0.0)
+        return np.maximum(self.sequences - 1.0, 0.0)
 
     @property
     def ending(self) -> Count:
@@ -184,7 +201,7 @@ class RequestTimes:
 
         Without tokens after the first there is no time between them: all prompts of others run before one's own.
         """
-        rest_s = np.where((self.others > 0.0) | (self.ranks > 1), self.rest_s, 0.0)
+        rest_s = np.where((self.others > 0.0) | (self.ranks > 1), self.rest_s, 0.0) / self.parts
         more = np.maximum(1.0 + self.share_before * self.together - self.prompts_per_pass, 0.0)
         ahead = rest_s + more * self.prompt_s * self.alone
         return np.where(self.steps > 0, np.minimum(ahead, self.most_ahead_s), self.others_s)
@@ -237,7 +254,7 @@ class RequestTimes:
         }
 
 
-def most_of(mean: Count, ranks: int, most: Count) -> tuple[Count, Count]:
+def most_of(mean: Count, ranks: Count, most: Count) -> tuple[Count, Count]:
     """Mean of the largest of `ranks` numbers of prompts; the same where a given one is not 0.
 
     They have a Poisson distribution of this mean F, cut at `most`: E[max] = sum over k of 1 - F(k)^d, and with the

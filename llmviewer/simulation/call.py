@@ -148,6 +148,8 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     configurations: tuple[Configuration, ...]
     if words["pools"] is None:
         one = api.configuration(model, hardware, **chosen)
+        if one.model.is_encoder:
+            one = _encoder(one, chosen, sample)
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
@@ -180,6 +182,13 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         workload=workload_text(words, sample),
     )
     return Server(fleet=fleet, answering=last, setting=setting, notes=notes)
+
+
+def _encoder(one: Configuration, chosen: Mapping[str, Any], sample: Requests) -> Configuration:
+    """The configuration of an encoder, whose passes take whole inputs of several requests.  Raises UserError."""
+    if int(sample.output_len.max()) > 1:
+        raise UserError(f"{one.model.name} runs one bidirectional pass and generates nothing; give output_len 1")
+    return api.configuration(one.model, one.chip, **{**chosen, "batching": None})
 
 
 def _room_notes(fleet: Fleet) -> tuple[str, ...]:

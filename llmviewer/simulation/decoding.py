@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TypeAlias
@@ -59,7 +58,7 @@ class Decoding:
         self.pool = (BlockPool if ledger.histories is None else Chains)(room.blocks - ledger.common, width, tiers)
         self.inbox: deque[int] = deque()
         self.following: deque[int] = deque()
-        self.turns: Mapping[int, list[tuple[int, float]]] = {}
+        self.turns: dict[int, list[tuple[int, float]]] = {}
         self.left: list[tuple[float, int]] = []
         self.intervals = array("d")
         self.late_gaps: list[tuple[float, float]] = []

@@ -43,7 +43,7 @@ class RoundRobin:
 
 def load_of(replica: Replica) -> int:
     """Requests that a replica runs or holds in its queue."""
-    return len(replica.running) + len(replica.waiting) + len(replica.inbox)
+    return replica.beside + len(replica.running) + len(replica.waiting) + len(replica.inbox)
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Pool:
 
     max_context: longest request in tokens, prompt and output.  max_prompt: longest prompt.  host_s: time of the host
     before a request reaches the scheduler [s].  devices: of one replica.  ranks: replicas that share experts, and step
-    together.  kv_cache: which prompts are found in it.
+    together.  stages: pipeline stages of a replica.  kv_cache: which prompts are found in it.
     tiers: of its cache behind the device, the fastest first.
     """
 
@@ -112,6 +112,7 @@ class Pool:
     host_s: float = 0.0
     devices: int = 1
     ranks: int = 1
+    stages: int = 1
     kv_cache: KvCache = DEFAULT_KV_CACHE
     tiers: tuple[Tier, ...] = ()
 

@@ -52,6 +52,8 @@ def pool_of(one: Configuration, router: str | None, instances: int = 1, length: 
     times = step_times(one)
     merged = system.batching.name == "chunked"
     policy = replace(SCHEDULERS[USUAL], name="chunked") if merged else SCHEDULERS[scheduler]
+    if one.model.is_encoder:
+        policy = replace(policy, chunks=False)
     room = cache_capacity(one, length)
     whole = policy.chunks or (policy.alone and one.options.max_num_batched_tokens is None)
     return Pool(
@@ -65,6 +67,7 @@ def pool_of(one: Configuration, router: str | None, instances: int = 1, length: 
         host_s=times.request_s,
         devices=system.parallelism.devices // (system.parallelism.data * system.parallelism.instances),
         ranks=system.parallelism.ranks,
+        stages=system.parallelism.pipeline,
         kv_cache=system.kv_cache,
     )
 

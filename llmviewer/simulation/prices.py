@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -19,6 +20,9 @@ class Prices(Protocol):
     def shared_s(self, sequences: float, tokens: float) -> float:
         """The part of a step that works on the tokens of all ranks, where each has so many decoding sequences and
         prompt tokens."""
+
+    def stages(self, sequences: int, tokens: int) -> Sequence[float]:
+        """Shares of a step's time on each pipeline stage, with so many decoding sequences and prompt tokens."""
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """A decode step with `tokens` prompt tokens that attend to `pairs` pairs; `prompts` prompts end in it."""

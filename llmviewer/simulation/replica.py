@@ -31,10 +31,11 @@ ENDLESS = 1 << 62
 class Replica(Decoding):
     """The state of one replica; `run` advances it.
 
-    inbox: requests to come, in order of `ledger.ready_s`.  waiting: requests that no step has begun.
+    inbox: requests to come, in order of `ledger.ready_s`.  waiting: requests that no step has begun.  prompt: the one
+    that steps have computed in part.  beside: sequences of other micro-batches of the same replica (`pipeline.py`).
     """
 
-    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_order", "_prompt", "_scheduler", "waiting")
+    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_order", "_scheduler", "beside", "prompt", "waiting")
 
     def __init__(
         self,
@@ -53,8 +54,14 @@ class Replica(Decoding):
         self._scheduler = scheduler
         orders = {"shortest-prompt": ledger.input_len, "longest-answer": [-length for length in ledger.output_len]}
         self._order = orders.get(scheduler.policy, [])
-        self._prompt: Prompt | None = None
+        self.prompt: Prompt | None = None
         self._finds = bool(self.pool.width) or any(ledger.held) or any(ledger.found)
+        self.beside = 0
+
+    def share(self, other: Replica) -> None:
+        """Take queue and cache of another replica, as one more of its micro-batches."""
+        self.pool, self.inbox, self.waiting, self.following = other.pool, other.inbox, other.waiting, other.following
+        self._loaded, self._lost_s, self.turns = other._loaded, other._lost_s, other.turns
 
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]; idle replicas keep their clock."""
@@ -63,7 +70,7 @@ class Replica(Decoding):
         while self.clock_s < self.until_s:
             if inbox:
                 self.receive()
-            if self.waiting or self._prompt:
+            if self.waiting or self.prompt:
                 if (planned := self.planned()) is None:
                     self._decode()
                 elif planned[0] or planned[2]:
@@ -128,20 +135,20 @@ class Replica(Decoding):
         Without a token: prompts that another replica has computed, which take no step; without any of these either:
         others begin after the next step at the earliest.
         """
-        if not (self.waiting or self._prompt) or (self.blocked and self.running):
+        if not (self.waiting or self.prompt) or (self.blocked and self.running):
             return None
         sequences, waiting, pool = len(self.running), self.waiting, self.pool
-        places, growing = self._most - sequences, 0
+        places, growing = self._most - self.beside - sequences, 0
         if not self._scheduler.mixes:
             sequences = 0
         elif sequences and (growing := self.growth(self._step, 1)) > pool.free:
             return None  # sequences are preempted first
         pool.take(growing)  # before a prompt looks for what is stored
-        begun, tokens, pairs, ended = self._prompt, *self._fill(self._room.token_budget - sequences, places)
+        begun, tokens, pairs, ended = self.prompt, *self._fill(self._room.token_budget - sequences, places)
         if tokens:
             return tokens, pairs, ended, sequences, growing
         pool.return_first(growing)
-        if ended or (begun and not self._prompt):  # it was put back
+        if ended or (begun and not self.prompt):  # it was put back
             return 0, 0.0, ended, 0, 0
         self.blocked = bool(waiting or begun)  # until a request ends, unless all are being loaded
         return None
@@ -152,7 +159,7 @@ class Replica(Decoding):
         most: tokens that it has room for.  places: sequences that it has room for.
         """
         budget, pairs, ended = most, 0.0, list[Prompt]()
-        while budget > 0 and places > 0 and (self._prompt or self.waiting):
+        while budget > 0 and places > 0 and (self.prompt or self.waiting):
             prompt = self._chunk(budget, is_first=budget == most)
             if prompt is None:
                 break
@@ -160,7 +167,7 @@ class Replica(Decoding):
             budget -= count
             places -= 1
             pairs += count * (reached - 0.5 * (count - 1))
-            if self._prompt is None:
+            if self.prompt is None:
                 ended.append(prompt)
         return most - budget, pairs, ended
 
@@ -189,10 +196,10 @@ class Replica(Decoding):
     def _chunk(self, budget: int, *, is_first: bool) -> Prompt | None:
         """The next prompt after a step with at most `budget` of its tokens; None if it has to wait.
 
-        Its blocks are taken; unless all of it has then been computed, `_prompt` keeps it for the next step.
+        Its blocks are taken; unless all of it has then been computed, `prompt` keeps it for the next step.
         is_first: whether it has no other prompt.
         """
-        begun, ledger, pool, room = self._prompt, self._ledger, self.pool, self._room
+        begun, ledger, pool, room = self.prompt, self._ledger, self.pool, self._room
         request = begun[0] if begun else self._head()
         if request < 0:
             return None
@@ -221,7 +228,7 @@ class Replica(Decoding):
         if pool.width:
             blocks, prefixes = self._named(request, reached, blocks, prefixes)
         prompt = (request, reached, blocks, prefixes, count)
-        self._prompt = prompt if count < rest else None
+        self.prompt = prompt if count < rest else None
         return prompt
 
     def _start(self, request: int, computed: int, prefixes: list[int]) -> None:
@@ -294,6 +301,10 @@ class Replica(Decoding):
         if self._ends[0][0] <= self._step:
             self.end()
 
+    def grows(self, steps: int) -> int:
+        """Blocks that the sequences take in the next `steps` steps."""
+        return self.growth(self._step, steps)
+
     def makes_room(self) -> bool:
         """Preempt the sequence that started last if the next step needs more blocks than are free; whether it did."""
         if self.growth(self._step, 1) <= self.pool.free:
@@ -327,8 +338,8 @@ class Replica(Decoding):
     def _preempt(self) -> None:
         """Free the blocks of the request that started last; it is computed again, before those that wait."""
         ledger = self._ledger
-        if self._prompt:
-            self._put_back(self._prompt)
+        if self.prompt:
+            self._put_back(self.prompt)
             return
         request = next(reversed(self.running))
         steps, self._lost_s[request] = self.release(request), self.clock_s
@@ -345,13 +356,13 @@ class Replica(Decoding):
         request, _, blocks, prefixes, _ = prompt
         self.pool.give_back(blocks, prefixes)
         self._ledger.preemptions[request] += 1
-        self._prompt = None
+        self.prompt = None
         self._queue(request)
 
     @property
     def next_s(self) -> float:
         """Time before which nothing happens here [s]; infinite where nothing is left to do."""
-        if self.running or self.waiting or self._prompt:
+        if self.running or self.waiting or self.prompt:
             return self.clock_s
         return max(self.clock_s, self.arrival_s)
 
@@ -372,7 +383,7 @@ class Replica(Decoding):
             if (after_s := (sequence[0] - step) * step_s + delay(request, other_s)) < soonest:
                 soonest = after_s
         soonest += clock
-        begun = (self._prompt[0],) if self._prompt else ()
+        begun = (self.prompt[0],) if self.prompt else ()
         for request in (*begun, *self.waiting, *self.inbox):
             steps = 0 if ledger.generated[request] else ledger.rounds[request]
             ends_s = max(clock, ledger.ready_s[request]) + steps * step_s

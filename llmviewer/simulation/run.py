@@ -11,27 +11,34 @@ from heapq import heappop, heappush
 from itertools import islice
 from math import inf, nan, nextafter
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from llmviewer.simulation.fleet import Fleet, Pool, Router
 from llmviewer.simulation.ledger import Ledger
+from llmviewer.simulation.pipeline import Pipeline
 from llmviewer.simulation.ranks import Ranks
 from llmviewer.simulation.replica import Replica
 from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Whole
 from llmviewer.simulation.timelines import gaps_of, timeline_of
 
+#: What steps on its own.
+Unit: TypeAlias = Replica | Ranks | Pipeline
+
 
 @dataclass(slots=True)
 class Station:
-    """A pool that runs: its replicas, their ledger and their router.  units: replicas, or ranks that step together."""
+    """A pool that runs: its replicas, their ledger and their router.
+
+    units: replicas, or ranks that step together, or micro-batches of a pipeline, of which `replicas` has the first one.
+    """
 
     pool: Pool
     ledger: Ledger
     replicas: list[Replica]
     router: Router
-    units: list[Replica | Ranks]
+    units: list[Unit]
 
     @staticmethod
     def of(pool: Pool, requests: Requests, rounds: list[int], held: list[int] | None = None) -> Station:
@@ -46,11 +53,14 @@ class Station:
         ledger.held = held or ledger.held
         replicas = [
             Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens, pool.tiers)
-            for _ in range(pool.replicas)
+            for _ in range(pool.replicas * pool.stages)
         ]
-        groups = (replicas[at : at + pool.ranks] for at in range(0, len(replicas), pool.ranks))
-        units = replicas if pool.ranks == 1 else [Ranks(group, pool.prices) for group in groups]
-        return Station(pool, ledger, replicas, pool.router(), list(units))
+        together = pool.ranks * pool.stages
+        groups = [replicas[at : at + together] for at in range(0, len(replicas), together)]
+        units: list[Unit] = list(replicas)
+        if together > 1:
+            units = [(Ranks if pool.ranks > 1 else Pipeline)(group, pool.prices) for group in groups]
+        return Station(pool, ledger, replicas[:: pool.stages], pool.router(), units)
 
     def route(self, request: int) -> Replica:
         """Put a request into the inbox of a replica, which is returned."""
@@ -77,8 +87,9 @@ class Station:
 class Driven:
     """Requests on their way through a fleet.
 
-    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool; units: as of
-    `Station`.  pools: index of the pool of each replica, and `stages` of each unit.
+    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool, with every
+    micro-batch of a pipeline; units: as of `Station`.  pools: index of the pool of each replica, and `stages` of each
+    unit.
     """
 
     requests: Requests
@@ -87,15 +98,15 @@ class Driven:
     links: list[float]
     replicas: list[Replica] = field(init=False)
     pools: tuple[int, ...] = field(init=False)
-    units: list[Replica | Ranks] = field(init=False)
+    units: list[Unit] = field(init=False)
     stages: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """List the replicas of the pools."""
-        self.replicas = [replica for station in self.stations for replica in station.replicas]
-        self.pools = tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
         self.units = [unit for station in self.stations for unit in station.units]
         self.stages = tuple(index for index, station in enumerate(self.stations) for _ in station.units)
+        self.replicas = [replica for unit in self.units for replica in unit.ranks]
+        self.pools = tuple(stage for stage, unit in zip(self.stages, self.units, strict=True) for _ in unit.ranks)
 
     @staticmethod
     def of(requests: Requests, fleet: Fleet) -> Driven:
@@ -152,9 +163,10 @@ class Driven:
         last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
         last.host_s, last.loaded = first.host_s, first.loaded
         owners = [0] * len(self.requests)
-        for index, replica in enumerate(self.stations[-1].replicas):
+        parts = [one for unit in self.stations[-1].units for one in unit.ranks]
+        for index, replica in enumerate(parts):
             for _, request in replica.left:
-                owners[request] = index
+                owners[request] = index // self.stations[-1].pool.stages
         records, past = last.records(owners), self.requests.histories
         return records if past is None else replace(records, session=past.session, turn=past.turn)
 
@@ -170,7 +182,7 @@ def drive(driven: Driven) -> None:
     first, *others = driven.stations
     first.run(range(len(driven.requests)))
     for then in others:  # nothing flows back, so the pools run one after another
-        ended = sorted(left for replica in first.replicas for left in replica.left)
+        ended = sorted(left for unit in first.units for replica in unit.ranks for left in replica.left)
         handed = [request for time_s, request in ended if driven.hand_over(request, time_s)]
         then.run(sorted(handed, key=then.ledger.ready_s.__getitem__))
 
@@ -180,7 +192,7 @@ def _closed_loop(driven: Driven) -> None:
     count, users = len(driven.requests), driven.requests.concurrency
     first, replicas = driven.stations[0], driven.replicas
     following = iter(range(users, count))
-    if len(replicas) == 1:
+    if len(replicas) == first.pool.stages:
         replicas[0].following.extend(following)
         first.run(range(min(users, count)))
         return
@@ -208,8 +220,8 @@ def _sessions(driven: Driven) -> None:
     coming, following = sorted((first.ledger.arrival_s[at], at) for at in begins[:users]), iter(begins[users:])
     for request in driven.requests.after:
         first.ledger.send(request, nan)
-    if len(replicas) == 1:  # it sends them itself
-        replicas[0].turns = then
+    if len(replicas) == first.pool.stages:  # it sends them itself
+        replicas[0].turns.update(then)
         replicas[0].following.extend(following)
         first.run(at for _, at in coming)
         return
@@ -280,13 +292,15 @@ REFUSALS = (
 class Outcome:
     """Records, intervals and gaps of one run.
 
-    timelines: one per replica, of the pool with the index in `pools`.  blocks: KV-cache blocks of each replica.
+    timelines: one per replica, of the pool with the index in `pools`; of a pipeline, one per micro-batch, as many as
+    `lanes` of the pool one after another.  blocks: KV-cache blocks of each, which micro-batches share.
     completed: whether all requests were answered; False after an interrupt.
     """
 
     records: Records
     timelines: tuple[Timeline, ...]
     pools: tuple[int, ...]
+    lanes: tuple[int, ...]
     blocks: tuple[int, ...]
     gaps: Gaps
     completed: bool = True
@@ -315,6 +329,7 @@ def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
         records=records if completed else _arrived(records, min(replica.clock_s for replica in driven.replicas)),
         timelines=tuple(map(timeline_of, driven.replicas)),
         pools=driven.pools,
+        lanes=tuple(pool.stages for pool in fleet.pools),
         blocks=tuple(replica.pool.total for replica in driven.replicas),
         gaps=gaps_of(driven.replicas),
         completed=completed,

@@ -296,11 +296,18 @@ def _utilization(outcome: Outcome, window: Window) -> float:
 
 
 def _occupancy(outcome: Outcome, window: Window) -> float:
-    """Mean share of KV-cache blocks that requests hold."""
-    held = [
-        float((window.overlap_s(line.start_s, line.end_s) * line.used_blocks).sum()) / max(blocks, 1)
-        for line, blocks in zip(outcome.timelines, outcome.blocks, strict=True)
-    ]
+    """Mean share of KV-cache blocks that requests hold; where micro-batches share them, as the first to end saw it."""
+    held, at = [], 0
+    while at < len(outcome.timelines):
+        lines = outcome.timelines[at : at + outcome.lanes[outcome.pools[at]]]
+        start, end, used = (
+            np.concatenate([getattr(line, name) for line in lines]) for name in ("start_s", "end_s", "used_blocks")
+        )
+        order = np.argsort(end, kind="stable")
+        seen = np.append(-np.inf, np.maximum.accumulate(end[order]))[: len(order)]
+        alone = window.overlap_s(np.maximum(start[order], seen), end[order])
+        held.append(float((alone * used[order]).sum()) / max(outcome.blocks[at], 1))
+        at += len(lines)
     return float(np.mean(held)) / window.length_s if window.length_s else 0.0
 
 

@@ -47,7 +47,8 @@ class StepTimes:
     passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
     outside kernels.  most_tokens: prompt tokens of a step, up to which its time is known; of a longer prompt that runs
     alone, in proportion.  shared: tokens of a pass of each rank -> time of the work on those of all ranks; empty where
-    there is one.  rows: sequences -> segment of their mean context -> time of a decode step as a line over the
+    there is one.  stage_shares: tokens of a pass -> share of each pipeline stage in its time; empty without a pipeline.
+    rows: sequences -> segment of their mean context -> time of a decode step as a line over the
     total context, made when first asked; empty where it is none.
     """
 
@@ -59,6 +60,7 @@ class StepTimes:
     means: Knots
     most_tokens: int
     shared: list[float]
+    stage_shares: list[tuple[float, ...]]
     rows: list[list[Line | tuple[()] | None] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
@@ -84,6 +86,10 @@ class StepTimes:
         """Work on the tokens of all ranks in a step [s].  sequences, tokens: mean of the ranks."""
         at = ceil(sequences * self.target.new + tokens - ROUNDING)
         return self.shared[min(at, len(self.shared) - 1)] if self.shared else 0.0
+
+    def stages(self, sequences: int, tokens: int) -> tuple[float, ...]:
+        """Shares of a step's time on each pipeline stage."""
+        return self.stage_shares[min(ceil(sequences * self.target.new) + tokens, len(self.stage_shares) - 1)]
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """Time of one step that also prefills prompt tokens [s].
@@ -155,6 +161,7 @@ def step_times(configuration: Configuration) -> StepTimes:
         means=decode_knots(sizes),
         most_tokens=sizes.tokens,
         shared=passes.shared() if system.parallelism.ranks > 1 else [],
+        stage_shares=passes.stages() if system.parallelism.pipeline > 1 else [],
         rows=[None] * (capacity.max_sequences + 1),
     )
 
@@ -178,12 +185,19 @@ def check(configuration: Configuration) -> None:
     """Raise UserError for models and techniques whose steps are not priced."""
     model, system = configuration.model, configuration.system
     wrong = (
-        (model.is_encoder or model.encoder is not None, f"{model.name} is no decoder-only model; allowed: decoders"),
+        (model.encoder is not None, f"{model.name} has a decoder beside its encoder; allowed: decoders and encoders"),
         (
             system.generation.counts_passes,
             "branches and blocks of tokens are not simulated; remove --branches or diffusion",
         ),
-        (system.parallelism.pipeline > 1, "--pipeline-parallel-size is not simulated; use tensor parallelism"),
+        (
+            system.parallelism.pipeline > 1 and system.parallelism.microbatches not in (1, system.parallelism.pipeline),
+            "a simulated pipeline has a micro-batch per stage; remove microbatches",
+        ),
+        (
+            system.parallelism.pipeline > 1 and system.parallelism.ranks > 1,
+            "pipelines of replicas that share experts are not simulated; remove --pipeline-parallel-size or -ep",
+        ),
         (
             system.applies("early_exit"),
             "--early-exit is not simulated: tables of times have no steps that exit; allowed: --skip-layers",

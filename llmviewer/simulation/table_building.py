@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation, evaluate
-from llmviewer.analysis.system import AppliedTechnique, System
+from llmviewer.analysis.system import AppliedTechnique, PipelineExits, System
 from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Operator
@@ -74,6 +74,8 @@ def prompts(batch: Count, new: Array, cached: Count, logits: Count = 0.0) -> Gro
     return Group(batch_size=batch * ones, new_tokens=new, cached_tokens=cached * ones, logit_positions=logits * ones)
 
 
+#: Cached tokens of the sequences of the passes that tell how pipeline stages share the time of a pass.
+STAGE_CONTEXT = 2048.0
 #: No prompt at all, beside which attention of other groups runs as in a pass with prompts.
 NO_PROMPT = Group(batch_size=0.0, new_tokens=64.0, cached_tokens=0.0, logit_positions=0.0)
 
@@ -103,8 +105,9 @@ class Passes:
         """Times of passes [s], ALL and KERNELS, one column per pass.  of: operators that count; None for all."""
         step = Step(tuple(replace(group, kept=self.system.kv_cache.kept) for group in groups))
         one = evaluate(self.model, self.system if of is None else self._only(of, mixed=len(groups) > 1), step)
-        kernels = one.sum(lambda row: row.timing.time_s)
-        added = total(seconds for name, seconds in one.served if name not in HIDDEN_TERMS)
+        stages = one.stages or (one,)
+        kernels = total(stage.sum(lambda row: row.timing.time_s) for stage in stages)
+        added = total(seconds for stage in stages for name, seconds in stage.served if name not in HIDDEN_TERMS)
         rows = np.empty((2, np.size(step.tokens)))
         rows[ALL], rows[KERNELS] = kernels + added, kernels
         return rows
@@ -124,15 +127,31 @@ class Passes:
             constants = {name: engine.constants[name] for name in selection.constants if name in engine.constants}
             ungrouped = 0.0 if mixed else engine.ungrouped
             engine = replace(engine, constants=constants, unit_bytes=0.0, draft_us=0.0, ungrouped=ungrouped)
-        passes = tuple(one for one in self.system.passes if one.name != ENGINE_ROUTING)
-        return replace(
-            self.system, engine=engine, passes=(*passes, AppliedTechnique(name="selection", make=lambda _: kept))
+        system = replace(
+            self.system,
+            engine=engine,
+            passes=tuple(one for one in self.system.passes if one.name != ENGINE_ROUTING),
         )
+        if system.parallelism.pipeline > 1:  # stages send what their last layer makes, whether it is priced or not
+            return replace(system, exits=PipelineExits(change=lambda _, stages: tuple(map(kept, stages))))
+        return replace(system, passes=(*system.passes, AppliedTechnique(name="selection", make=lambda _: kept)))
 
     def shared(self) -> list[float]:
         """Time of the work on the tokens of all ranks, by the tokens of each rank's pass [s]."""
         passes = evaluate(self.model, self.system, Step((_tokens(self.counts),)))
         return every_whole(self.counts, np.asarray(passes.served_sum(is_of_all_ranks)))
+
+    def stages(self) -> list[tuple[float, ...]]:
+        """Shares of a pass on each pipeline stage, by its tokens."""
+        each, most = float(np.max(self.decode.new_tokens)), float(self.sizes.sequences)
+        batch = np.minimum(self.counts / each, most)
+        prompt = prompts(1.0, np.maximum(self.counts - batch * each, 0.0), 0.0)
+        step = Step((self.decoding(batch, np.full(len(batch), STAGE_CONTEXT)), prompt))
+        times = np.stack(
+            [stage.time_s * np.ones(len(batch)) for stage in evaluate(self.model, self.system, step).stages]
+        )
+        shares = [every_whole(self.counts, row) for row in times / times.sum(axis=0)]
+        return list(zip(*shares, strict=True))
 
     @property
     def counts(self) -> Array:
@@ -182,7 +201,7 @@ class Passes:
         group = Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
         found: Evaluation = evaluate(self.model, self.system, Step((replace(group, kept=self.system.kv_cache.kept),)))
         times, operators = {}, {}
-        for row in found.rows:
+        for row in (row for stage in found.stages or (found,) for row in stage.rows):
             name = (row.block.name, row.operator.name)
             times[name] = np.broadcast_to(np.asarray(row.timing.time_s, dtype=np.float64), len(batch))
             operators[name] = row.operator
@@ -377,8 +396,9 @@ def _latent(model: Model) -> Latent | None:
 def _waits(passes: Passes) -> tuple[tuple[float, bool, float], ...]:
     """Times of the host that kernels hide, as of `ModelTable`."""
     engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
-    paid = times_paid(evaluate(passes.model, passes.system, step).graph, step)
-    eager_s = float(np.max(launching_s(engine.constants, paid)))
+    one = evaluate(passes.model, passes.system, step)
+    paid = [times_paid(stage.graph, step) for stage in one.stages or (one,)]
+    eager_s = sum(float(np.max(launching_s(engine.constants, times))) for times in paid)
     known = ((engine.graph_tokens, engine.graphs == "decode", eager_s), (0.0, False, engine.draft_us * 1e-6))
     return tuple(one for one in known if one[-1])
 

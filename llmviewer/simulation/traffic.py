@@ -92,8 +92,8 @@ def rate_curve(text: str) -> RateCurve:
 LEAST_S, LEAST_REQUESTS, REQUESTS_PER_USER = 600.0, 2000, 10
 #: Times that a session is, of which a run lasts so many at least, and sessions of each user of a closed loop.
 LEAST_SESSIONS = 4
-#: Fewest requests of the runs of a search.
-LEAST_SEARCHED = 500
+#: Fewest requests of the runs of a search, and the most where no option says how long they are.
+LEAST_SEARCHED, MOST_SEARCHED = 500, 50_000
 #: Most requests of a run.
 MOST_REQUESTS = 10**7
 
@@ -188,9 +188,12 @@ class Traffic:
     def searched(self, rate: float) -> Traffic:
         """This traffic at a rate of a search [1/s].
 
-        Where a duration alone ends the run, few requests or none arrive at a low rate: it lasts for LEAST_SEARCHED.
+        Where a duration alone ends the run, few requests or none arrive at a low rate: it lasts for LEAST_SEARCHED.  A
+        run of the usual length has at most MOST_SEARCHED.
         """
         made = self.at_rate(rate)
+        if made.rate is not None and made.duration_s is None and not made.count and rate * LEAST_S > MOST_SEARCHED:
+            return replace(made, count=MOST_SEARCHED)
         timed = made.rate is not None and made.duration_s is not None and not made.count
         if not timed or rate * (made.duration_s or 0.0) >= LEAST_SEARCHED:
             return made

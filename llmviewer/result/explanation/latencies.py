@@ -67,6 +67,7 @@ ADDED = "time by which a prompt lengthens its passes (serving/batching.py)"
 CHUNKS = "mixed steps between the tokens of a sequence: decodes and prompts (techniques/batching/continuous.py)"
 AHEAD = "prompts ahead in mixed steps (techniques/batching/continuous.py)"
 RANKS = "ranks that share experts step together: each waits for the one with the most prompts (serving/batching.py)"
+PARTS = "micro-batches follow each other through a pipeline: each waits for the prompts before it (serving/batching.py)"
 HOST = "HTTP, tokenization and first scheduling of a request, " + ENGINE
 LATE = "output of a step is processed while the next one runs, " + ENGINE
 
@@ -94,14 +95,15 @@ def generation_nodes(one: Question, share: float) -> tuple[Node, ...]:
 
 
 def _waits(one: Question, formula: str, share: float) -> tuple[Node, ...]:
-    """Waiting of a rank for prompts of others, times a share.  formula: of the parts of it that count."""
+    """Waiting of a rank or micro-batch for prompts of others, times a share.  formula: of the parts that count."""
     times = one.analysis.times
-    if times.ranks == 1:
+    if one.at(times.ranks) == 1.0:
         return ()
     names = [name for name in formula.split() if name != "-"]
     values: dict[str, float] = {name: one.at(getattr(times, name)) for name in names}
     formula, tokens = per_token(f"({formula})", share)
-    return (of_formula("prompts of other ranks", formula, (), RANKS, {**values, **tokens}),)
+    name, source = ("ranks", RANKS) if one.analysis.system.parallelism.ranks > 1 else ("micro-batches", PARTS)
+    return (of_formula(f"prompts of other {name}", formula, (), source, {**values, **tokens}),)
 
 
 def _others(one: Question, share: float) -> tuple[Node, ...]:
@@ -110,9 +112,9 @@ def _others(one: Question, share: float) -> tuple[Node, ...]:
     if not one.at(times.others_s):
         return ()
     inner = prefill_nodes(one, fill=False)
-    values = {name: one.at(getattr(times, name)) for name in ("prompts_per_pass", "running")}
+    values = {name: one.at(getattr(times, name)) for name in ("prompts_per_pass", "sequences")}
     prompts = sum_of("next_s", inner, "prompts that are prefilled together, until others may follow")
-    formula = "next_s / prompts_per_pass * (running - prompts_per_pass)"
+    formula = "next_s / prompts_per_pass * (sequences - prompts_per_pass)"
     others = of_formula("others_s", formula, (prompts,), OTHERS, values)
     formula, tokens = per_token("others_s", share)
     return (of_formula("others' prompts between tokens", formula, (others,), OTHERS, tokens),)
