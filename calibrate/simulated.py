@@ -1,4 +1,4 @@
-"""Published figures of systems under load: percentiles, random arrivals and bursts, predicted by simulation.
+"""Published figures of systems under load: percentiles, random arrivals, bursts and pipelines, by simulation.
 
 All figures of one run come from one simulation.  Of submissions to MLPerf, whose rates are the largest that meet their
 limits, the largest rate is predicted, not the latencies at that edge.
@@ -21,8 +21,13 @@ from llmviewer.simulation.result import Simulation
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Beginning of `arrivals` of runs that are simulated.
-ARRIVALS = ("Poisson", "closed loop")
+#: Beginning of `arrivals` of runs that are simulated; and of those that are for pipelines, where equal requests keep
+#: their prompts together, which users who come and go do not.
+ARRIVALS, AT_ONCE = ("Poisson", "closed loop"), "all at once"
+#: Requests of a run of AT_ONCE, which rows do not state: assumed, more than a server holds at once.
+AT_ONCE_REQUESTS = 1500
+#: Tokens of a step where a run with longer prompts states no limit.
+STEP_TOKENS = 8192
 #: Columns that are one figure's and not the run's.
 OF_A_FIGURE = ("id", "url_or_path", "metric", "statistic", "value")
 #: Metrics of a simulation that are published, all but one with percentiles.
@@ -43,8 +48,9 @@ Figures = dict[tuple[str, str], tuple[float, float, float]]
 
 
 def is_simulated(row: Mapping[Any, Any]) -> bool:
-    """Whether a figure is of a run with random arrivals or users that begin at once."""
-    return text_of(row, "arrivals").startswith(ARRIVALS)
+    """Whether a figure is of a run with random arrivals or users that begin at once, or of a pipeline under a burst."""
+    arrivals = text_of(row, "arrivals")
+    return arrivals.startswith(ARRIVALS) or (arrivals.startswith(AT_ONCE) and size_of(row, "pp", 1.0) > 1.0)
 
 
 def predict(
@@ -95,6 +101,8 @@ def load_of(row: Mapping[str, Any], case: RequestCase) -> dict[str, Any]:
             f"lognormal,mean={mean:.0f},cv={VARIATION:g}" for mean in (prompt, answer)
         )
         words["request_rate"] = size_of(row, "request_rate")
+    elif arrivals.startswith(AT_ONCE):
+        words |= {"burst": True, "requests": AT_ONCE_REQUESTS, "max_num_batched_tokens": max(int(prompt), STEP_TOKENS)}
     else:
         words |= {"concurrency": int(size_of(row, "concurrency")), "burst": True}
         words["requests"] = REQUESTS_PER_USER * words["concurrency"]

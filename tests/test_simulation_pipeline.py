@@ -65,7 +65,7 @@ def test_a_round_is_the_longest_step_or_the_work_of_the_busiest_stage() -> None:
     assert round_s([1.0], [(0.4, 0.6)]) == 1.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(asked=loads())
 def test_one_micro_batch_on_one_stage_is_a_replica(asked: Requests) -> None:
     served = fleet(Linear(), Cache(blocks=60, max_sequences=9, token_budget=100))

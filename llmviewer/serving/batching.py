@@ -79,16 +79,15 @@ class RequestTimes:
     @property
     def most_of_ranks(self) -> tuple[Count, Count]:
         """Mean of the most prompts that any rank has in a step; the same in a step with one's own."""
-        return self.in_turn(most_of(self.arriving, self.ranks, self.most_prompts))
+        most, beside = most_of(self.arriving, self.ranks, self.most_prompts)
+        return most, self.before_own(beside)
 
-    def in_turn(self, most: tuple[Count, Count]) -> tuple[Count, Count]:
-        """Both as they count in a pipeline of p stages: those beside the most add a p-th of their time to a round, and
-        half of the others are before one's own."""
+    def before_own(self, most: Count) -> Count:
+        """The most prompts in a step with one's own; in a pipeline of p stages half of the others are before it, each
+        for a p-th of its time."""
         if np.all(self.parts == 1.0):
             return most
-        others = (self.ranks - 1) * self.arriving
-        largest = most[0] + (self.arriving + others - most[0]) / self.ranks
-        return largest, self.prompts_per_pass + 0.5 * others / self.ranks
+        return self.prompts_per_pass + 0.5 * (self.ranks - 1) * self.arriving / self.ranks
 
     @property
     def added_s(self) -> Array:

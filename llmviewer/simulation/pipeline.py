@@ -84,7 +84,8 @@ class Pipeline:
     def _prefills(self, lane: Replica) -> bool:
         """Run a step with prompts, if the scheduler admits any to it; whether it did."""
         lane.beside = sum(len(one.running) for one in self.ranks if one is not lane)
-        if (planned := lane.planned()) is None:
+        planned = lane.planned()
+        if planned is None or not (planned[0] or planned[2]):  # none, or one that was put back
             return False
         (tokens, _, _, sequences, _), end_s = planned, lane.clock_s
         if tokens:

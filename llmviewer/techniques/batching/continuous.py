@@ -155,8 +155,7 @@ class ChunkedTimes(RequestTimes):
         by_chance = RequestTimes.most_of_ranks.__get__(self)
         several = self.chunked.plan.chunks > 1.0
         any_rank = 1.0 - np.power(1.0 - self.arriving, self.ranks)
-        whole = self.in_turn((any_rank, 1.0))
-        return np.where(several, whole[0], by_chance[0]), np.where(several, whole[1], by_chance[1])
+        return np.where(several, any_rank, by_chance[0]), np.where(several, self.before_own(1.0), by_chance[1])
 
     @property
     def added_s(self) -> Array:

@@ -212,7 +212,7 @@ def context_parallel_size(
     "(p-1)/(m+p-1) of it idle; without a token budget the ideal prefill bounds all chunk sizes: m x the slowest stage "
     "+ one token on the others; a decode step the larger of the sum over stages and m x the slowest; m = 1 for a "
     "static batch, p under continuous and chunked batching, where sequences that start one by one fill the pipeline, "
-    "and a round takes the longest step of a micro-batch and a p-th of what prompts add to the others; "
+    "and a round takes the longest step of any micro-batch; "
     "draft models of --speculative run on the last stage, after it",
     source="GPipe arXiv 1811.06965; Megatron-LM arXiv 2104.04473",
     example="llama-2-70b --hardware h100 --batch-size 32 --pipeline-parallel-size 4,microbatches=4",
