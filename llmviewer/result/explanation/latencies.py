@@ -126,9 +126,11 @@ def _met(one: Question, share: float) -> tuple[Node, ...]:
     if not one.at(times.ahead_s):
         return ()
     names = ("rest_s", "share_before", "together", "prompts_per_pass", "most_ahead_s")
-    values = {name: one.at(getattr(times, name)) for name in names}
+    values, rest = {name: one.at(getattr(times, name)) for name in names}, "rest_s"
+    if one.at(times.parts) > 1.0:
+        values, rest = {**values, "parts": one.at(times.parts)}, "rest_s / parts"
     if one.at(times.steps) > 0.0:
-        formula = "min(rest_s + max(1 + share_before * together - prompts_per_pass, 0) * prompt_s, most_ahead_s)"
+        formula = f"min({rest} + max(1 + share_before * together - prompts_per_pass, 0) * prompt_s, most_ahead_s)"
         prompt = Node(name="prompt_s", value=one.at(times.prompt_s), unit="s", source=ADDED)
         what = "the rest of the pass that a prompt meets, and other prompts of its own pass"
         ahead = of_formula("ahead_s", formula, (prompt,), MET.format(what=what), values)
