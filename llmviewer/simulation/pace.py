@@ -45,13 +45,15 @@ class MeanRequest:
         )
 
     def prompt_s(self, pool: Pool) -> float:
-        """Time of its prompt alone [s]."""
-        return pool.prices.mixed_s(0, 0.0, self.new, self.new * (self.prompt - 0.5 * (self.new - 1.0)), 1)
+        """Time of its prompt alone on a pipeline stage, after which another one can follow [s]."""
+        pairs = self.new * (self.prompt - 0.5 * (self.new - 1.0))
+        return pool.prices.mixed_s(0, 0.0, self.new, pairs, 1) / pool.stages
 
     def answer_s(self, pool: Pool, sequences: int) -> float:
-        """Time in which so many sequences generate their answers together [s]."""
-        context = sequences * (self.prompt + 0.5 * self.answer)
-        base, slope, _ = pool.prices.decode_line(sequences, context)
+        """Time in which so many sequences generate their answers together, in a micro-batch per pipeline stage [s]."""
+        each = ceil(sequences / pool.stages)
+        context = each * (self.prompt + 0.5 * self.answer)
+        base, slope, _ = pool.prices.decode_line(each, context)
         return self.answer / pool.prices.tokens_per_round * (base + slope * context)
 
 
