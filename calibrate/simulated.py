@@ -15,6 +15,7 @@ import numpy as np
 from llmviewer.calibrate.cells import size_of, text_of
 from llmviewer.calibrate.e2e_rows import RequestCase, case_of
 from llmviewer.core.errors import UserError
+from llmviewer.simulation.cache_capacity import TOKEN_BUDGET
 from llmviewer.simulation.call import simulate
 from llmviewer.simulation.result import Simulation
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 ARRIVALS, AT_ONCE = ("Poisson", "closed loop"), "all at once"
 #: Requests of a run of AT_ONCE, which rows do not state: assumed, more than a server holds at once.
 AT_ONCE_REQUESTS = 1500
-#: Tokens of a step where a run with longer prompts states no limit.
-STEP_TOKENS = 8192
 #: Columns that are one figure's and not the run's.
 OF_A_FIGURE = ("id", "url_or_path", "metric", "statistic", "value")
 #: Metrics of a simulation that are published, all but one with percentiles.
@@ -102,7 +101,7 @@ def load_of(row: Mapping[str, Any], case: RequestCase) -> dict[str, Any]:
         )
         words["request_rate"] = size_of(row, "request_rate")
     elif arrivals.startswith(AT_ONCE):
-        words |= {"burst": True, "requests": AT_ONCE_REQUESTS, "max_num_batched_tokens": max(int(prompt), STEP_TOKENS)}
+        words |= {"burst": True, "requests": AT_ONCE_REQUESTS, "max_num_batched_tokens": max(int(prompt), TOKEN_BUDGET)}
     else:
         words |= {"concurrency": int(size_of(row, "concurrency")), "burst": True}
         words["requests"] = REQUESTS_PER_USER * words["concurrency"]

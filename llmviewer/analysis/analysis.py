@@ -106,7 +106,7 @@ class Analysis:
             alone = replace(alone, ranks=ranks, growing=growing, fixed=fixed)
         elif (parts := self.system.parallelism.microbatches) > 1:
             filled = np.minimum(self.running.request.batch_size, float(parts))
-            alone = replace(alone, next_s=None, ranks=filled, parts=filled)
+            alone = replace(alone, next_s=None, ranks=filled, staged=True)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 

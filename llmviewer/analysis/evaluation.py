@@ -197,10 +197,15 @@ class Evaluation:
         return kernels if not self.served else total((kernels, *(seconds for _, seconds in self.served)))
 
     @property
+    def each_stage(self) -> tuple[Evaluation, ...]:
+        """All pipeline stages; itself without a pipeline."""
+        return self.stages or (self,)
+
+    @property
     def passing_s(self) -> tuple[Count, Count, Count]:
         """Time through all pipeline stages or until the tokens are known, time of the slowest one, after which another
         pass can follow, and time of the last one [s]."""
-        times = [stage.time_s for stage in self.stages or (self,)]
+        times = [stage.time_s for stage in self.each_stage]
         slowest = times[0]
         for seconds in times[1:]:
             slowest = np.maximum(slowest, seconds)

@@ -105,10 +105,9 @@ def _riding(plan: Schedule) -> Array:
 def _per_pass(analysis: Analysis, shares: PowerShares | None) -> tuple[Count, Count, float]:
     """Time and work of a pass on the mean device [s], without shares no work, and the devices that run it."""
     parallelism, passes = analysis.system.parallelism, analysis.passes
-    stages = passes.evaluation.stages or (passes.evaluation,)
     work = 0.0 if shares is None else passes.work_s(shares)
     devices = float(parallelism.devices // (parallelism.data * parallelism.instances))
-    return passes.time_s / len(stages), work, devices
+    return passes.time_s / len(passes.evaluation.each_stage), work, devices
 
 
 def _per_prompt(analysis: Analysis, time_s: Count, work: Count, devices: float) -> Array:

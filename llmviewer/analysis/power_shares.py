@@ -113,5 +113,5 @@ def _all_in() -> Mapping[str, float]:
 
 def work_of_device(evaluation: Evaluation, shares: PowerShares | None) -> Count:
     """Dynamic energy of each pass on the mean device of a pipeline over the board power [s]; 0 without shares."""
-    stages = evaluation.stages or (evaluation,)
+    stages = evaluation.each_stage
     return 0.0 if shares is None else total(shares.work_s(stage) for stage in stages) / len(stages)

@@ -46,7 +46,7 @@ def stage_time(analysis: Analysis, stage: str, point: int) -> StageTime:
     layers: dict[str, float] = {}
     hidden: dict[str, float] = {}
     engine_s = 0.0
-    for evaluation in analysis.evaluation.stages or (analysis.evaluation,):
+    for evaluation in analysis.evaluation.each_stage:
         own = {row.block.name: float(row.block.repeats) for row in evaluation.rows}
         layers |= {name: layers.get(name, 0.0) + repeats for name, repeats in own.items()}
         for row in evaluation.rows:
@@ -140,8 +140,7 @@ def attribution_rows(analysis: Analysis, metric: str, point: int) -> list[dict[s
 
 def _terms(analysis: Analysis) -> list[tuple[str, str, Count]]:
     """Name, kind and seconds per forward pass of every term, over all pipeline stages."""
-    stages = analysis.evaluation.stages or (analysis.evaluation,)
-    return [term for stage in stages for term in _stage_terms(stage)]
+    return [term for stage in analysis.evaluation.each_stage for term in _stage_terms(stage)]
 
 
 def _stage_terms(totals: Evaluation) -> list[tuple[str, str, Count]]:

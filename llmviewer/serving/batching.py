@@ -30,8 +30,8 @@ class RequestTimes:
     request_s: time of the host before the first token of a request, beside its passes.  next_s: time after which other
     prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.  ranks: replicas that share experts;
     growing, fixed: shares of a prompt's time that are work on the tokens of all of them, and grow with these or not.
-    parts: micro-batches of the running sequences in a pipeline, which are its `ranks`: one with prompts takes its time
-    on every stage, the others follow behind it, and a prompt joins the one that begins next.
+    staged: `ranks` are micro-batches of the running sequences in a pipeline: one with prompts takes its time on every
+    stage, the others follow behind it, and a prompt joins the one that begins next.
 
     One of A sequences ends with a step of the others, and its next prompt comes when the host has prepared it: it waits
     for the end of the step that runs then (`rest_s`) and shares its pass with those that came in the same step.  This
@@ -53,13 +53,18 @@ class RequestTimes:
     ranks: Count = 1
     growing: Count = 0.0
     fixed: Count = 0.0
-    parts: Count = 1.0
+    staged: bool = False
 
     @property
     def others_s(self) -> Array:
         """Prefill of the other running sequences [s]: each starts one request during one of ours."""
         next_s = self.prefill_s if self.next_s is None else self.next_s
         return np.asarray(next_s / self.prompts_per_pass * np.maximum(self.sequences - self.prompts_per_pass, 0.0))
+
+    @property
+    def parts(self) -> Count:
+        """Micro-batches of the running sequences."""
+        return self.ranks if self.staged else 1.0
 
     @property
     def sequences(self) -> Count:
@@ -85,7 +90,7 @@ class RequestTimes:
     def before_own(self, most: Count) -> Count:
         """The most prompts in a step with one's own; in a pipeline of p stages half of the others are before it, each
         for a p-th of its time."""
-        if np.all(self.parts == 1.0):
+        if not self.staged:
             return most
         return self.prompts_per_pass + 0.5 * (self.ranks - 1) * self.arriving / self.ranks
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer import api
+from llmviewer.analysis.encoders import check_encoder
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import taking
@@ -149,7 +151,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     if words["pools"] is None:
         one = api.configuration(model, hardware, **chosen)
         if one.model.is_encoder:
-            one = _encoder(one, chosen, sample)
+            one = _encoder(one, chosen, int(sample.output_len.max()))
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
@@ -184,11 +186,15 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     return Server(fleet=fleet, answering=last, setting=setting, notes=notes)
 
 
-def _encoder(one: Configuration, chosen: Mapping[str, Any], sample: Requests) -> Configuration:
-    """The configuration of an encoder, whose passes take whole inputs of several requests.  Raises UserError."""
-    if int(sample.output_len.max()) > 1:
-        raise UserError(f"{one.model.name} runs one bidirectional pass and generates nothing; give output_len 1")
-    return api.configuration(one.model, one.chip, **{**chosen, "batching": None})
+def _encoder(one: Configuration, chosen: Mapping[str, Any], longest: int) -> Configuration:
+    """The configuration of an encoder, whose passes take whole inputs of several requests.  Raises UserError.
+
+    longest: tokens of the longest answer.
+    """
+    if chosen["batching"] == BATCHING:
+        one = api.configuration(one.model, one.chip, **{**chosen, "batching": None})
+    check_encoder(one.model, one.system, api.request(1, 1, longest), inf)
+    return one
 
 
 def _room_notes(fleet: Fleet) -> tuple[str, ...]:

@@ -156,10 +156,10 @@ class Decoding:
         ready = self._ledger.ready_s
         self.inbox.insert(bisect_right(self.inbox, ready[request], key=ready.__getitem__), request)
 
-    def growth(self, step: int, steps: int) -> int:
-        """Blocks that the sequences take in `steps` steps from the step with the number `step` on."""
+    def growth(self, steps: int) -> int:
+        """Blocks that the sequences take in the next `steps` steps."""
         period, phases = self._period, self._phases
-        high = -step % period
+        high = -self._step % period
         if steps == 1:
             return phases[high]
         whole, rest = divmod(steps, period)
@@ -172,7 +172,7 @@ class Decoding:
         """The most of these decode steps for which blocks are free; 0 where there are too few for a single one."""
         free = self.pool.free
         steps = min(steps, (free // len(self.running) + 1) * self._period)
-        while steps and self.growth(self._step, steps) > free:
+        while steps and self.growth(steps) > free:
             steps -= 1
         return steps
 

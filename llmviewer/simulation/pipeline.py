@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from llmviewer.simulation.prices import Prices
+from llmviewer.simulation.ranks import Together
 from llmviewer.simulation.replica import Prompt, Replica, steps_within
 
 #: Time of a step, over that of a round, up to which rounds are steady.
@@ -14,7 +14,7 @@ STEADY = 1.001
 
 
 @dataclass(slots=True)
-class Pipeline:
+class Pipeline(Together):
     """Micro-batches that pass through pipeline stages, one step after another each; `run` advances them.
 
     ranks: a replica for each micro-batch, as many as stages; they share queue, cache and the limit of sequences.  A
@@ -25,8 +25,6 @@ class Pipeline:
     https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/core.py (step_with_batch_queue)
     """
 
-    ranks: Sequence[Replica]
-    prices: Prices
     free_s: list[float] = field(init=False)
     prompt: Prompt | None = None
     begun_s: float = 0.0
@@ -50,10 +48,11 @@ class Pipeline:
             lane = ranks[times.index(begin)]
             lane.clock_s = self.begun_s = begin
             lane.receive()
-            ended = len(lane.left)
+            ended = [len(lane.left) for lane in ranks]
             self._advance(lane)
-            if len(lane.left) > ended:
-                self._unblock(lane.clock_s)
+            freed = [one.clock_s for one, before in zip(ranks, ended, strict=True) if len(one.left) > before]
+            if freed:
+                self._unblock(min(freed))
         ranks[0].beside = sum(len(lane.running) for lane in ranks[1:])  # routers look at the first one
 
     def _begins_s(self, lane: Replica) -> float:
@@ -76,9 +75,11 @@ class Pipeline:
         if not (lane.waiting or lane.prompt) or not self._prefills(lane):
             while lane.running and lane.makes_room():
                 pass
-            if lane.running and not self._jump(lane):
-                self.free_s, end_s = self._through(lane, lane.pace(1)[0], len(lane.running), 0)
-                lane.advance(1, end_s - lane.clock_s)
+            if lane.running:
+                free_s, end_s = self._through(lane, lane.pace(1)[0], len(lane.running), 0)
+                if not self._jump(lane, end_s):
+                    self.free_s = free_s
+                    lane.advance(1, end_s - lane.clock_s)
         self.prompt, lane.prompt = lane.prompt, None
 
     def _prefills(self, lane: Replica) -> bool:
@@ -101,42 +102,38 @@ class Pipeline:
             ends.append(time_s)
         return ends, time_s
 
-    def _jump(self, lane: Replica) -> bool:
-        """Run several decode steps of every micro-batch, if none has anything else to do; whether it did."""
+    def _jump(self, lane: Replica, end_s: float) -> bool:
+        """Run several decode steps of every micro-batch, if none has anything else to do; whether it did.
+
+        end_s: of the next step of the micro-batch that begins first [s].
+        """
         running, all_blocked = [one for one in self.ranks if one.running], all(one.blocked for one in self.ranks)
         if lane.prompt or (lane.waiting and not all_blocked):
             return False
         paces = [one.pace() for one in running]
         shares = [self.prices.stages(len(one.running), 0) for one in running]
         first = round_s([begin for begin, _, _ in paces], shares)
-        if self._through(lane, lane.pace(1)[0], len(lane.running), 0)[1] > lane.clock_s + STEADY * first:
+        if end_s > lane.clock_s + STEADY * first:
             return False  # a longer step is on its way before it
         rise = 0.5 * (round_s([begin + 2.0 * more for begin, more, _ in paces], shares) - first)
         steps = min(most for _, _, most in paces)
         left_s = min(inf if all_blocked else lane.arrival_s, *(one.until_s for one in self.ranks)) - lane.clock_s
         if steps * (first + rise * (steps - 1)) > left_s:
             steps = steps_within(left_s, first, rise, steps) - 1  # what arrives meets the micro-batch that begins next
-        while steps > 1 and sum(one.grows(steps) for one in running) > lane.pool.free:
+        while steps > 1 and sum(one.growth(steps) for one in running) > lane.pool.free:
             steps //= 2
         if steps < 2:
             return False
-        seconds, ended = steps * (first + rise * (steps - 1)), [len(one.left) for one in running]
+        seconds = steps * (first + rise * (steps - 1))
         for one in running:
             one.advance(steps, seconds)
         self.free_s = [time_s + seconds for time_s in self.free_s]
-        freed = [one.clock_s for one, before in zip(running, ended, strict=True) if len(one.left) > before]
-        if freed:
-            self._unblock(min(freed))
         return True
 
     @property
     def next_s(self) -> float:
         """Time before which nothing happens here [s]; infinite where nothing is left to do."""
         return min(map(self._begins_s, self.ranks))
-
-    def next_send_s(self, delays: Mapping[int, float], other_s: float, step_s: float) -> float:
-        """Time before which no user sends a request because one ends here [s], as of `Replica`."""
-        return min(lane.next_send_s(delays, other_s, step_s) for lane in self.ranks)
 
 
 def round_s(seconds: Sequence[float], shares: Sequence[Sequence[float]]) -> float:

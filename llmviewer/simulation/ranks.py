@@ -10,17 +10,26 @@ from llmviewer.simulation.prices import Prices
 from llmviewer.simulation.replica import Planned, Replica, steps_within
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
+@dataclass(slots=True)
+class Together:
+    """Replicas of which none runs on its own."""
+
+    ranks: Sequence[Replica]
+    prices: Prices
+
+    def next_send_s(self, delays: Mapping[int, float], other_s: float, step_s: float) -> float:
+        """Time before which no user sends a request because one ends here [s], as of `Replica`."""
+        return min(rank.next_send_s(delays, other_s, step_s) for rank in self.ranks)
+
+
+@dataclass(slots=True)
+class Ranks(Together):
     """Ranks that exchange tokens in every layer, and so step together; `run` advances them.
 
     Each schedules its own requests.  A step takes the work on the tokens of all, and the longest of what else each rank
     computes: all wait for one with prompts.  A rank without requests computes nothing of its own.
     Source: dummy batches in https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/
     """
-
-    ranks: Sequence[Replica]
-    prices: Prices
 
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]."""
@@ -50,10 +59,6 @@ class Ranks:
     def next_s(self) -> float:
         """Time before which nothing happens here [s]; infinite where nothing is left to do."""
         return max(min(rank.next_s for rank in self.ranks), self.clock_s)
-
-    def next_send_s(self, delays: Mapping[int, float], other_s: float, step_s: float) -> float:
-        """Time before which no user sends a request because one ends here [s], as of `Replica`."""
-        return min(rank.next_send_s(delays, other_s, step_s) for rank in self.ranks)
 
     def _planned(self, rank: Replica) -> Planned | None:
         """The next step of a rank; prompts that another replica has computed begin before it, without a step."""

@@ -141,7 +141,7 @@ class Replica(Decoding):
         places, growing = self._most - self.beside - sequences, 0
         if not self._scheduler.mixes:
             sequences = 0
-        elif sequences and (growing := self.growth(self._step, 1)) > pool.free:
+        elif sequences and (growing := self.growth(1)) > pool.free:
             return None  # sequences are preempted first
         pool.take(growing)  # before a prompt looks for what is stored
         begun, tokens, pairs, ended = self.prompt, *self._fill(self._room.token_budget - sequences, places)
@@ -293,7 +293,7 @@ class Replica(Decoding):
         self.intervals.extend(
             (clock, clock + seconds, steps, sequences, 0, len(self.waiting), pool.total - pool.free, 0)
         )
-        if grown := self.growth(self._step, steps):
+        if grown := self.growth(steps):
             pool.take(grown)
         self.clock_s = clock + seconds
         self._step += steps
@@ -301,13 +301,9 @@ class Replica(Decoding):
         if self._ends[0][0] <= self._step:
             self.end()
 
-    def grows(self, steps: int) -> int:
-        """Blocks that the sequences take in the next `steps` steps."""
-        return self.growth(self._step, steps)
-
     def makes_room(self) -> bool:
         """Preempt the sequence that started last if the next step needs more blocks than are free; whether it did."""
-        if self.growth(self._step, 1) <= self.pool.free:
+        if self.growth(1) <= self.pool.free:
             return False
         self._preempt()
         return True

@@ -31,12 +31,14 @@ Unit: TypeAlias = Replica | Ranks | Pipeline
 class Station:
     """A pool that runs: its replicas, their ledger and their router.
 
-    units: replicas, or ranks that step together, or micro-batches of a pipeline, of which `replicas` has the first one.
+    replicas: with every micro-batch of a pipeline; entries: those that a router sees, of a pipeline the first one.
+    units: replicas, or ranks that step together, or the micro-batches of a pipeline.
     """
 
     pool: Pool
     ledger: Ledger
     replicas: list[Replica]
+    entries: list[Replica]
     router: Router
     units: list[Unit]
 
@@ -60,20 +62,20 @@ class Station:
         units: list[Unit] = list(replicas)
         if together > 1:
             units = [(Ranks if pool.ranks > 1 else Pipeline)(group, pool.prices) for group in groups]
-        return Station(pool, ledger, replicas[:: pool.stages], pool.router(), units)
+        return Station(pool, ledger, replicas, replicas[:: pool.stages], pool.router(), units)
 
     def route(self, request: int) -> Replica:
         """Put a request into the inbox of a replica, which is returned."""
         chosen = 0
-        if len(self.replicas) > 1:
+        if len(self.entries) > 1:
             prefixes = self.ledger.prefixes[request] if self.ledger.prefixes is not None else ()
-            chosen = self.router.choose(request, prefixes, self.replicas)
-        self.replicas[chosen].expect(request)
-        return self.replicas[chosen]
+            chosen = self.router.choose(request, prefixes, self.entries)
+        self.entries[chosen].expect(request)
+        return self.entries[chosen]
 
     def run(self, requests: Iterable[int]) -> None:
         """Answer requests that arrive in this order, and no others."""
-        ready, waits = self.ledger.ready_s, self.router.waits and len(self.replicas) > 1
+        ready, waits = self.ledger.ready_s, self.router.waits and len(self.entries) > 1
         for request in requests:
             if waits:
                 for unit in self.units:
@@ -87,9 +89,8 @@ class Station:
 class Driven:
     """Requests on their way through a fleet.
 
-    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool, with every
-    micro-batch of a pipeline; units: as of `Station`.  pools: index of the pool of each replica, and `stages` of each
-    unit.
+    links: time until which each link between the pools is busy [s].  replicas: all of them, pool by pool; units: as of
+    `Station`.  pools: index of the pool of each replica, and `stages` of each unit.
     """
 
     requests: Requests
@@ -103,10 +104,10 @@ class Driven:
 
     def __post_init__(self) -> None:
         """List the replicas of the pools."""
+        self.replicas = [replica for station in self.stations for replica in station.replicas]
+        self.pools = tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
         self.units = [unit for station in self.stations for unit in station.units]
         self.stages = tuple(index for index, station in enumerate(self.stations) for _ in station.units)
-        self.replicas = [replica for unit in self.units for replica in unit.ranks]
-        self.pools = tuple(stage for stage, unit in zip(self.stages, self.units, strict=True) for _ in unit.ranks)
 
     @staticmethod
     def of(requests: Requests, fleet: Fleet) -> Driven:
@@ -163,8 +164,7 @@ class Driven:
         last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
         last.host_s, last.loaded = first.host_s, first.loaded
         owners = [0] * len(self.requests)
-        parts = [one for unit in self.stations[-1].units for one in unit.ranks]
-        for index, replica in enumerate(parts):
+        for index, replica in enumerate(self.stations[-1].replicas):
             for _, request in replica.left:
                 owners[request] = index // self.stations[-1].pool.stages
         records, past = last.records(owners), self.requests.histories
@@ -182,7 +182,7 @@ def drive(driven: Driven) -> None:
     first, *others = driven.stations
     first.run(range(len(driven.requests)))
     for then in others:  # nothing flows back, so the pools run one after another
-        ended = sorted(left for unit in first.units for replica in unit.ranks for left in replica.left)
+        ended = sorted(left for replica in first.replicas for left in replica.left)
         handed = [request for time_s, request in ended if driven.hand_over(request, time_s)]
         then.run(sorted(handed, key=then.ledger.ready_s.__getitem__))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, frexp
@@ -84,12 +85,15 @@ class StepTimes:
 
     def shared_s(self, sequences: float, tokens: float) -> float:
         """Work on the tokens of all ranks in a step [s].  sequences, tokens: mean of the ranks."""
-        at = ceil(sequences * self.target.new + tokens - ROUNDING)
-        return self.shared[min(at, len(self.shared) - 1)] if self.shared else 0.0
+        return self.shared[self._place(self.shared, sequences, tokens)] if self.shared else 0.0
 
     def stages(self, sequences: int, tokens: int) -> tuple[float, ...]:
         """Shares of a step's time on each pipeline stage."""
-        return self.stage_shares[min(ceil(sequences * self.target.new) + tokens, len(self.stage_shares) - 1)]
+        return self.stage_shares[self._place(self.stage_shares, sequences, tokens)]
+
+    def _place(self, by_tokens: Sized, sequences: float, tokens: float) -> int:
+        """Index of the tokens of a pass in a list by their number, which ends with the largest pass."""
+        return min(ceil(sequences * self.target.new + tokens - ROUNDING), len(by_tokens) - 1)
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """Time of one step that also prefills prompt tokens [s].

@@ -105,9 +105,8 @@ class Passes:
         """Times of passes [s], ALL and KERNELS, one column per pass.  of: operators that count; None for all."""
         step = Step(tuple(replace(group, kept=self.system.kv_cache.kept) for group in groups))
         one = evaluate(self.model, self.system if of is None else self._only(of, mixed=len(groups) > 1), step)
-        stages = one.stages or (one,)
-        kernels = total(stage.sum(lambda row: row.timing.time_s) for stage in stages)
-        added = total(seconds for stage in stages for name, seconds in stage.served if name not in HIDDEN_TERMS)
+        kernels = total(stage.sum(lambda row: row.timing.time_s) for stage in one.each_stage)
+        added = total(seconds for stage in one.each_stage for name, seconds in stage.served if name not in HIDDEN_TERMS)
         rows = np.empty((2, np.size(step.tokens)))
         rows[ALL], rows[KERNELS] = kernels + added, kernels
         return rows
@@ -148,7 +147,7 @@ class Passes:
         prompt = prompts(1.0, np.maximum(self.counts - batch * each, 0.0), 0.0)
         step = Step((self.decoding(batch, np.full(len(batch), STAGE_CONTEXT)), prompt))
         times = np.stack(
-            [stage.time_s * np.ones(len(batch)) for stage in evaluate(self.model, self.system, step).stages]
+            [stage.time_s * np.ones(len(batch)) for stage in evaluate(self.model, self.system, step).each_stage]
         )
         shares = [every_whole(self.counts, row) for row in times / times.sum(axis=0)]
         return list(zip(*shares, strict=True))
@@ -201,7 +200,7 @@ class Passes:
         group = Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
         found: Evaluation = evaluate(self.model, self.system, Step((replace(group, kept=self.system.kv_cache.kept),)))
         times, operators = {}, {}
-        for row in (row for stage in found.stages or (found,) for row in stage.rows):
+        for row in (row for stage in found.each_stage for row in stage.rows):
             name = (row.block.name, row.operator.name)
             times[name] = np.broadcast_to(np.asarray(row.timing.time_s, dtype=np.float64), len(batch))
             operators[name] = row.operator
@@ -396,8 +395,7 @@ def _latent(model: Model) -> Latent | None:
 def _waits(passes: Passes) -> tuple[tuple[float, bool, float], ...]:
     """Times of the host that kernels hide, as of `ModelTable`."""
     engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
-    one = evaluate(passes.model, passes.system, step)
-    paid = [times_paid(stage.graph, step) for stage in one.stages or (one,)]
+    paid = [times_paid(stage.graph, step) for stage in evaluate(passes.model, passes.system, step).each_stage]
     eager_s = sum(float(np.max(launching_s(engine.constants, times))) for times in paid)
     known = ((engine.graph_tokens, engine.graphs == "decode", eager_s), (0.0, False, engine.draft_us * 1e-6))
     return tuple(one for one in known if one[-1])

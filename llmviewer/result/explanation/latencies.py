@@ -102,7 +102,7 @@ def _waits(one: Question, formula: str, share: float) -> tuple[Node, ...]:
     names = [name for name in formula.split() if name != "-"]
     values: dict[str, float] = {name: one.at(getattr(times, name)) for name in names}
     formula, tokens = per_token(f"({formula})", share)
-    name, source = ("ranks", RANKS) if one.analysis.system.parallelism.ranks > 1 else ("micro-batches", PARTS)
+    name, source = ("micro-batches", PARTS) if times.staged else ("ranks", RANKS)
     return (of_formula(f"prompts of other {name}", formula, (), source, {**values, **tokens}),)
 
 

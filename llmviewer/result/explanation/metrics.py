@@ -168,7 +168,7 @@ class Modes:
 
 def parts(own: Analysis, modes: Modes) -> Iterator[Part]:
     """The stages of a model in the passes in which they count."""
-    stages = own.evaluation.stages or (own.evaluation,)
+    stages = own.evaluation.each_stage
     slowest = _slowest(stages)
     for at, evaluation in enumerate(stages):
         number = at + 1 if len(stages) > 1 else 0

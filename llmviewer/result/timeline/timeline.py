@@ -86,7 +86,7 @@ def _estimated_events(analysis: Analysis, point: int, prefills: float, steps: fl
 def _events_per_pass(totals: Evaluation) -> float:
     """Approximate number of events of one pass through all pipeline stages."""
     gaps = 2 if totals.served else 1
-    graphs = [stage.graph for stage in totals.stages or (totals,)]
+    graphs = [stage.graph for stage in totals.each_stage]
     return float(sum(b.repeats * (1 + gaps * len(b.operators)) for graph in graphs for b in graph.blocks))
 
 
@@ -134,11 +134,6 @@ class PricedPasses:
         return cls(analysis=analysis, totals=totals, step=step, index=index, point=point, ratios=ratios)
 
     @property
-    def stages(self) -> tuple[Evaluation, ...]:
-        """Evaluations of the pipeline stages; one without a pipeline."""
-        return self.totals.stages or (self.totals,)
-
-    @property
     def in_flight(self) -> int:
         """Number of micro-batches of a decode step."""
         return int(value_at(self.analysis.in_flight, self.point))
@@ -151,7 +146,7 @@ class PricedPasses:
         """The pass as it runs on each pipeline stage."""
         chip, value = system_at(self.analysis, self.point).chip, partial(self.value, at=at)
         first, stages = 0, []
-        for evaluation in self.stages:
+        for evaluation in self.totals.each_stage:
             stages.append(unroll_pass(evaluation, chip, value, partial(self._interval, at), first))
             first += sum(block.repeats for block in evaluation.graph.blocks if block.is_layer)
         return stages
