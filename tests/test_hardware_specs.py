@@ -22,7 +22,11 @@ REQUIRED = """
     jetson-agx-orin mi210 mi250x mi300x mi325x mi355x gaudi-2 gaudi-3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e m2-ultra m3-max
     m4-max ascend-910b groq-lpu cerebras-wse-3 graphcore-ipu epyc-9654 xeon-platinum-8480 v100-16gb v100-pcie-16gb
     a10g l20 rtx-3060 rtx-3080 rtx-4060 rtx-4070 rtx-4080 rtx-5080 m1-pro m2-pro m3-pro m4-pro gb10 dgx-spark strix-halo
-    rx-7900-xtx arc-pro-b60
+    rx-7900-xtx arc-pro-b60 m1-max m1-ultra m2 m2-max m3 m3-ultra m4 m5 m5-pro m5-max rtx-2080 rtx-2080-ti rtx-3060-ti
+    rtx-3070 rtx-3070-ti rtx-3080-ti rtx-3090-ti rtx-4060-ti-16gb rtx-4070-super rtx-4070-ti rtx-4070-ti-super
+    rtx-4080-super rtx-4090-d rtx-5060-ti-16gb rtx-5070 rtx-5070-ti rtx-a4000 rtx-a5000 rtx-4000-ada rx-6800 rx-6800-xt
+    rx-6900-xt rx-7900-xt rx-9070 rx-9070-xt r9700 arc-b580 p40 p100 mi50 mi100 v100s jetson-orin-nano jetson-thor
+    h20-141gb ryzen-9-7950x core-i9-13900k core-ultra-9-285k epyc-7742 epyc-7763 epyc-9755 xeon-6980p
 """.split()
 #: Names that tables of published measurements use.
 MEASURED = """
@@ -86,7 +90,7 @@ def test_every_rate_and_size_has_a_source(stem: str) -> None:
 @pytest.mark.parametrize("stem", CHIPS)
 def test_a_chip_loads_with_the_figures_a_roofline_needs(stem: str) -> None:
     chip = specs.load(stem)
-    assert float(chip.bandwidth_bytes_per_s) > 1e11, "decimal bytes per second, not GB/s"
+    assert float(chip.bandwidth_bytes_per_s) > 1e10, "decimal bytes per second, not GB/s"
     assert float(chip.memory_bytes) > 1e8, "bytes, not GiB"
     assert float(chip.matrix_rate("bf16")) > 1e12, "every chip multiplies 16-bit numbers, or wider ones in their place"
     for figure in chip.figures.values():
