@@ -12,6 +12,7 @@ from llmviewer.techniques.offload.places import (
     ON_DEVICE,
     OffloadShares,
     cache_accesses,
+    first_layers,
     has_untied_head,
     larger_access,
     offloaded_tensor,
@@ -72,7 +73,7 @@ def stream(streams: Streams) -> Pass:
             graph = graph.map_blocks(lambda block: _beside_others(block, streams))
         streamed = streams
         if streams.whole_layers and streams.weights.share:
-            graph, offloaded = split_layers(graph, streams.weights.share, OFFLOADED)
+            graph, offloaded = split_layers(graph, first_layers(graph, streams.weights.share), OFFLOADED)
             streamed = replace(streams, weights=streams.weights.normalized)
 
         def change_block(block: Block) -> Block:
