@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmviewer.analysis.memory import has_untied_head
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
@@ -17,7 +18,6 @@ from llmviewer.techniques.offload.places import (
     HIDDEN,
     OffloadShares,
     cache_accesses,
-    has_untied_head,
     offloaded_tensor,
     split_layers,
     split_states,

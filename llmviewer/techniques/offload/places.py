@@ -80,12 +80,6 @@ def split_layers(graph: Graph, chosen: Collection[int], ending: str) -> tuple[Gr
     return Graph(blocks=(*graph.blocks[:where], *offloaded, *kept, *ends)), tuple(block.name for block in offloaded)
 
 
-def has_untied_head(graph: Graph) -> bool:
-    """Whether the head has its own matrix instead of the embedding table."""
-    weights = {block.name: set(block.weights()) for block in graph.blocks if not block.is_layer}
-    return not weights.get("embedding", set()) & weights.get("head", set())
-
-
 def split_states(states: tuple[State, ...], shares: OffloadShares) -> tuple[State, ...]:
     """The states of a layer with the per-token states split between the device and the offload places."""
     if not shares.share:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
+from llmviewer.analysis.memory import has_untied_head
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.ops.transfer import Direction, TransferShape, load, store
 from llmviewer.techniques.offload.places import (
@@ -13,7 +14,6 @@ from llmviewer.techniques.offload.places import (
     OffloadShares,
     cache_accesses,
     first_layers,
-    has_untied_head,
     larger_access,
     offloaded_tensor,
     split_layers,
