@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.compute_buffers import TABLE_ON_HOST
 from llmviewer.analysis.limits import engine_limits
 from llmviewer.analysis.memory import Memory
 from llmviewer.api.configuration import Configuration, configuration
@@ -72,7 +73,8 @@ class Started:
 
     def engine_only(self, value: Any) -> float:
         """A figure that only engines with known memory have.  Raises UserError for others."""
-        if self.configuration.system.engine.memory is None:
+        engine = self.configuration.system.engine
+        if engine.memory is None and engine.free_memory is None:
             raise UserError("memory of this engine beside weights and KV cache is not known")
         return float(np.max(value))
 
@@ -84,7 +86,7 @@ def _estimate(one: Started) -> float:
 
 #: Quantity of a log -> its prediction, in byte, tokens or requests.
 QUANTITIES: dict[str, Callable[[Started], float]] = {
-    "weights_gib": lambda one: float(np.max(one.memory.weights_bytes)),
+    "weights_gib": lambda one: float(np.max(one.memory.weights_bytes)) - one.memory.parts.get(TABLE_ON_HOST, 0.0),
     "activation_gib": lambda one: one.engine_only(one.memory.activations_bytes),
     "non_torch_gib": lambda one: one.engine_only(one.memory.framework_bytes),
     "cuda_graph_gib": lambda one: one.part("CUDA graphs"),

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from llmviewer.analysis import memory
+from llmviewer.analysis.compute_buffers import TABLE_ON_HOST, as_ggml_counts
 from llmviewer.analysis.engine_parts import capacity_bytes, engine_parts, vision_bytes
 from llmviewer.analysis.evaluation import graph_of_device, largest_passes_of
 from llmviewer.analysis.memory import Memory
@@ -269,9 +270,11 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
         activations_bytes=plan.max_over_passes(memory.peak_activations(graph)),
         framework_bytes=_framework_bytes(system.chip),
         capacity_bytes=capacity,
-        utilization_bytes=capacity * system.memory_utilization,
+        utilization_bytes=capacity * system.memory_utilization - system.margin_bytes,
         cache_fraction=system.cache_fraction,
     )
+    if system.engine.free_memory is not None:
+        here = as_ggml_counts(here, model, system, graph, request)
     if system.engine.memory is not None:
         here = _as_engine_counts(here, model, system, graph)
     return here if system.chip.host is None else _with_host(here, system.chip.host, plan, batch, cache)
@@ -312,6 +315,7 @@ def _with_host(here: Memory, host: Host, plan: Schedule, batch: _BatchCache, cac
         for place in (Place.HOST, Place.DISK)
     }
     capacity = np.inf if host.memory_bytes is None else host.memory_bytes / host.devices
+    offloaded[Place.HOST] = offloaded[Place.HOST] - here.parts.get(TABLE_ON_HOST, 0.0)
     return replace(
         here, host_bytes=offloaded[Place.HOST], disk_bytes=offloaded[Place.DISK], host_capacity_bytes=capacity
     )
@@ -418,6 +422,7 @@ def concurrent_sequences(model: Model, system: System, request: Request, token_b
     token_budget: tokens of one pass, which set the activations.
     """
     system = system.one_replica()
+    system = system.unallocated()
     single = 0.0 * request.batch_size + 1.0
     tokens = np.where(np.isinf(token_budget), 0.0, token_budget)
     prompts = np.maximum(np.floor(tokens / request.input_len), single)

@@ -120,13 +120,14 @@ def assumptions(model: Model, system: System, token_budget: float = np.inf) -> d
     """Facts on which the largest batch and context depend, by name; None means no limit or not stated.
 
     token_budget: most tokens of a prefill pass, which sets the activations; None: all prompts together.  engine: it
-    sets the default budget.  gpu_memory_utilization: fraction of the memory.  model_max_context_len: the context that
-    the model was built for, which memory alone does not enforce.
+    sets the default budget.  gpu_memory_utilization: fraction of the memory.  memory_margin_bytes: what of it
+    stays free.  model_max_context_len: the context that the model was built for, which memory alone does not enforce.
     """
     return {
         "token_budget": None if np.isinf(token_budget) else int(token_budget),
         "engine": system.engine.name,
         "gpu_memory_utilization": system.memory_utilization,
+        "memory_margin_bytes": system.margin_bytes,
         "model_max_context_len": None if model.max_context >= ABSENT_CONTEXT else int(model.max_context),
     }
 
@@ -138,6 +139,7 @@ def largest_sizes(
 
     The batch keeps the request's lengths, the context its batch and output_len.  known: memory of the request.
     """
+    system = system.unallocated()
     guesses = (math.nan, math.nan) if known is None else _guesses(request, known)
     starts, output = _starts(system, request, token_budget), float(np.max(system.batching.padded(request).output_len))
     dip = _dip(system.kv_cache)
@@ -303,7 +305,7 @@ def engine_limits(
 
 def longest_context(model: Model, system: System) -> float | None:
     """The longest context that an engine serves: --max-model-len, else the model's; None if neither is stated."""
-    return system.engine.max_model_len or (model.max_context if model.max_context < ABSENT_CONTEXT else None)
+    return system.engine.slot_context or (model.max_context if model.max_context < ABSENT_CONTEXT else None)
 
 
 def start_limits(model: Model, system: System, memory: Memory, layout: CacheBlocks | str) -> dict[str, Any]:

@@ -124,6 +124,12 @@ def cache_bytes(graph: Graph, context: Count) -> Count:
     return shares_of_cache(graph, DEFAULT_KV_CACHE, context, 0.0)[0]
 
 
+def has_untied_head(graph: Graph) -> bool:
+    """Whether the head has its own matrix instead of the embedding table."""
+    weights = {block.name: set(block.weights()) for block in graph.blocks if not block.is_layer}
+    return not weights.get("embedding", set()) & weights.get("head", set())
+
+
 def has_input_states(graph: Graph) -> bool:
     """Whether a graph stores keys and values of an encoder's input."""
     return any(state.of_input for block in graph.blocks for state in block.states)

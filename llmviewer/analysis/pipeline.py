@@ -36,7 +36,7 @@ def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
         [numbers[at * len(numbers) // block.repeats] for at in range(block.repeats)]
         for block, numbers in zip(blocks, known, strict=True)
     ]
-    rank = {number: at for at, number in enumerate(sorted(number for numbers in kept for number in numbers))}
+    rank = {number: at for at, number in enumerate(sorted({number for numbers in kept for number in numbers}))}
     return [[rank[number] for number in numbers] for numbers in kept]
 
 

@@ -133,7 +133,8 @@ class Parallelism:
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
 
-    memory_utilization: fraction of the capacity that an engine may use.  cache_fraction: if set, the fraction of the
+    memory_utilization: fraction of the capacity that an engine may use.  margin_bytes: of it that stays free.
+    cache_fraction: if set, the fraction of the
     memory left by weights and activations that the KV cache may use instead.  kv_cache: allocation of the cache.
     engine: the serving engine, whose time is added to that of kernels.  batching: how sequences share a replica.
     spatial: on-chip memory of all chips holds the model and a cache of `resident_tokens` tokens.
@@ -152,6 +153,7 @@ class System:
     passes: tuple[AppliedTechnique, ...] = ()
     efficiency: Efficiency = ideal
     memory_utilization: float = 0.9
+    margin_bytes: float = 0.0
     cache_fraction: float | None = None
     kv_cache: KvCache = DEFAULT_KV_CACHE
     parallelism: Parallelism = Parallelism()
@@ -202,6 +204,10 @@ class System:
         """The system with a single replica of the model and of its draft models."""
         drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)
         return replace(self, parallelism=replace(self.parallelism, data=1), drafters=drafters)
+
+    def unallocated(self) -> System:
+        """The system whose engine allocates no more KV cache than requests need."""
+        return replace(self, engine=replace(self.engine, max_model_len=None)) if self.engine.allocated_tokens else self
 
     def prefilling(self) -> System:
         """The system while it prefills prompts, with the draft models that do so too, and no rounds yet."""

@@ -183,7 +183,12 @@ def _calibrated(built: System, options: Options) -> System:
     preset = _with_limits(engine.load(options.engine).on(built.chip), options)
     chip = preset.rates_of(built.chip)
     efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
-    return replace(built, chip=chip, efficiency=efficiency, engine=preset)
+    built = replace(built, chip=chip, efficiency=efficiency, engine=preset)
+    free = preset.free_memory
+    if free is None or options.gpu_memory_utilization != RUN["gpu_memory_utilization"].default:
+        return built
+    counted = free.framework_gib if chip.maker == "NVIDIA" else 0.0  # in the total, and in the margin
+    return replace(built, memory_utilization=1.0, margin_bytes=(free.margin_gib - counted) * 2.0**30)
 
 
 def _with_limits(preset: Engine, options: Options) -> Engine:
@@ -194,6 +199,8 @@ def _with_limits(preset: Engine, options: Options) -> Engine:
         preset = replace(preset, max_num_seqs=float(options.max_num_seqs))
     if options.max_model_len is not None:
         preset = replace(preset, max_model_len=float(options.max_model_len))
+    if preset.free_memory and options.max_num_batched_tokens is not None:  # its compute buffers are those of a pass
+        preset = replace(preset, max_num_batched_tokens=limits["tokens"])
     if options.enforce_eager:
         preset = preset.without_graphs()
     if preset.memory is None:

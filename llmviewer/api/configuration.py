@@ -26,6 +26,7 @@ from llmviewer.result.columns import memory_columns
 from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
+from llmviewer.techniques import llama_cpp
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine as engines
@@ -206,6 +207,7 @@ def _built(model: object, hardware: object, options: Mapping[str, object]) -> Co
 
 def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
     """The configuration of a loaded model and chip."""
+    options = llama_cpp.translated(model, options)
     chosen = build.with_allocation(model, options)
     build.check_layers(model, chosen)
     system = build.system(chip, chosen)

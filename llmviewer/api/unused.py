@@ -81,7 +81,7 @@ def notes(run: Run) -> Iterator[str]:
 
 def _limits(run: Run) -> Iterator[str]:
     """Limits of the engine that this workload is beyond."""
-    sequences, length = run.options.max_num_seqs, run.options.max_model_len
+    sequences, length = run.options.max_num_seqs, run.system.engine.slot_context
     batch = float(np.max(run.system.parallelism.replica(run.workload).batch_size))
     if sequences is not None and batch > sequences and run.system.batching is STATIC:
         yield (
@@ -90,7 +90,11 @@ def _limits(run: Run) -> Iterator[str]:
         )
     context = float(np.max(run.workload.input_len + run.workload.output_len))
     if length is not None and context > length:
-        yield f"{_typed('max_model_len')} {length}: the engine refuses a request of {context:.0f} tokens"
+        each = "" if length == run.options.max_model_len else f", {length:.0f} for each of {sequences} slots"
+        yield (
+            f"{_typed('max_model_len')} {run.options.max_model_len}{each}: the engine refuses a request of "
+            f"{context:.0f} tokens"
+        )
 
 
 def _typed(name: str) -> str:

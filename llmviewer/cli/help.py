@@ -16,7 +16,6 @@ MAX_MESSAGE_CHARACTERS = 300
 INSTEAD = {
     "--concurrency": ("--batch-size",),
     "--max-concurrency": ("--batch-size",),
-    "-b": ("--batch-size",),
     "--bs": ("--batch-size",),
     "--input-len": ("--context",),
     "--context": ("--input-len",),
@@ -31,6 +30,8 @@ INSTEAD = {
     "--rate": ("--request-rate",),
     "--qps": ("--request-rate",),
     "-v": ("--version",),
+    "--cpu-moe": ("--n-cpu-moe",),
+    "-cmoe": ("--n-cpu-moe",),
 }
 #: What `why` takes instead of options of a run.
 TWO_RUNS = "write each run in quotes: llmviewer why 'MODEL --hardware A' 'MODEL --hardware B'"

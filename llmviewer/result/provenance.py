@@ -10,6 +10,7 @@ import numpy as np
 
 from llmviewer.analysis import capacity
 from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.compute_buffers import TABLE_ON_HOST
 from llmviewer.analysis.engine_parts import REPORTED_SHARE, capacity_bytes
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.system import System
@@ -43,19 +44,22 @@ def memory_items(model: Model, system: System, memory: Memory) -> list[dict[str,
     basis: `counted` from the shapes of the model, `measured` constants of the engine's version, or `assumed`.
     """
     constants = system.engine.memory
-    rows = _plain(model, memory) if constants is None else _of_engine(system, memory, constants)
+    rows = _plain(system, memory) if constants is None else _of_engine(system, memory, constants)
     names = ("name", "within", "bytes", "basis", "note")
     items = [dict(zip(names, row, strict=True)) for row in rows]
     return [{**item, "bytes": round(float(np.max(item["bytes"])))} for item in items if np.max(item["bytes"])]
 
 
-def _plain(model: Model, memory: Memory) -> Iterator[tuple[Any, ...]]:
-    vision = memory.parts.get("vision tower", 0.0)
-    yield "language model", "weights_bytes", memory.weights_bytes - vision, "counted", ""
+def _plain(system: System, memory: Memory) -> Iterator[tuple[Any, ...]]:
+    vision, free = memory.parts.get("vision tower", 0.0), system.engine.free_memory
+    where = "without the table of tokens, which the host stores" if TABLE_ON_HOST in memory.parts else ""
+    yield "language model", "weights_bytes", memory.weights_bytes - vision, "counted", where
     yield "vision tower", "weights_bytes", vision, "counted", WEIGHT_PARTS["vision tower"]
     yield "KV cache", "kv_cache_bytes", memory.kv_cache_bytes, "counted", "of this workload"
-    yield "activations", "activations_bytes", memory.activations_bytes, "counted", "peak of live tensors"
-    yield "framework", "framework_bytes", memory.framework_bytes, "assumed", "CUDA context and libraries"
+    peak = ("activations", "peak of live tensors") if free is None else ("compute buffers", "for one micro-batch")
+    yield peak[0], "activations_bytes", memory.activations_bytes, "counted", peak[1]
+    basis = "assumed" if free is None else "measured"
+    yield "framework", "framework_bytes", memory.framework_bytes, basis, "CUDA context and libraries"
 
 
 def _of_engine(system: System, memory: Memory, constants: EngineMemory) -> Iterator[tuple[Any, ...]]:
@@ -212,7 +216,7 @@ def _memory(analysis: Analysis, chip: Chip) -> list[str]:
     """Assumptions about memory that no tensor takes."""
     constants, engine = analysis.system.engine.memory, analysis.system.engine
     found = []
-    if constants is None and np.any(analysis.memory.framework_bytes):
+    if constants is None and engine.free_memory is None and np.any(analysis.memory.framework_bytes):
         found.append(FRAMEWORK_NOTE)
     if constants is not None and constants.assumed:
         assumed = ", ".join(constants.assumed)

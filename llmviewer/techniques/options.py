@@ -47,11 +47,21 @@ def _word(default: str, summary: str, **more: Any) -> Any:
     return _declared(Kind.WORD, default, summary, **more)
 
 
-def _limit(summary: str) -> Any:
+def _limit(summary: str, *aliases: str) -> Any:
     """Field of a whole number that an engine has unless the user sets it."""
-    return _declared(Kind.WHOLE, None, summary, Panel.MEMORY)
+    return _declared(Kind.WHOLE, None, summary, Panel.MEMORY, aliases=aliases)
 
 
+def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separator: str = ",") -> Any:
+    """Field of an option that only llama.cpp has; `techniques/llama_cpp.py` says which others it stands for."""
+    return _declared(kind, default, f"llama.cpp: {summary}", Panel.MEMORY, aliases=aliases, separator=separator)
+
+
+#: Options that only llama.cpp has.
+LLAMA_CPP_OPTIONS = (
+    *("gpu_layers", "n_cpu_moe", "override_tensor", "cache_type_k", "cache_type_v"),
+    *("logical_batch", "split_mode", "tensor_split"),
+)
 #: Options that only an engine has.
 ENGINE_OPTIONS = ("max_num_seqs", "max_model_len", "enforce_eager")
 
@@ -92,11 +102,37 @@ class Options:
         "Most prompt tokens of one prefill pass; 0 = no limit; default: the engine's.",
         Panel.GENERATION,
         least=0,
+        aliases=("-ub", "--ubatch-size"),
     )
-    max_num_seqs: int | None = _limit("Most sequences that the engine runs concurrently; default: the engine's.")
-    max_model_len: int | None = _limit("Longest context that the engine serves; default: the model's.")
+    max_num_seqs: int | None = _limit(
+        "Most sequences that the engine runs concurrently; default: the engine's.", "-np", "--parallel"
+    )
+    max_model_len: int | None = _limit(
+        "Longest context that the engine serves, of llama.cpp all its slots together; default: the model's.",
+        "-c",
+        "--ctx-size",
+    )
     enforce_eager: bool = _declared(Kind.SWITCH, False, "The engine captures no CUDA graphs.", Panel.MEMORY)
     ignore_fields: tuple[str, ...] = _declared(Kind.WORDS, (), "Ignore this unknown field of the config.", Panel.OUTPUT)
+    gpu_layers: str = _of_llama_cpp(
+        Kind.TEXT, "all", "layers on the GPU, the head included, the rest on the host: 20, auto, all.", "-ngl",
+        "--n-gpu-layers",
+    )  # fmt: skip
+    n_cpu_moe: str = _of_llama_cpp(
+        Kind.TEXT, "0", "first layers whose experts the host computes: 10, all (--cpu-moe).", "-ncmoe"
+    )
+    override_tensor: str = _of_llama_cpp(
+        Kind.TEXT, "", "experts on the host by a pattern of their tensors: exps=CPU.", "-ot", separator=";"
+    )
+    cache_type_k: str = _of_llama_cpp(Kind.WORD, "", "format of the cached keys: f16, q8_0, q4_0 ...", "-ctk")
+    cache_type_v: str = _of_llama_cpp(Kind.WORD, "", "format of the cached values: f16, q8_0, q4_0 ...", "-ctv")
+    logical_batch: int | None = _of_llama_cpp(
+        Kind.WHOLE, None, "logical batch, which a micro-batch does not exceed.", "-b"
+    )
+    split_mode: str = _of_llama_cpp(
+        Kind.WORD, "", "how several GPUs share the model: layer (a pipeline), tensor, none.", "-sm"
+    )
+    tensor_split: str = _of_llama_cpp(Kind.TEXT, "", "shares of the GPUs, one for each: 1,1.", "-ts", separator=";")
     trace_model: bool = _declared(
         Kind.SWITCH,
         False,

@@ -113,9 +113,10 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     "attention": TechniqueOption(
         "kernels.flash_attention",
         SharedBy.ENGINE,
-        "Attention kernel: flash, eager, flash-decoding, flash-decoding=SPLITS.",
+        "Attention kernel: flash (on, auto), eager (off), flash-decoding, flash-decoding=SPLITS.",
         "eager",
         "flash",
+        ("-fa", "--flash-attn"),
     ),
     # links, networks and group sizes are known before the sharding that uses them
     "link": TechniqueOption(

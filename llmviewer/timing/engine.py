@@ -23,6 +23,7 @@ from llmviewer.language.record import ABSENT, stated
 from llmviewer.timing import engine_memory, engine_work
 from llmviewer.timing.engine_memory import (
     EngineMemory,
+    FreeMemory,
     MemoryVersions,
     by_version,
     is_of,
@@ -174,6 +175,7 @@ class Engine(Fitted):
     measured: versions whose runs it was fitted to; empty: those runs do not state theirs.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
+    free_memory: how it fills a device without a profiling run; None: its budget is a fraction of the memory.
     start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
     kernels run, if the engine is that of a draft.  serves: where it is taken without being stated.
@@ -217,6 +219,9 @@ class Engine(Fitted):
     memory_versions: MemoryVersions | None = field(default=None, metadata=stated(engine_memory.MEMORY, "memory"))
     memory: EngineMemory | None = None
     max_model_len: float | None = field(default=None, metadata=ABSENT)
+    free_memory: FreeMemory | None = field(
+        default=None, metadata=stated(partial(record.read, engine_memory.FreeMemory))
+    )
     start: AtStart = field(default=AtStart.UNKNOWN, metadata=stated(_start))
     start_source: str = ""
     round_versions: Mapping[str, engine_work.RoundCosts] = field(
@@ -369,6 +374,21 @@ class Engine(Fitted):
     def request_s(self) -> float:
         """Host time of a request before its first token [s], without the steps by which tokens are late."""
         return self.constants.get("request", 0.0) * 1e-6
+
+    @property
+    def slot_context(self) -> float | None:
+        """The longest context of one request: of slots that share the engine's evenly, that of a slot; None: unknown.
+
+        Source: n_ctx_seq of llama.cpp, https://github.com/ggml-org/llama.cpp/blob/master/src/llama-context.cpp
+        """
+        slots = self.max_num_seqs if self.start is AtStart.ALLOCATES else np.inf
+        whole = self.max_model_len
+        return whole if whole is None or np.isinf(slots) else whole / max(slots, 1.0)
+
+    @property
+    def allocated_tokens(self) -> float:
+        """Tokens of KV cache that it allocates at start-up, of all slots together; 0.0: as many as requests need."""
+        return (self.max_model_len or 0.0) if self.start is AtStart.ALLOCATES else 0.0
 
     @property
     def late_steps(self) -> float:

@@ -193,6 +193,21 @@ class MemoryVersions:
         return version_numbers(version, engine)[: len(newest)] > newest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeMemory:
+    """How an engine without a profiling run fills a device: it leaves a margin of the free memory (llama.cpp).
+
+    margin_gib: the margin.  framework_gib: context of CUDA, which is part of the margin.  buffers: where sizes of its
+    compute buffers are logged, which `analysis/compute_buffers.py` counts.
+    """
+
+    margin_gib: float
+    framework_gib: float
+    source: str
+    framework_source: str
+    buffers: Sequence[str] = field(metadata=stated(record.listed()))
+
+
 #: The `memory` of a preset; `error` holds the errors of its fit.
 MEMORY = partial(
     record.read, MemoryVersions, beside={"error": record.mapped(record.mapped(record.mapped(record.ANY_NUMBER)))}

@@ -73,9 +73,9 @@ NOTHING = Serves(generations=(), formats={}, options={}, source="")
 
 
 def _formats(graph: Graph) -> dict[str, set[str]]:
-    """Role of tensors -> names of their number formats."""
+    """Role of tensors -> names of their number formats; copies count bytes."""
     found: dict[str, set[str]] = {}
-    for _, operator in graph:
+    for operator in (one for _, one in graph if one.kind is not Kind.COPY):
         for access in (*operator.reads, *operator.writes):
             found.setdefault(access.tensor.role.value, set()).add(access.tensor.dtype.name)
     return found

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.capacity import memory_of, stored_request
+from llmviewer.analysis.compute_buffers import TABLE_ON_HOST
 from llmviewer.analysis.memory import has_input_states
 from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.core.errors import UserError, unknown
@@ -229,7 +230,8 @@ def _evidence(result: Result, one: Question, name: str, value: float) -> tuple[N
 #: Parts of the total.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "cuda_graphs_bytes")
 SOURCES = {
-    "activations_bytes": "peak over both stages of the live tensors (analysis/memory.py)",
+    "activations_bytes": "peak over both stages of the live tensors (analysis/memory.py), of llama.cpp its compute "
+    "buffers (analysis/compute_buffers.py)",
     "framework_bytes": "memory of CUDA and of the engine beside tensors (provenance.assumed of the result)",
     "cuda_graphs_bytes": "CUDA graphs of the engine, by its logs",
     "kv_cache_used_bytes": "part of the cache that holds tokens (serving/kv_cache.py)",
@@ -241,13 +243,15 @@ WEIGHT_PARTS = {
     "vision tower": "16-bit weights of the vision tower and its projector (analysis/engine_parts.py)",
     "rotary tables": "cosines and sines up to the model's maximum context (analysis/engine_parts.py)",
     "allocator's rounding": "whole segments of PyTorch's allocator (analysis/engine_parts.py)",
+    TABLE_ON_HOST: "the host looks up tokens, so that the device has no table of them (analysis/compute_buffers.py)",
     "padding of MXFP4 experts": "sizes of experts rounded up by the engine (analysis/engine_parts.py)",
 }
 #: Rests of a sum: their names and sources.
 OTHER_WEIGHTS = "other weights", "weights of draft models that store parts of this one (analysis/capacity.py)"
 OTHER_CACHES = (
     "other caches",
-    "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py)",
+    "caches of branches, of an encoder's input, or of draft models on another device (analysis/capacity.py), or cells "
+    "that an engine allocates for no token",
 )
 REPORTED = "part of the capacity that drivers usually report (analysis/engine_parts.py)"
 NAMES = (
@@ -353,7 +357,13 @@ def _budget(one: Question, value: float) -> Node:
     system, source = one.analysis.system, "what the engine may use"
     if system.cache_fraction is None:
         share = Node(name="share", value=system.memory_utilization, source="--gpu-memory-utilization")
-        return _node("budget_bytes", value, "capacity_bytes * share", source, (capacity, share))
+        if not system.margin_bytes:
+            return _node("budget_bytes", value, "capacity_bytes * share", source, (capacity, share))
+        free = system.engine.free_memory
+        assert free is not None
+        words = f"{free.margin_gib:g} GiB stay free, the context of CUDA among them ({free.source})"
+        margin = Node(name="margin_bytes", value=system.margin_bytes, unit="byte", source=words)
+        return _node("budget_bytes", value, "capacity_bytes - margin_bytes", source, (capacity, margin))
     others = sum_of("others_bytes", _others(one), "all but the KV cache", "byte")
     share = Node(name="share", value=system.cache_fraction, source="--kv-cache-free-gpu-memory-fraction")
     formula = "others_bytes + (capacity_bytes - others_bytes) * share"

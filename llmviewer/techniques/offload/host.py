@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from llmviewer.analysis.memory import has_untied_head
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
@@ -15,7 +18,6 @@ from llmviewer.techniques.offload.places import (
     HIDDEN,
     OffloadShares,
     cache_accesses,
-    has_untied_head,
     offloaded_tensor,
     split_layers,
     split_states,
@@ -24,51 +26,112 @@ from llmviewer.techniques.scaling import map_operators, scale_access, with_proba
 
 #: Suffix of the names of blocks and operators that run on the host.
 ON_HOST = " on host"
+#: The same of blocks whose experts run there, and of those of which the device computes with copies.
+EXPERTS_ON_HOST = ", experts on host"
+STREAMED = ", streamed"
 FP32_BITS = 32.0
 
 
-def layers_on_host(share: float) -> Pass:
-    """Run the first ceil(share x layers) layers on the host, with their part of the cache.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnHost:
+    """The layers that the host computes, wholly or their routed experts.
 
-    Hidden states cross the link before and after these layers.  An untied head runs on the host if all layers do.
+    chosen: graph -> their numbers.  share: of the routed experts of these layers.  head: an untied head runs on the
+    host if all layers do.  streamed_from: tokens of a pass from which the device computes instead, with copies of the
+    host's weights and cached keys and values; inf: it never does.
+    """
+
+    chosen: Callable[[Graph], Collection[int]]
+    share: float = 1.0
+    head: bool = True
+    streamed_from: float = np.inf
+
+
+def layers_on_host(moved: OnHost) -> Pass:
+    """Run layers, the first of the model, on the host, with their part of the cache.
+
+    Hidden states cross the link before and after these layers.
     An operator on the host takes max(bytes / memory bandwidth, FLOPs / rate of the CPU).
     Source: llama.cpp, --n-gpu-layers, https://github.com/ggml-org/llama.cpp/tree/master/tools/server
     """
 
     def change(graph: Graph) -> Graph:
         _check_unsharded(graph)
-        split, moved = split_layers(graph, share, ON_HOST)
-        if not moved:
+        split, names = split_layers(graph, moved.chosen(graph), ON_HOST)
+        if not names:
             return graph
+        every = all(block.name in names for block in split.blocks if block.is_layer)
         stream = next(a.tensor for _, op in split for a in op.reads if a.tensor.name == HIDDEN)
         blocks: list[Block] = []
         for block in split.blocks:
-            if block.name == moved[0]:
-                blocks.append(_copy_block("to_host", stream))
-            head_moves = share == 1.0 and block.name == "head" and has_untied_head(graph)
-            blocks.append(_block_on_host(block) if block.name in moved or head_moves else block)
-            if block.name == moved[-1] and not head_moves:
-                blocks.append(_copy_block("to_device", stream))
+            if block.name == names[0]:
+                blocks.append(_copy_block("to_host", stream, block, moved))
+            head_moves = every and moved.head and block.name == "head" and has_untied_head(graph)
+            here = block.name in names
+            blocks += _by_tokens(block, _block_on_host(block), moved) if here or head_moves else [block]
+            if block.name == names[-1]:
+                blocks.append(_copy_block("to_device", stream, block, moved))
         return Graph(blocks=tuple(blocks))
 
     return change
 
 
-def experts_on_host(share: float) -> Pass:
-    """Run the given share of the routed experts on the host: their matrix products, the operators between these, and
+def experts_on_host(moved: OnHost) -> Pass:
+    """Run a share of the routed experts of layers on the host: their matrix products, the operators between these, and
     their part of the weighted sum.  The vector of every token crosses the link, and the sum comes back.
 
     The experts of the host and those of the device run one after the other.
-    Source: KTransformers, https://github.com/kvcache-ai/ktransformers
+    Source: KTransformers, https://github.com/kvcache-ai/ktransformers; llama.cpp, --n-cpu-moe,
+    https://github.com/ggml-org/llama.cpp/pull/15077
     """
 
     def change(graph: Graph) -> Graph:
         _check_unsharded(graph)
         if not has_routed_experts(graph):
             raise UserError("--offload experts: this model has no routed experts")
-        return graph.map_blocks(lambda block: _experts_on_host(block, share))
+        chosen, layers = moved.chosen(graph), [block for block in graph.blocks if block.is_layer]
+        split, names = graph, tuple(block.name for block in layers)
+        if len(chosen) < sum(block.repeats for block in layers):
+            split, names = split_layers(graph, chosen, EXPERTS_ON_HOST)
+        blocks: list[Block] = []
+        for block in split.blocks:
+            here = block.name in names and any(is_routed(op) and op.runs_on is Place.DEVICE for op in block.operators)
+            blocks += _by_tokens(block, _experts_on_host(block, moved.share), moved, is_routed) if here else [block]
+        return Graph(blocks=tuple(blocks))
 
     return change
+
+
+def _by_tokens(
+    block: Block, hosted: Block, moved: OnHost, selects: Callable[[Operator], bool] = lambda _: True
+) -> list[Block]:
+    """The block as the host runs it for passes of few tokens, and as the device does for those of more.
+
+    selects: operators whose weights are on the host.  The device reads copies, for which every layer waits.
+    """
+    if moved.streamed_from == np.inf:
+        return [hosted]
+    tokens = block.operators[0].output_shape[0]
+    many = np.where(np.asarray(tokens) >= moved.streamed_from, 1.0, 0.0)
+    operators, copied = [], []
+    for operator in block.operators:
+        weights = [a for a in operator.reads if a.tensor.role is Role.WEIGHT and selects(operator)]
+        copied += [replace(a.tensor, elements=a.elements) for a in weights]
+        reads = (Access(replace(a.tensor, elements=0.0), a.elements) if a in weights else a for a in operator.reads)
+        operators.append(replace(operator, reads=tuple(reads)))
+    if any(state.place is Place.HOST for state in hosted.states):
+        earlier, added = cache_accesses(block, [state.name for state in block.states if state.per_token])
+        copied += [replace(a.tensor, elements=a.elements) for a in (*earlier, *added)]
+    streamed = replace(
+        block,
+        name=block.name.removesuffix(EXPERTS_ON_HOST).removesuffix(ON_HOST) + STREAMED,
+        operators=(blocking_copy("load_weights", copied), *operators),
+        states=(),
+        scope=block.scope or hosted.name,
+        where=block.where * many,
+    )
+    few = replace(hosted, scope=block.scope or hosted.name, where=block.where * (1.0 - many))
+    return [few, streamed]
 
 
 def attention_on_host(kv: OffloadShares, copies: float = 0.0) -> Pass:
@@ -113,8 +176,11 @@ def _check_unsharded(graph: Graph) -> None:
         )
 
 
-def _copy_block(name: str, stream: Tensor) -> Block:
-    return Block(name=name, operators=(blocking_copy(name, (stream,)),), scope="model")
+def _copy_block(name: str, stream: Tensor, layer: Block, moved: OnHost) -> Block:
+    """The copy of the hidden states of passes that the host computes."""
+    tokens = np.asarray(layer.operators[0].output_shape[0])
+    where = layer.where if moved.streamed_from == np.inf else np.where(tokens < moved.streamed_from, 1.0, 0.0)
+    return Block(name=name, operators=(blocking_copy(name, (stream,)),), scope="model", where=where)
 
 
 def on_host(operator: Operator, name: str = "") -> Operator:

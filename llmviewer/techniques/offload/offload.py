@@ -88,12 +88,25 @@ NEURONS: dict[str, Form] = {
 USUAL_NEURONS = {"kept": "0.24", "fresh": "0.024"}
 #: Parameters of the host, which every preset takes.
 OF_HOST = ("host", "disk", "instructions", "sockets")
+#: Parameters of llama.cpp's placement, and what it takes beside them.
+LLAMA_CPP: dict[str, Form] = {
+    "cpu_layers": Whole(
+        "first layers that the host stores and computes; all: the head too; auto: as few as memory demands, of a "
+        "mixture of experts first the experts of layers",
+        high=9999,
+        words=("all", "auto"),
+        unset="0",
+    ),
+    "cpu_experts": Form(help="numbers of layers whose experts the host stores and computes: 0-9/20", unset="none"),
+}
+LLAMA_CPP_HOST = (*OF_HOST[:1], *OF_HOST[2:], "pinned")
 #: Presets, named by the first word -> their parameters, which the rest of the text overrides.
 PRESETS: dict[str, dict[str, str]] = {
     "zero-inference": {"weights": "1"},
     "experts": {"weights": "1", "compute": "host"},
     "flash": {"to": "disk", "overlap": "off"},
     "flexgen": {"to": "disk", "compute": "attention"},
+    "llama.cpp": {"compute": "host"},
 }
 
 
@@ -103,6 +116,8 @@ def _make(text: str) -> Change:
     _host(given, DEFAULT_HOST)  # unknown names fail here
     if preset == "flexgen":
         return _flexgen(given)
+    if preset == "llama.cpp":
+        return _llama_cpp(given)
     pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
@@ -125,6 +140,18 @@ def _flexgen(given: Mapping[str, str]) -> Change:
     return lambda system: flexgen(*_host_of(system, given), HostWork(given["compute"]), batches)(system)
 
 
+def _llama_cpp(given: Mapping[str, str]) -> Change:
+    from llmviewer.techniques.offload.llama_cpp import Placement, layers_of  # other presets do not need it
+
+    with refusing(WHERE):
+        layers = LLAMA_CPP["cpu_layers"].read("cpu_layers", given.get("cpu_layers", "0"))
+    placement = Placement(layers=layers, experts=frozenset(layers_of(given.get("cpu_experts", ""))))
+    pinned = given.get("pinned") == "on"  # files are mapped, not read into page-locked memory, unless --no-mmap says so
+    if placement.is_empty:
+        return unchanged
+    return lambda system: placement.change(with_host(system, *_host_of(system, given), pinned=pinned))
+
+
 def _parse(text: str) -> dict[str, str]:
     """Parameters by name, including those of the preset, which is listed as `preset`."""
     first, _, rest = text.partition(",")
@@ -133,7 +160,8 @@ def _parse(text: str) -> dict[str, str]:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
     known = (*OF_HOST, "compute", "gpu_batches") if preset == "flexgen" else tuple(FORMS)
     known = (*OF_HOST[:2], *NEURONS) if preset == "flash" else known
-    forms = {name: form for name, form in {**FORMS, **NEURONS}.items() if name in known}
+    known = (*LLAMA_CPP_HOST, *LLAMA_CPP) if preset == "llama.cpp" else known
+    forms = {name: form for name, form in {**FORMS, **NEURONS, **LLAMA_CPP}.items() if name in known}
     with refusing(WHERE):
         own = Grammar.named(forms).words(rest if preset else text)
         for name, word in own.items():
@@ -221,6 +249,9 @@ TECHNIQUE = Technique(
         "experts that tokens select are read from its disk (EdgeMoE)",
         "flexgen": "the fastest shares for the request, whether the host attends, and the number of GPU batches, by "
         "linear programs (FlexGen); compute=host: the host may compute layers and experts too, compute=device: nothing",
+        "llama.cpp": "cpu_layers=12, all or auto, and cpu_experts=0-9: layers, or experts of layers, that the host "
+        "stores and computes, but passes of 32 tokens and more run on the device with copies of them (-ngl, "
+        "--n-cpu-moe, -ot)",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
         "per token (LLM in a flash)",
     },

@@ -54,18 +54,23 @@ def offloaded_tensor(tensor: Tensor, place: Place, share: Count = 1.0) -> Tensor
     return Tensor(name=name, elements=tensor.elements * share, dtype=tensor.dtype, role=tensor.role, place=place)
 
 
-def split_layers(graph: Graph, share: float, ending: str) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with the first ceil(share x layers) layers in separate blocks, and the names of these blocks.
+def first_layers(graph: Graph, share: float) -> range:
+    """The numbers of the first ceil(share x layers) layers."""
+    count = sum(block.repeats for block in graph.blocks if block.is_layer)
+    return range(math.ceil(share * count - 1e-9))
 
-    ending: appended to the block names.  llama.cpp also offloads the first layers: --n-gpu-layers counts from the last.
+
+def split_layers(graph: Graph, chosen: Collection[int], ending: str) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with the chosen layers in separate blocks before the others, and the names of these blocks.
+
+    ending: appended to the block names.
     """
     layers = [block for block in graph.blocks if block.is_layer]
-    first = math.ceil(share * sum(block.repeats for block in layers) - 1e-9)
     numbers = dict(zip((block.name for block in layers), layer_numbers(layers), strict=True))
     offloaded: list[Block] = []
     kept: list[Block] = []
     for block in layers:
-        before, after = ([n for n in numbers[block.name] if (n < first) is early] for early in (True, False))
+        before, after = ([n for n in numbers[block.name] if (n in chosen) is early] for early in (True, False))
         if before:
             offloaded.append(replace(block, name=block.name + ending, repeats=len(before), numbers=tuple(before)))
         if after:
@@ -73,12 +78,6 @@ def split_layers(graph: Graph, share: float, ending: str) -> tuple[Graph, tuple[
     where = graph.blocks.index(layers[0])
     ends = [block for block in graph.blocks[where:] if not block.is_layer]
     return Graph(blocks=(*graph.blocks[:where], *offloaded, *kept, *ends)), tuple(block.name for block in offloaded)
-
-
-def has_untied_head(graph: Graph) -> bool:
-    """Whether the head has its own matrix instead of the embedding table."""
-    weights = {block.name: set(block.weights()) for block in graph.blocks if not block.is_layer}
-    return not weights.get("embedding", set()) & weights.get("head", set())
 
 
 def split_states(states: tuple[State, ...], shares: OffloadShares) -> tuple[State, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
+
+import numpy as np
 
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError
@@ -12,9 +15,10 @@ from llmviewer.core.ir import Graph, Pass
 from llmviewer.hardware.chip import Chip, Figure, Host
 from llmviewer.ops.gemm import is_routed
 from llmviewer.ops.transfer import Direction, TransferShape
+from llmviewer.techniques.layer_settings import ranges_of
 from llmviewer.techniques.offload.flash import Flash, load_neurons_from_disk
-from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, layers_on_host
-from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares
+from llmviewer.techniques.offload.host import OnHost, attention_on_host, experts_on_host, layers_on_host
+from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares, first_layers
 from llmviewer.techniques.offload.stream import Streams, all_weights, stream
 from llmviewer.timing.calibrated import attainable
 from llmviewer.timing.roofline import ideal
@@ -50,7 +54,8 @@ class Offload:
     a layer waits for its copies.  head: lm_head is offloaded if all layers are.  flash: the feed-forward weights are
     read from the disk instead.  gpu_batches: parts of the batch (the block) that go through every layer one after
     another; one copy of the layer's weights serves them all.  copies: of keys and values that the host makes, in fp32
-    and for every query head, before it attends.
+    and for every query head, before it attends.  layers, expert_layers: numbers of the layers that the host computes,
+    and of those of which it computes the experts, beside what the shares say; streamed_from: as of OnHost.
     """
 
     weights: OffloadShares = ON_DEVICE
@@ -64,6 +69,9 @@ class Offload:
     flash: Flash | None = None
     gpu_batches: int = 1
     copies: float = 0.0
+    layers: tuple[int, ...] = ()
+    expert_layers: tuple[int, ...] = ()
+    streamed_from: float = np.inf
 
     @property
     def is_empty(self) -> bool:
@@ -71,19 +79,23 @@ class Offload:
         return (
             self.flash is None
             and self.gpu_batches == 1
+            and not (self.layers or self.expert_layers)
             and not any(a.share for a in (self.weights, self.kv, self.activations))
         )
 
     @property
     def needs_host(self) -> bool:
         """Whether tensors are stored in the memory of the host."""
-        return any(a.host for a in (self.weights, self.kv, self.activations))
+        named = bool(self.layers or self.expert_layers)
+        return named or any(a.host for a in (self.weights, self.kv, self.activations))
 
     def __str__(self) -> str:
         if self.flash is not None:
             return f"flash: kept={self.flash.kept:g}, fresh={self.flash.fresh:g}"
         shares = ((name, getattr(self, name)) for name in TENSORS)
         texts = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in shares if of.share]
+        numbered = (("layers", self.layers), ("experts of layers", self.expert_layers))
+        texts += [f"{what} {'/'.join(ranges_of(which))} host" for what, which in numbered if which]
         texts += ["compute=host"] if self.on_host else ["compute=attention"] if self.delegates and self.kv.share else []
         texts += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
         texts += [f"copies={self.copies:g}"] if self.copies else []
@@ -108,7 +120,15 @@ class Offload:
     def _host_passes(self) -> list[Pass]:
         """Passes that move work to the host."""
         share = self.weights.share if self.on_host else 0.0
-        passes = [(experts_on_host if self.experts else layers_on_host)(share)] if share else []
+        passes = []
+        if share and self.experts:
+            passes.append(experts_on_host(OnHost(chosen=partial(first_layers, share=1.0), share=share)))
+        elif share:
+            chosen = partial(first_layers, share=share)
+            passes.append(layers_on_host(OnHost(chosen=chosen, streamed_from=self.streamed_from)))
+        for make, numbers in ((layers_on_host, self.layers), (experts_on_host, self.expert_layers)):
+            if numbers:
+                passes.append(make(OnHost(chosen=constant(numbers), head=False, streamed_from=self.streamed_from)))
         attends = (self.on_host or self.delegates) and self.kv.share
         return [*passes, attention_on_host(self.kv, self.copies)] if attends else passes
 
@@ -129,6 +149,11 @@ class Offload:
             shares.share for shares in (streams.weights, streams.kv, streams.activations)
         )
         return [] if idle else [stream(streams)]
+
+
+def constant(numbers: Collection[int]) -> Callable[[Graph], Collection[int]]:
+    """The choice of these layers in every graph."""
+    return lambda _: numbers
 
 
 def _has_host_link(chip: Chip) -> bool:

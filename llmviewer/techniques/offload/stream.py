@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
+from llmviewer.analysis.memory import has_untied_head
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.ops.transfer import Direction, TransferShape, load, store
 from llmviewer.techniques.offload.places import (
@@ -12,7 +13,7 @@ from llmviewer.techniques.offload.places import (
     ON_DEVICE,
     OffloadShares,
     cache_accesses,
-    has_untied_head,
+    first_layers,
     larger_access,
     offloaded_tensor,
     split_layers,
@@ -72,7 +73,7 @@ def stream(streams: Streams) -> Pass:
             graph = graph.map_blocks(lambda block: _beside_others(block, streams))
         streamed = streams
         if streams.whole_layers and streams.weights.share:
-            graph, offloaded = split_layers(graph, streams.weights.share, OFFLOADED)
+            graph, offloaded = split_layers(graph, first_layers(graph, streams.weights.share), OFFLOADED)
             streamed = replace(streams, weights=streams.weights.normalized)
 
         def change_block(block: Block) -> Block:

@@ -26,7 +26,20 @@ CACHE_DTYPES: dict[str, Dtype | None] = {
     "kv16": SIXTEEN,
 } | {f"kv{bits}": plain_int(bits) for bits in BITS[1:]}
 
-_KEYS_AND_VALUES = re.compile(r"k(\d{1,3})v(\d{1,3})", re.ASCII)
+#: Formats of llama.cpp's cache (-ctk, -ctv) -> bits per value: those of a block of 32 values with its 16-bit scale, and
+#: its 16-bit minimum in *_1.  Source: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-common.h
+GGML_CACHE_BITS = {"q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5, "q4_1": 5.0, "q4_0": 4.5, "iq4_nl": 4.5}
+CACHE_DTYPES |= {
+    **{
+        name: Dtype(name=name, bits=bits, compute="int8" if bits > 5.0 else "int4")
+        for name, bits in GGML_CACHE_BITS.items()
+    },
+    **{"f16": SIXTEEN, "f32": DTYPES["fp32"]},
+}
+
+_KEYS_AND_VALUES = re.compile(
+    r"k(\d{1,3}|[a-z]{1,2}\d{1,2}(?:_\w{1,2})?)v(\d{1,3}|[a-z]{1,2}\d{1,2}(?:_\w{1,2})?)", re.ASCII
+)
 _GRAMMAR = re.compile(r"w(\d{1,3})a(\d{1,3})(?:kv(\d{1,3}))?((?:-[a-z0-9]+)*)", re.ASCII)
 #: Schemes suggested for a misspelled name, in addition to the presets.
 _EXAMPLES = ("w4a16", "w8a16", "w8a8", "w8a8-fp8", "w4a8", "w4a8-fp8", "w4a4", "w8a8kv8", "w4a16kv8", "w8a8kv4")
@@ -75,16 +88,22 @@ def parse_cache_dtype(text: str) -> Dtype | None:
     """Parse a value of --kv-cache-dtype; None for `auto`, which keeps the dtype of the checkpoint."""
     name = text.strip().lower()
     if name not in CACHE_DTYPES:
-        raise unknown("KV cache dtype", text, CACHE_DTYPES, hint="or bits of keys and of values, as in k8v4")
+        raise unknown(
+            "KV cache dtype", text, CACHE_DTYPES, hint="or those of keys and of values, as in k8v4, kq8_0vf16"
+        )
     return CACHE_DTYPES[name]
 
 
 def parse_cache_scheme(text: str) -> QuantizationScheme:
-    """Parse a setting of --kv-cache-dtype: a name of `parse_cache_dtype`, or bits of keys and of values (k8v4)."""
+    """Parse a setting of --kv-cache-dtype: a name of `parse_cache_dtype`, or that of keys and of values.
+
+    A number in place of one of these two names is its bits: k8v4, kq8_0vf16.
+    """
     pair = _KEYS_AND_VALUES.fullmatch(text.strip().lower())
     if pair is None:
         return QuantizationScheme(name="cache", cache=parse_cache_dtype(text))
-    keys, values = (parse_cache_dtype(f"kv{_bits(bits, text, 'KV cache dtype')}") for bits in pair.groups())
+    names = (f"kv{_bits(one, text, 'KV cache dtype')}" if one.isdigit() else one for one in pair.groups())
+    keys, values = map(parse_cache_dtype, names)
     return QuantizationScheme(name="cache", cache=keys, values=values)
 
 
