@@ -2,6 +2,9 @@
 
 import pytest
 
+import llmviewer as lv
+from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
+from llmviewer.timing import engine
 from tests.answers import answer
 
 
@@ -49,3 +52,48 @@ def test_files_of_gpt_oss_hold_experts_in_4_bits_and_all_else_in_8(model: str, g
 def test_mixes_run_on_chips_without_6_bit_units(chip: str) -> None:
     for quantization in ("q4_k_m", "q4_k_m-a16", "q4_0"):
         assert answer("llama-2-7b", chip, quantization=quantization)["metrics"]["tpot_s"] > 0
+
+
+#: Llama-3.1-8B in GiB: https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md; of q3_k_m and of the
+#: four with one scale per block the sizes of Llama-3-8B, of the same shapes, that `llama-quantize --help` prints.
+SIZES = {
+    **{"iq1_s": 1.87, "iq1_m": 2.01, "iq2_xxs": 2.23, "iq2_xs": 2.42, "iq2_s": 2.56, "iq2_m": 2.74, "iq3_xxs": 3.04},
+    **{"iq3_xs": 3.27, "iq3_s": 3.42, "iq3_m": 3.52, "iq4_xs": 4.17, "iq4_nl": 4.38, "q2_k_s": 2.78, "q2_k": 2.95},
+    **{"q3_k_s": 3.41, "q3_k_m": 3.74, "q3_k_l": 4.02, "q4_k_s": 4.36, "q4_k_m": 4.58, "q5_k_s": 5.21, "q5_k_m": 5.33},
+    **{"q6_k": 6.14, "q8_0": 7.95, "f16": 14.96, "q4_0": 4.34, "q4_1": 4.78, "q5_0": 5.21, "q5_1": 5.65},
+}
+
+
+@pytest.mark.parametrize(("quantization", "gib"), SIZES.items())
+def test_every_type_of_llama_cpp_is_as_large_as_its_published_file(quantization: str, gib: float) -> None:
+    assert weights("llama-3.1-8b", quantization) / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "size"),
+    [  # bytes of files of the Hub: unsloth/Mistral-Small-3.2-24B-Instruct-2506-GGUF, unsloth/Qwen3-0.6B-GGUF less 6 MB
+        # of its vocabulary, which the file of Q8_0 has beyond 8.5 bits per weight
+        ("mistral-small-24b", "ud-q4_k_xl", 14_548_880_928),
+        ("qwen3-0.6b", "q4_k_m", 396_705_472 - 6_100_000),
+        ("qwen3-0.6b", "q5_k_s", 436_616_896 - 6_100_000),
+        ("qwen3-0.6b", "iq4_xs", 367_804_096 - 6_100_000),
+        ("qwen3-0.6b", "q6_k", 495_107_776 - 6_100_000),
+    ],
+)
+def test_other_models_have_nearly_the_bits_of_the_table(model: str, quantization: str, size: float) -> None:
+    """Within 5 %: the share of value and down projections differs."""
+    assert weights(model, quantization) == pytest.approx(size, rel=0.05)
+
+
+def test_llama_cpp_has_kernels_for_every_format_of_its_files() -> None:
+    serves = engine.load("llama.cpp").serves
+    for preset in PUBLISHED_SCHEMES:
+        if preset.names[0].startswith(("gguf-", "ud-")):
+            scheme = preset.scheme
+            formats = [one.name for one in (scheme.weights, scheme.embedding, scheme.head) if one]
+            assert set(formats) <= set(serves.formats["weight"]), preset.names
+
+
+def test_a_mix_chosen_by_model_states_its_spread() -> None:
+    found = lv.analyze("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quantization="UD-Q4_K_XL")
+    assert "from 4.5 (DeepSeek-V3.1) to 5.4 (Qwen3-0.6B) bits" in str(found.to_dict()["provenance"])
