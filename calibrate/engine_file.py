@@ -61,6 +61,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     kept = {key: value for key, value in content.items() if key not in (*FITTED, *PARTS)}
     fitted = fits[""].engine
     numbers = {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
+    numbers |= _shares(fitted)
     possible = np.concatenate([fit.possible for fit in fits.values()])
     rows = {"fitted": int(possible.sum()), "impossible": int((~possible).sum())}
     whole = {**kept, **numbers, "source": source, "rows": rows, **_figures(fits[""])}
@@ -70,13 +71,18 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     stated = content.get("generations", {})
     others = {name: own for name, own in stated.items() if name not in chips} | {
         name: {key: value for key, value in stated.get(name, {}).items() if key not in FITTED}
-        | {"ungrouped": fit.engine.ungrouped, **_figures(fit)}
+        | {"ungrouped": fit.engine.ungrouped, **_shares(fit.engine), **_figures(fit)}
         for name, fit in chips.items()
     }
     whole |= {"generations": others} if others else {}
     whole |= {"versions": versions} if versions else {}
     whole |= {key: content[key] for key in PARTS if key in content}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
+
+
+def _shares(fitted: Engine) -> dict[str, float]:
+    """Shares of the chip's rates that an engine's own products reach, where it has integer kernels."""
+    return {"share": fitted.share, "integer_share": fitted.integer_share} if fitted.integer_share else {}
 
 
 def _of_version(fit: EngineFit, newest: Engine) -> dict[str, Any]:

@@ -121,6 +121,7 @@ def with_values(preset: Engine, named: Mapping[str, float]) -> Engine:
         factors={name: value for name, value in named.items() if name in FACTORS},
         unit_bytes=named.get("unit_bytes", preset.unit_bytes),
         share=named.get("share", preset.share),
+        integer_share=named.get("integer_share", preset.integer_share),
     )
 
 
@@ -284,9 +285,10 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
     parts: dict[str, dict[int, RequestCase]] = {"": {}}
     for at, case in cases.items():
         if case.engine == name:
-            generation = specs.load(case.hardware).generation
+            chip = specs.load(case.hardware)
             first = replace(preset, version=case.version).first_version
-            part = generation if generation in own_free else "" if first == preset.first_version else first
+            chips = next((one for one in (chip.name, chip.generation) if one in own_free), "")
+            part = chips or ("" if first == preset.first_version else first)
             parts.setdefault(part, {})[at] = case
     fits: dict[str, EngineFit] = {}
     for part, own in parts.items():  # that of "" is the first

@@ -9,7 +9,8 @@ from llmviewer.timing.engine_work import FACTORS
 FREE: dict[str, tuple[str, ...]] = {
     "deepspeed-mii": ("eager", "step", "sequence", "attention"),
     "gpt-fast": ("gemm", "exchange"),
-    "llama.cpp": ("launch", "gemm", "unit_bytes", "share"),
+    "llama.cpp": ("launch", "sampling", "gemm", "share", "integer_share"),
+    "llama.cpp-2024": ("launch", "gemm", "unit_bytes", "share"),
     "sglang": ("step", "sequence", "eager"),
     "trtllm": ("step", "sequence", "eager", "prompt"),
     "trtllm-cpp": ("step", "launch", "sequence", "group"),
@@ -20,7 +21,11 @@ _OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exch
 #: engine -> generations of chips on which it runs other kernels -> its constants, fitted to their rows alone.
 FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
-    "llama.cpp": {"apple": ("launch", "gemm")},
+    "llama.cpp": {
+        "gb10": ("launch", "sampling", "gemm", "share", "integer_share"),
+        **dict.fromkeys(("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "zen4"), ("launch", "share", "integer_share")),
+    },
+    "llama.cpp-2024": {"apple": ("launch", "gemm")},
     "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},
 }
 #: Constants fitted to the rows of older versions of a preset alone; the others are those of its newest versions.
@@ -39,16 +44,18 @@ START_VALUES = {
     "sampling": 5.0,
     "request": 2e4,
 }
-START_VALUES |= {"eager": 40.0, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
+START_VALUES |= {"eager": 40.0, "unit_bytes": 6.0, "share": 0.85, "integer_share": 0.3, **dict.fromkeys(FACTORS, 1.0)}
 MAX_VALUES = {
     **dict.fromkeys(CONSTANTS, 1e6),
     "unit_bytes": 100.0,
     "share": 1.0,
+    "integer_share": 1.0,
     **dict.fromkeys(FACTORS, 20.0),
 }
 MIN_VALUES = {
     **dict.fromkeys(CONSTANTS, 0.0),
     "unit_bytes": 0.5,
     "share": 0.1,
+    "integer_share": 0.01,
     **dict.fromkeys(FACTORS, 0.05),
 }

@@ -59,8 +59,15 @@ LAUNCH_RANGE = (0.7, 1.36)
 OF_RUNS = ("error", "residuals", "scope")
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
-#: Generation -> the maker's earlier one, whose fields it takes if a preset has none of its own.
-EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
+#: Generation -> the nearest that was measured, whose fields it takes if a preset has none of its own.
+NEAREST_GENERATIONS = {
+    "gaudi3": "gaudi2",
+    "cdna4": "cdna3",
+    "cdna": "gcn5",
+    "rdna2": "rdna3",
+    **dict.fromkeys(("zen2", "zen3", "zen5"), "zen4"),
+    **dict.fromkeys(("raptor-lake", "arrow-lake", "sapphire-rapids", "granite-rapids"), "zen4"),
+}
 
 
 class AtStart(Enum):
@@ -129,12 +136,14 @@ class OfGeneration(Fitted):
     """Fields of an engine on chips of one generation, where it runs other kernels.
 
     before: first version that no longer runs them, and `changed`, where that stands; empty: all versions do.
-    graph_tokens, late_from: as of Engine, where they are others.  source: of figures that no fit of ours gives.
+    share, integer_share, graph_tokens, late_from: as of Engine, where they are others.  source: of figures that no fit of ours gives.
     """
 
     ungrouped: float = 0.0
     before: str = ""
     changed: str = ""
+    share: float | None = field(default=None, metadata=stated(record.NUMBER))
+    integer_share: float | None = field(default=None, metadata=stated(record.NUMBER))
     graph_tokens: float | None = field(default=None, metadata=stated(record.NUMBER))
     late_from: str | None = field(default=None, metadata=stated(engine_memory.a_version))
     source: str = ""
@@ -162,6 +171,10 @@ class Engine(Fitted):
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
+    integer_share: fraction of the chip's 8-bit peak that its own integer kernels reach in larger products with narrow
+    weights, which then are not converted; 0.0: it has no such kernels.
+    flash_from: version from which attention is as stated; before, it is eager; empty: all are.  flash_source: where
+    that stands.
     ungrouped: 1.0 if its decode attention reads a KV head once for each of its query heads, else 0.0.
     cache_write: 1.0 if a kernel of its own writes keys and values to the cache, 0.0 if rope or attention does.
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
@@ -169,7 +182,7 @@ class Engine(Fitted):
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
-    generations: generation of chips -> its own fields.
+    generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields.
     prompt_generations: generations of chips to whose runs the factor `prompt` was fitted; it holds on no others.
     versions: first version -> its own fields, which hold until the next first version.
     measured: versions whose runs it was fitted to; empty: those runs do not state theirs.
@@ -199,6 +212,9 @@ class Engine(Fitted):
     unit_bytes: float = 0.0
     share: float = 1.0
     unpacked_bytes: float = 0.0
+    integer_share: float = 0.0
+    flash_from: str = field(default="", metadata=stated(engine_memory.a_version))
+    flash_source: str = ""
     ungrouped: float = 0.0
     cache_write: float = 0.0
     expert_skew: float = 0.0
@@ -265,7 +281,8 @@ class Engine(Fitted):
         """
         if self.version:
             version_numbers(self.version, self.name)
-        engine = self.of_generation("" if self._outgrew(chip.generation) else chip.generation).of_version()
+        kind = chip.name if chip.name in self.generations else chip.generation
+        engine = self.of_generation("" if self._outgrew(kind) else kind).of_version()
         if self.memory_versions is None:
             return engine
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
@@ -304,14 +321,14 @@ class Engine(Fitted):
 
     def _generation(self, generation: str) -> OfGeneration | None:
         """Fields on chips of a generation: its own, or those of the one before."""
-        return self.generations.get(generation) or self.generations.get(EARLIER_GENERATIONS.get(generation, ""))
+        return self.generations.get(generation) or self.generations.get(NEAREST_GENERATIONS.get(generation, ""))
 
     def _outgrew(self, generation: str) -> bool:
         """Whether its version, the newest if not stated, runs other kernels than its fields of a generation are for."""
         found = self._generation(generation)
-        return found is not None and self._is_from(found.before)
+        return found is not None and self.is_from(found.before)
 
-    def _is_from(self, first: str) -> bool:
+    def is_from(self, first: str) -> bool:
         """Whether its version, the newest if not stated, is `first` or later; False if `first` is empty."""
         if not first:
             return False
@@ -358,17 +375,31 @@ class Engine(Fitted):
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
         named.update(engine_work.own_kernels(self.factors, reads, seconds, least, many))
         if self.unit_bytes:
-            few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
-            own = engine_work.gemm_weight_bytes(graph) / np.minimum(
-                self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
-            )
-            named["own gemm kernels"] = named.get("own gemm kernels", 0.0) * (1.0 - few)
-            named["own matrix-vector kernels"] = (own - seconds((Kind.GEMM,))) * few
-            unpacked = self.unpacked_bytes * engine_work.narrow_weights(graph) / chip.bandwidth_bytes_per_s
-            named["unpacking weights"] = unpacked * (1.0 - few)
+            named |= self._own_products(graph, step, chip, seconds, named.pop("own gemm kernels", 0.0))
         if self.draft_us:
             named["drafting"] = np.maximum(self.draft_us * 1e-6 - seconds(tuple(Kind)), 0.0)
         return tuple((name, value) for name, value in named.items() if present(value))
+
+    def _own_products(
+        self, graph: Graph, step: Step, chip: Chip, seconds: Seconds, scaled: Count
+    ) -> dict[str, Count]:
+        """Time by which its own products differ from kernels in profiles, by name.
+
+        scaled: the same for products that run such kernels by a factor: of many tokens with 16-bit weights.
+        """
+        few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
+        kernels = seconds((Kind.GEMM,))
+        bandwidth = np.minimum(
+            self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
+        )
+        own = {"own gemm kernels": scaled * (1.0 - few)}
+        if self.integer_share:
+            narrow, rate = engine_work.narrow_share(graph), self.integer_share * chip.matrix_rate("int8")
+            integer = engine_work.integer_products_s(graph, step.tokens, rate, bandwidth)
+            own["own gemm kernels"] = (scaled * (1.0 - narrow) + integer - narrow * kernels) * (1.0 - few)
+        own["own matrix-vector kernels"] = (engine_work.gemm_weight_bytes(graph) / bandwidth - kernels) * few
+        unpacked = self.unpacked_bytes * engine_work.narrow_weights(graph) / chip.bandwidth_bytes_per_s
+        return {**own, "unpacking weights": unpacked * (1.0 - few)}
 
     @property
     def request_s(self) -> float:
@@ -393,7 +424,7 @@ class Engine(Fitted):
     @property
     def late_steps(self) -> float:
         """Steps by which a user sees a token late."""
-        return 1.0 if self._is_from(self.late_from) else 0.0
+        return 1.0 if self.is_from(self.late_from) else 0.0
 
     def without_graphs(self) -> Engine:
         """The engine with enforce_eager: its host launches every kernel of every pass, from modules in Python."""
@@ -449,7 +480,8 @@ def load(text: str) -> Engine:
     if name not in names():
         raise unknown("engine", typed, names(), elsewhere=ELSEWHERE)
     path = data.folder(FOLDER) / f"{name}.yaml"
-    return replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
+    found = replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
+    return found if found.is_from(found.flash_from) or not found.flash_from else replace(found, attention="eager")
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:

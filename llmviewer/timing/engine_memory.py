@@ -21,7 +21,9 @@ PINNED = "=="
 #: Links over which a tensor group has neither NVLink's multicast buffers nor those of the engine's own all-reduce.
 PCIE = ("pcie", HOST_PATH)
 #: Preset -> (first version of the preset, preset of the versions before it).
-EARLIER = {"vllm": ("0.8", "vllm-v0"), "trtllm": ("1.0", "trtllm-cpp")}
+#: llama.cpp: b3260 of 29 June 2024 (https://github.com/NixOS/nixpkgs/pull/323331) has the integer kernels that
+#: https://github.com/ggml-org/llama.cpp/pull/8075 made the default five days before.
+EARLIER = {"vllm": ("0.8", "vllm-v0"), "trtllm": ("1.0", "trtllm-cpp"), "llama.cpp": ("3260", "llama.cpp-2024")}
 #: Other spellings of a preset's name -> preset.
 SPELLINGS = dict.fromkeys(("tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm")
 #: A version: its numbers, after `v` or the `b` of builds of llama.cpp; what marks candidates, fixes and builds.

@@ -30,6 +30,9 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
 }
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
+#: Columns to which the tiles of integer kernels that multiply more are rounded, and most columns of a tile (mmq_x):
+#: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/mmq.cuh.
+TILE_COLUMNS, MAX_TILE_COLUMNS = 8.0, 128.0
 #: Terms that a step pays once, however many passes it runs.
 TERMS_PER_STEP = ("step", "group", "sequence")
 #: Terms paid before or after the layers; all others are paid between or within kernels of layers.
@@ -140,6 +143,45 @@ def gemm_weight_bytes(graph: Graph) -> Count:
             if operator.kind is Kind.GEMM:
                 read = read + operator.read_bytes(Role.WEIGHT) * block.repeats
     return read
+
+
+def integer_products_s(graph: Graph, tokens: Count, rate: Count, bandwidth: Count) -> Count:
+    """Time of integer kernels for the products with narrow weights in a pass of more than a few tokens [s].
+
+    rate: their operations/s.  bandwidth: at which they read weights [bytes/s].  Columns are padded to tiles, which are
+    as wide as the pass, as every expert might take all of its tokens, up to MAX_TILE_COLUMNS.
+    """
+    columns = np.minimum(np.ceil(tokens / TILE_COLUMNS) * TILE_COLUMNS, MAX_TILE_COLUMNS)
+
+    def product(operator: Operator, shape: GemmShape) -> Count:
+        tile = columns if shape.experts > 1.0 else TILE_COLUMNS
+        padded = np.ceil(shape.m / shape.matrices / tile) * tile * shape.matrices
+        return np.maximum(operator.read_bytes(Role.WEIGHT) / bandwidth, 2.0 * padded * shape.n * shape.k / rate)
+
+    return total(
+        block.repeats * operator.runs * product(operator, operator.shape)
+        for block in graph.blocks
+        for operator in block.operators
+        if operator.is_kernel and isinstance(operator.shape, GemmShape)
+        if any(is_narrow(access) for access in operator.reads)
+    )
+
+
+def narrow_share(graph: Graph) -> Count:
+    """Share of the GEMM weights read in a pass that are stored in fewer bits than 16."""
+    read: Count = 0.0
+    narrow: Count = 0.0
+    for block in graph.blocks:
+        for operator in block.operators:
+            weights = [one for one in operator.reads if one.tensor.role is Role.WEIGHT and operator.kind is Kind.GEMM]
+            read = read + block.repeats * total(access.elements for access in weights)
+            narrow = narrow + block.repeats * total(access.elements for access in weights if is_narrow(access))
+    return narrow / np.maximum(read, 1.0)
+
+
+def is_narrow(access: Access) -> bool:
+    """Whether an access reads weights that are stored in fewer bits than 16."""
+    return access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 16.0
 
 
 def narrow_weights(graph: Graph) -> Count:
