@@ -20,7 +20,8 @@ SPOKEN = {
     "4070tisuper": "rtx-4070-ti-super", "RTX 4060 Ti 16GB": "rtx-4060-ti-16gb", "7900xtx": "rx-7900-xtx",
     "7900 XT": "rx-7900-xt", "Radeon RX 9070 XT": "rx-9070-xt", "b580": "arc-b580", "a4000": "rtx-a4000",
     "4000 ada": "rtx-4000-ada", "RTX A6000": "a6000", "h20-141gb": "h20-141gb", "V100S": "v100s",
-    "M3 Ultra": "m3-ultra", "Apple M5": "m5", "13900k": "core-i9-13900k", "i9-13900K": "core-i9-13900k", "7950x": "ryzen-9-7950x",
+    "M3 Ultra": "m3-ultra", "Apple M5": "m5", "13900k": "core-i9-13900k", "i9-13900K": "core-i9-13900k",
+    "7950x": "ryzen-9-7950x",
     "AMD EPYC 9755": "epyc-9755", "8480+": "xeon-platinum-8480", "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
     "A100 PCIe 80GB": "a100-80gb-pcie", "RTX 5090 32GB": "rtx-5090", "jetson thor": "jetson-thor-t5000",
 }  # fmt: skip
