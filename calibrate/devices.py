@@ -8,7 +8,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
-from llmviewer.hardware import specs
+from llmviewer.hardware import names, specs
 from llmviewer.hardware.chip import Chip
 
 
@@ -19,7 +19,7 @@ def known_chip(word: str) -> str:
     if folded.endswith((".yaml", ".yml")) or folded.startswith((".", "/", "~")):
         return ""
     try:
-        return data.find("hardware_specs", folded, "chip")[1]
+        return names.find(folded)[1]
     except UserError:
         return ""
 

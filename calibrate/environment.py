@@ -106,11 +106,11 @@ def _cuda(torch: Any) -> dict[str, Any]:
 
 def chip_name(title: str) -> str:
     """Spec name of the device that torch calls `title`; its own name, normalized, if there is no spec."""
-    from llmviewer.core import data
+    from llmviewer.hardware import names
 
     folded = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     try:
-        return data.find("hardware_specs", folded, "chip")[1]
+        return names.find(folded)[1]
     except UserError:
         return folded
 

@@ -9,8 +9,8 @@ from typing import Any
 from llmviewer.calibrate import predict, validate, whole
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import WHOLE_TABLES, read
-from llmviewer.core import data
 from llmviewer.core.errors import UserError
+from llmviewer.hardware import names
 
 #: Name of the JSON document.
 SCHEMA = "llmviewer.proof/1"
@@ -28,7 +28,7 @@ def document(folder: Path, model: str, missing: Sequence[str]) -> dict[str, Any]
     source = read(folder)
     device = str(source.environment.get("device", ""))
     try:
-        data.find("hardware_specs", device.replace("_", "-"), "chip")
+        names.find(device)
     except UserError:
         return {"schema": SCHEMA, "model": model, "scores": [], "layers": [], "missing": [UNKNOWN_CHIP, *missing]}
     options = PredictionOptions()

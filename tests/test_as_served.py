@@ -107,12 +107,13 @@ def test_what_no_engine_serves_has_a_reason(model: str, chip: str, options: Any,
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_chip_has_its_usual_engine_or_none(chip: str) -> None:
-    """Chips of Apple and of desktops are served by llama.cpp, other GPUs of the presets by vLLM, the rest by none."""
+    """Chips of Apple, of desktops and older ones are served by llama.cpp, other GPUs by vLLM, the rest by none."""
     one = specs.load(chip)
     serving = [name for name in usual(one) if one.generation in PRESETS[name].serves.generations]
     at_a_desk = one.maker == "Apple" or one.default_host.startswith("desktop")
-    gpu = one.maker in ("NVIDIA", "Apple") or one.generation.startswith(("cdna", "rdna", "xe"))
-    assert serving[:1] == ([AT_A_DESK if at_a_desk else ENGINE] if gpu else [])
+    older = one.generation in ("pascal", "gcn5", "cdna")  # than compute capability 7.0 and MI200, the first of vLLM
+    gpu = one.maker in ("NVIDIA", "Apple") or one.generation.startswith(("cdna", "rdna", "xe", "gcn"))
+    assert serving[:1] == ([AT_A_DESK if at_a_desk or older else ENGINE] if gpu else [])
 
 
 def test_the_engine_of_simulations_is_that_of_servers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from llmviewer.hardware import specs
 from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
+from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
@@ -32,6 +34,15 @@ from llmviewer.timing.engine import Engine
 OF_ENGINE = ("fusion", "attention")
 #: Options with settings by layer.
 BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
+#: Options that state how many devices there are.
+PARALLEL = (
+    "tensor_parallel_size",
+    "data_parallel_size",
+    "expert_parallel_size",
+    "context_parallel_size",
+    "pipeline_parallel_size",
+    "spatial",
+)
 #: Options of a tensor group that a draft model with a group of its own does not inherit.
 TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
@@ -97,12 +108,28 @@ def _noted(model: Model, options: Options) -> Model:
 
 
 def chip_of(given: object) -> Chip:
-    """The chip of a name, a path, the content of a spec file, or a Chip.  Raises UserError."""
+    """The chip of a name (a number before it is left out), a path, the content of a spec file, or a Chip."""
     if isinstance(given, Chip):
         return given
     if isinstance(given, Mapping) and given:
         return chips.from_fields(given)
-    return chips.load(arguments.path_or_name("hardware", given))
+    return chips.load(counted(arguments.path_or_name("hardware", given))[1])
+
+
+def with_devices(hardware: object, options: Mapping[str, Any]) -> tuple[object, dict[str, Any], int]:
+    """The chip of `8xh100` without the number, the options with a tensor group of it, and the number; 0 without one.
+
+    Options that state a layout stay as they are; `check_devices` compares.
+    """
+    count, name = counted(hardware) if isinstance(hardware, str) else (0, hardware)
+    stated = not count or any(options.get(one) is not None for one in PARALLEL)
+    return name, {**options, **({} if stated else {"tensor_parallel_size": str(count)})}, count
+
+
+def check_devices(hardware: object, count: int, devices: int) -> None:
+    """Raise UserError if the options lay out another number of devices than is stated.  count: 0 if none is stated."""
+    if count and count != devices:
+        raise UserError(f"{count}x{hardware} has {count} devices, and the options lay out {devices}; state one of them")
 
 
 def _with_latent_attention(model: Model, options: Options) -> Model:

@@ -193,10 +193,14 @@ def configuration(
 ) -> Configuration:
     """The Configuration of a model, a chip and options; built again only after a file it was read from has changed.
 
-    model, hardware: names, paths, fields of a config.json or spec file, or objects.  Raises UserError.
+    model, hardware: names, paths, fields of a config.json or spec file, or objects; 8xh100 are eight chips.  Raises
+    UserError.
     """
     variables = tuple(map(os.environ.get, HUB_VARIABLES))
-    return CACHE.get((model, hardware, options, variables), lambda: _built(model, hardware, options))
+    chip, chosen, count = build.with_devices(hardware, options)
+    found = CACHE.get((model, chip, chosen, variables), lambda: _built(model, chip, chosen))
+    build.check_devices(chip, count, found.system.parallelism.devices)
+    return found
 
 
 def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:

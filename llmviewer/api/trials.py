@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from llmviewer.api.build import with_devices
 from llmviewer.api.configuration import Configuration
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
@@ -65,6 +66,7 @@ def run_line(
 
     left_out: values of options that are not said: of words that do not tell what is stated, the default sizes.
     """
+    hardware, words, _ = with_devices(hardware, words)
     found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
     for name, value in words.items():
         declared = OPTIONS[name]

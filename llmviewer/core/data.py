@@ -94,7 +94,8 @@ def user_path(name: str) -> Path | None:
         return None
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name can only be a path."""
     return name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~"))
 
 
@@ -107,7 +108,7 @@ def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ..
         if stem == Path(stem).name and stem != Path(ALIASES).stem and _is_there(path):
             return path, stem, index.get(stem, ())
     path = user_path(name) or Path(name)
-    if user_path(name) or _is_path(name):
+    if user_path(name) or is_path(name):
         files.refuse_named(name)
         return path, path.stem, ()
     known = [*stems(directory), *(alias for others in index.values() for alias in others)]

@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer.core import data
 from llmviewer.core.errors import unknown
 from llmviewer.core.files import CacheOfFiles
+from llmviewer.hardware import names as names_of_chips
 from llmviewer.hardware.chip import PER_DTYPE, RATE_DTYPES, Chip, Disk, Figure, Host, Link, sourced
 from llmviewer.language import record
 from llmviewer.language.record import Form
@@ -37,12 +38,12 @@ _CHIPS: CacheOfFiles[Chip] = CacheOfFiles()
 
 
 def load(name: str) -> Chip:
-    """The chip called `name` (stem or alias in hardware_specs/), or in the YAML file at that path."""
+    """The chip called `name` (`names.find`), or in the YAML file at that path."""
     return _CHIPS.get(name, lambda: _read(name))
 
 
 def _read(name: str) -> Chip:
-    path, stem, aliases = data.find("hardware_specs", name, "chip")
+    path, stem, aliases = names_of_chips.find(name)
     return parse(data.read_yaml(path), stem=stem, aliases=aliases, path=data.display_path(path))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +10,7 @@ from llmviewer.api import build
 from llmviewer.core import arguments, data
 from llmviewer.core.errors import UserError
 from llmviewer.core.parsing import duration
+from llmviewer.hardware.names import counted
 from llmviewer.language.option import taking
 from llmviewer.planning import options as declared
 from llmviewer.planning.against import against
@@ -63,7 +64,7 @@ def size(
     options of a run, each a value or a list of values to try.  advance: called with steps that are done, two per chip.
     Raises UserError.
     """
-    asked = declared.question(model, chips_of(hardware), options)
+    asked = declared.question(model, chips_of(hardware), {**options, **_bound(hardware, options)})
     screens = screens_of(asked, advance)
     _check_space(screens)
     tried = tried_on(asked, screens, advance)
@@ -126,12 +127,29 @@ def _unused(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     return (f"--router: one replica{' is simulated, under its share of the rate' if several else ''}, not used",)
 
 
+def _listed(hardware: Any) -> list[Any]:
+    """The chips as they are named, of a list or separated by commas."""
+    names: list[Any] = []
+    for one in hardware if isinstance(hardware, list | tuple) else [hardware]:
+        names += [name.strip() for name in one.split(",")] if isinstance(one, str) else [one]
+    return names
+
+
+def _bound(hardware: Any, options: Mapping[str, Any]) -> dict[str, int]:
+    """The most devices, as max_gpus, where chips are named with a number: 8xh100.  Raises UserError for two bounds."""
+    counts = {counted(one)[0] if isinstance(one, str) else 0 for one in _listed(hardware)}
+    if counts == {0}:
+        return {}
+    stated = options.get("max_gpus")
+    given = set() if stated is None else {declared.OWN["max_gpus"].checked("max_gpus", stated)}
+    if len(counts | given) > 1:
+        raise UserError("size has one bound on devices: give max_gpus alone, or one number before every chip")
+    return {"max_gpus": counts.pop()}
+
+
 def chips_of(hardware: Any) -> tuple[Any, ...]:
     """The chips that are compared, each once.  Raises UserError for unknown ones."""
-    listed = hardware if isinstance(hardware, list | tuple) else [hardware]
-    names: list[Any] = []
-    for one in listed:
-        names += [name.strip() for name in one.split(",")] if isinstance(one, str) else [one]
+    names = _listed(hardware)
     if names == ["all"]:
         return tuple(data.stems(HARDWARE))
     if not names or "" in names:

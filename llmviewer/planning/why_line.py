@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmviewer.api import build, calls
+from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import run_line
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
@@ -111,9 +112,12 @@ def _side(text: str, given: dict[str, Any]) -> Side:
         if name not in OPTIONS:
             raise unknown("option", name, OPTIONS)
     stated = {name: _checked(name, value) for name, value in given.items() if value is not None}
+    chip, stated, count = build.with_devices(hardware, stated)
+    if count:
+        configuration(model, hardware, **{name: value for name, value in stated.items() if name not in WORKLOAD})
     chosen = dict.fromkeys(build.OF_ENGINE) if stated.get("engine", DEFAULTS["engine"]) != DEFAULTS["engine"] else {}
     words = {**DEFAULTS, **chosen, **stated}
-    return Side(text=text, model=model, hardware=hardware, words=words)
+    return Side(text=text, model=model, hardware=chip, words=words)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer import api
 from llmviewer.analysis.encoders import check_encoder
+from llmviewer.api.build import check_devices, with_devices
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import taking
@@ -143,6 +144,8 @@ class Server:
 
 def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping[str, Any], traffic: Traffic) -> Server:
     """The server of a simulation.  Raises UserError."""
+    hardware, laid_out, count = with_devices(hardware, chosen)
+    chosen = laid_out if words["pools"] is None else chosen
     sample = traffic.requests()
     if not len(sample):
         raise UserError("no request arrives in this time; give a longer duration, a higher rate, or requests")
@@ -161,6 +164,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         tiers = tiers_of(configurations[0], words["kv_tiers"])
         fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
     fleet = fleet.with_policy(words["schedule_policy"]).times(words["replicas"])
+    check_devices(hardware, count, fleet.devices)
     last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)

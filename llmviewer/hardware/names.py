@@ -1,0 +1,134 @@
+"""Names of chips as people write them: a maker's words are optional, case and punctuation do not count.
+
+One rule in place of a list: `NVIDIA GeForce RTX 4070 Ti SUPER 16GB`, `4070ti super` and `rtx-4070-ti-super` are one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, quoted
+
+FOLDER = "hardware_specs"
+#: Words of makers, which a name may have or not, and the maker of a chip that is called so.
+MAKERS = {
+    "nvidia": "NVIDIA", "geforce": "NVIDIA", "tesla": "NVIDIA", "quadro": "NVIDIA", "amd": "AMD", "radeon": "AMD",
+    "instinct": "AMD", "intel": "Intel", "apple": "Apple", "google": "Google", "aws": "AWS", "huawei": "Huawei",
+}  # fmt: skip
+#: Words that tell no chip from another.
+FILLERS = ("generation", "graphics", "gpu")
+#: First words of families of cards, left out in short names.
+FAMILIES = ("rtx", "rx", "arc")
+#: A name without a path, its parts, the memory that ends it, and a number of chips before it.
+NAME, PART = re.compile(r"[a-z0-9 _.+-]+"), re.compile(r"[a-z]+|[0-9]+")
+MEMORY = re.compile(r"(.*[^0-9])([0-9]+) ?gi?b?")
+COUNT = re.compile(r"\s*([1-9][0-9]{0,2})\s*[x*\u00d7]\s*(\S.*)", re.IGNORECASE)
+#: Fewest characters of a part of a name that stands for the whole, and most names in an error.
+LEAST, LISTED = 3, 8
+
+
+def counted(text: str) -> tuple[int, str]:
+    """The number of chips and the name of one in `8xh100` or `2*4090`; 0 and the text itself without a number."""
+    found = None if data.user_path(text) else COUNT.fullmatch(text)
+    return (int(found[1]), found[2].strip()) if found else (0, text)
+
+
+def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
+    """(file, stem, aliases) of the chip that a name means, or of the user's own file at this path.
+
+    Raises UserError for an unknown name, with the nearest one, and for one of several chips, with all of them.
+    """
+    plain = name.strip().lower().partition("(")[0].strip()
+    if data.is_path(name) or not NAME.fullmatch(plain):
+        return data.find(FOLDER, name, "chip")
+    stem = _exact(plain) or _with_memory(name, plain)
+    if not stem and not data.user_path(name):
+        stem = _only(name, {one for _, one in _containing(_parts(plain))})
+    if not stem:
+        return data.find(FOLDER, name, "chip")
+    _check_maker(name, plain, stem)
+    return data.folder(FOLDER) / f"{stem}.yaml", stem, data.aliases(FOLDER).get(stem, ())
+
+
+def keys(name: str) -> set[str]:
+    """The forms in which a name is compared: in one piece and as words in any order, also without the family."""
+    parts = _parts(name)
+    return {form for one in (parts, _short(parts)) for form in ("".join(one), " ".join(sorted(one)))}
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Words and numbers of a name without those of makers."""
+    return tuple(one for one in PART.findall(name.lower()) if one not in MAKERS and one not in FILLERS)
+
+
+def _short(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """The parts of a name without the family of a card."""
+    return parts[1:] if parts[:1] and parts[0] in FAMILIES else parts
+
+
+@lru_cache(maxsize=4)
+def _index(names: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Form of a name -> stem, of pairs of a name and a stem."""
+    return {key: stem for name, stem in names for key in keys(name)}
+
+
+def _names() -> Iterator[tuple[str, str]]:
+    """Every stem and alias, with its stem."""
+    yield from ((stem, stem) for stem in data.stems(FOLDER))
+    yield from ((alias, stem) for stem, others in data.aliases(FOLDER).items() for alias in others)
+
+
+def _exact(plain: str) -> str:
+    index, parts = _index(tuple(_names())), _parts(plain)
+    return index.get("".join(parts)) or index.get(" ".join(sorted(parts)), "")
+
+
+def _with_memory(name: str, plain: str) -> str:
+    """The chip of a name that ends with its memory; UserError if the chip has another."""
+    found = MEMORY.fullmatch(plain)
+    stem = _exact(found[1]) if found else ""
+    if found and stem and (has := _field(stem, "memory_capacity_gib")["value"]) != int(found[2]):
+        hint = f"{stem} has {has:g} GiB; --set capacity={found[2]}GiB changes it"
+        raise UserError(f"unknown chip {quoted(name)} ({hint})")
+    return stem
+
+
+def _containing(wanted: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Names that begin with all the parts, or that contain them if one is a number; of at least LEAST characters.
+
+    `rtx 4000` is contained in rtx-a4000 too, but `13900` not in core-i9-13900k: a letter at a number is of the name.
+    """
+    if len("".join(wanted)) < LEAST:
+        return
+    has_number, rest = any(one.isdigit() for one in wanted), _short(wanted) or wanted
+    for name, stem in _names():
+        parts = _parts(name)
+        places = len(parts) - len(rest) + 1 if has_number else min(1, len(parts) - len(rest) + 1)
+        found = any(parts[at : at + len(rest)] == rest for at in range(places))
+        if found and set(wanted) <= set(parts) and not re.search(f"{rest[-1]}(?!gb)[a-z]", name):
+            yield name, stem
+
+
+def _only(name: str, stems: Iterable[str]) -> str:
+    """The one chip; UserError if there are several."""
+    found = sorted(stems)
+    if len(found) > 1:
+        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise UserError(f"{quoted(name)} may be one of several chips: {', '.join(found[:LISTED])}{more}; name one")
+    return found[0] if found else ""
+
+
+def _check_maker(name: str, plain: str, stem: str) -> None:
+    """Raise UserError for the words of another maker: `amd rtx 4090`."""
+    stated, maker = {MAKERS[word] for word in PART.findall(plain) if word in MAKERS}, _field(stem, "maker")
+    if stated - {maker}:
+        raise UserError(f"unknown chip {quoted(name)} ({stem} is made by {maker})")
+
+
+def _field(stem: str, key: str) -> Any:
+    return data.read_known_yaml(data.folder(FOLDER) / f"{stem}.yaml")[key]
