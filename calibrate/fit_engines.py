@@ -294,7 +294,8 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
     for part, own in parts.items():  # that of "" is the first
         trials = make_trials(own, values)
         if part in own_free:
-            fits[part] = fit(preset.of_generation(part), own_free[part], trials)
+            own = preset.of_generation(part)
+            fits[part] = fit(own, own_free[part], trials, {k: v for k, v in own.factors.items() if k not in own_free[part]})
         else:
             newest = fits[""].engine
             fits[part] = fit(newest, FREE_OF_VERSION, trials, newest.constants)

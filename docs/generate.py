@@ -41,8 +41,13 @@ MODEL is looked up in this order:
    file was read; `models show` names the page. An id that was never compared says so there, and in an analysis whose
    longest context matters. `python -m tests.alias_configs FOLDER` compares all with the files at hand.
 4. **A Hub id in the local Hugging Face cache** (`HF_HUB_CACHE`, `HF_HOME`, else `~/.cache/huggingface/hub`): the
-   snapshot that `refs/main` names.
-5. **A Hub id with suffixes**, of any organisation: `-Instruct`, `-it`, `-Chat`, `-Base`, `-hf` ... name the same
+   snapshot that `refs/main` names; of a GGUF repository with a tag, the file whose name ends with it.
+5. **The name of a quantized file**: a GGUF repository with a tag (`unsloth/Qwen3-30B-A3B-GGUF:UD-Q4_K_XL`,
+   `hf.co/bartowski/Qwen_Qwen3-8B-GGUF:IQ4_XS`; without one Q4_K_M, as llama.cpp's `-hf`), or a name of Ollama's
+   (`llama3.1:8b`, `gemma3:4b-it-qat`, `phi4`). The model is the one that is left without `-GGUF`, or family and size;
+   the format is that of `--quantization` as if it were given, by Ollama's pages Q4_K_M, for families of before
+   mid-2024 Q4_0; experts of gpt-oss are MXFP4 in every file. A note says how the name was read.
+6. **A Hub id with suffixes**, of any organisation: `-Instruct`, `-it`, `-Chat`, `-Base`, `-hf` ... name the same
    architecture; `-AWQ`, `-GPTQ-Int4`, `-GPTQ-Int8`, `-FP8`, `-FP8-dynamic`, `-FP8-block`, `-FP8-KV`, `-FP8-FFN`,
    `-quantized.w4a16`, `-w8a16`, `-w8a8`, `-NVFP4`, `-NVFP4A16`, `-FP4`, `-MXFP4`, `-bnb-4bit`, `-bnb-8bit`, `-BF16`,
    `-FP16`, `-int4-AutoRound`, `-MLX-3bit`, `-MLX-4bit`, `-MLX-6bit`, `-MLX-8bit` name a stored format. What is left

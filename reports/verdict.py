@@ -122,7 +122,8 @@ def _speed(answer: dict[str, Any]) -> str:
     if efficiency["kind"] == "ideal":
         return _rates(answer, answer["metrics"], bound="at most ")
     alone = kernels_alone(answer)
-    by = "by its kernels" if alone else f"as {efficiency['engine_title']} serves it"
+    is_named = not alone or not efficiency["engine_title"].startswith(efficiency["engine"])
+    by = f"as {efficiency['engine_title']} serves it" if is_named else "by its kernels"
     texts = [_rates(answer, answer["metrics"], by)]
     if served is not None:
         by = f"as {served['engine_title']} serves it"

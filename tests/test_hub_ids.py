@@ -143,7 +143,6 @@ def test_every_format_and_architecture_is_in_the_docs(word: str) -> None:
     ("name", "message"),
     [
         ("turboderp/Llama-3.1-8B-exl2", "no stored bits are known for 'exl2': none are published"),
-        ("TheBloke/Llama-2-7B-Chat-GGUF", "for 'gguf': such a repository holds several files; give the path of one"),
         ("unsloth/Llama-3.2-1B-Instruct-unsloth-bnb-4bit", "only its config.json lists the layers kept in 16 bit"),
         ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", "only its config.json lists the layers kept in 16 bit"),
         ("my-lab/Llama-3.1-8B-AWQ-FP8", "names 2 formats: fp8, awq"),

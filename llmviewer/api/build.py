@@ -32,6 +32,9 @@ from llmviewer.timing.engine import Engine
 
 #: Techniques that an engine chooses unless the caller does.
 OF_ENGINE = ("fusion", "attention")
+#: Formats of files in 16 bit, and as the checkpoint; all formats in an error.
+PLAIN_FILES = ("none", "f16", "fp16", "bf16")
+FILES = "of files: q2_k ... q8_0, iq1_s ... iq4_nl, tq1_0, tq2_0, mxfp4_moe, f16, bf16, ud-q2_k_xl ... ud-q8_k_xl"
 #: Options with settings by layer.
 BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
 #: Options that state how many devices there are.
@@ -105,6 +108,18 @@ def _noted(model: Model, options: Options) -> Model:
         return model
     note = f"--quantization {quantization} takes precedence over {model.named_format}"
     return replace(model, notes=(*model.notes, note), doubt_bytes=0.0)
+
+
+def with_named_format(model: Model, options: Options) -> Options:
+    """The options with the format that the model's name states, unless --quantization gives one.  Raises UserError."""
+    if not model.quantization or options.techniques.get("quantization", "none") != "none":
+        return options
+    from llmviewer.techniques.quantization.presets import OF_GGUF  # reads a YAML file: only for names of files
+
+    allowed = (*PLAIN_FILES, *OF_GGUF)
+    if model.quantization not in allowed:
+        raise unknown("format", model.quantization, allowed, where=model.named_format, hint=FILES)
+    return replace(options, techniques={**options.techniques, "quantization": model.quantization})
 
 
 def chip_of(given: object) -> Chip:

@@ -211,6 +211,7 @@ def _built(model: object, hardware: object, options: Mapping[str, object]) -> Co
 
 def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
     """The configuration of a loaded model and chip."""
+    options = build.with_named_format(model, options)
     options = llama_cpp.translated(model, options)
     chosen = build.with_allocation(model, options)
     build.check_layers(model, chosen)

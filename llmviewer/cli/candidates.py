@@ -16,10 +16,10 @@ def chips(incomplete: str) -> list[str]:
 
 
 def engines(incomplete: str) -> list[str]:
-    """Engine presets for `--engine`."""
+    """Engine presets for `--engine`, and the programs for which one stands."""
     from llmviewer.timing import engine
 
-    return _with_prefix(engine.names(), incomplete)
+    return _with_prefix(engine.accepted(), incomplete)
 
 
 def techniques(incomplete: str) -> list[str]:

@@ -141,7 +141,7 @@ SPELLINGS: dict[str, str] = {
 }
 #: Suffix, or organisation/suffix, of a format without known stored bits -> the reason.
 UNKNOWN_BITS: dict[str, str] = {
-    **dict.fromkeys(("gguf", "ggml"), "such a repository holds several files; give the path of one .gguf file"),
+    "ggml": "such a repository holds several files of a format before GGUF",
     **dict.fromkeys(
         ("int4", "int8", "4bit", "8bit", "3bit", "6bit"), "the bits of its scales and inputs are not stated"
     ),
@@ -209,6 +209,11 @@ def doubt_bytes(model: Model) -> float:
 
 def _is_attention(operator: str) -> bool:
     return names_of(operator)[0].startswith(("self_attn.", "linear_attn."))
+
+
+def known_names() -> tuple[str, ...]:
+    """Last parts of the names and ids of which each leads to one model."""
+    return tuple(_index())
 
 
 def _keyed(organisation: str, stem: str, suffix: str) -> str:

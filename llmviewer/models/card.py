@@ -68,7 +68,7 @@ def read(name: str) -> Card:
     try:
         path, stem, aliases = data.find("model_configs", name, "model")
     except UserError:
-        card = _in_cache(name) or _by_suffixes(name)
+        card = _in_cache(name) or _by_file_name(name) or _by_suffixes(name)
         if card is None:
             raise
         return card
@@ -178,14 +178,37 @@ def _in_gguf(path: Path) -> Card:
 
 def _in_cache(name: str) -> Card | None:
     """The Card of a Hub id from the local Hugging Face cache; None if it is not there."""
-    from llmviewer.models import hub
+    from llmviewer.models import file_names, hub
 
-    folder = hub.snapshot(name)
-    card = _in_folder(folder, name.rpartition("/")[2]) if folder else None
+    repository, tag = file_names.repository(name)
+    folder = hub.snapshot(repository)
+    tagged = sorted(folder.glob("*.gguf")) if folder and tag else []
+    stored = next((path for path in tagged if path.stem.lower().endswith(tag.lower())), None)
+    card = _in_gguf(stored) if stored else _in_folder(folder, name.rpartition("/")[2]) if folder and not tag else None
     if folder is None or card is None:
         return None
     note = f"{name} is read from the Hugging Face cache, revision {folder.name[:8]}"
     return replace(card, finish=lambda model: _noted(card.finish(model), note))
+
+
+def _by_file_name(name: str) -> Card | None:
+    """The Card of a quantized file's name, if its model is known: --quantization is its format unless one is given."""
+    from llmviewer.models import file_names
+
+    found = file_names.named_file(name)
+    if found is None:
+        return None
+    card = read(found.known)
+    quantization = found.quantization(card.config)
+    stored = "as its checkpoint" if quantization == "none" else f"in {quantization.upper()}"
+    note = f"'{printable(name)}', {found.where}, is read as {found.known} {stored}; the file itself may differ"
+    note += " (its path is read too)"
+
+    def finish(model: Model) -> Model:
+        named = f"{quantization.upper()} of '{printable(name)}'"
+        return replace(_noted(card.finish(model), note), quantization=quantization, named_format=named)
+
+    return replace(card, aliases=(), finish=finish)
 
 
 def _by_suffixes(name: str) -> Card | None:

@@ -142,6 +142,7 @@ class Model:
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
+    quantization: format of --quantization that the model's name states (`q4_k_m`), if none is given.
     doubt_bytes: by which the weights may be larger, where only the name of the checkpoint states their format.
     uncompared: the Hub id that was asked for, if its own config.json was never compared with this model's.
     is_encoder: one bidirectional pass without a cache; nothing is decoded (encoders, diffusion transformers).
@@ -161,6 +162,7 @@ class Model:
     source: str = ""
     checkpoint: Pass = as_built
     named_format: str = ""
+    quantization: str = ""
     uncompared: str = ""
     doubt_bytes: float = 0.0
     vision_parameters: float = 0.0

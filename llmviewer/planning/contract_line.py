@@ -69,11 +69,11 @@ def subject(text: str) -> Subject:
 def _option(word: str) -> tuple[str, Any]:
     """The name and the value of `vllm`, `tp 2` or `enforce_eager`.  Raises UserError."""
     spelled, _, text = (part.strip() for part in word.partition(" "))
-    if not text and engine_memory.split_version(spelled)[0] in engine.names():
+    if not text and engine_memory.split_version(spelled)[0] in engine.accepted():
         return "engine", spelled
     name = SPELLED.get(spelled.lstrip("-").replace("-", "_"))
     if name is None:
-        raise unknown("word", word if "," in word else spelled, {*SPELLED, *engine.names()}, hint=HINT)
+        raise unknown("word", word if "," in word else spelled, {*SPELLED, *engine.accepted()}, hint=HINT)
     return name, _value(name, text)
 
 

@@ -178,7 +178,7 @@ def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ())
     card = models.read(name)
     model = models.build(card, dtype=dtype, ignored=ignored)
     return {
-        **model_object(model),
+        **model_object(model, _named_formats(model)),
         "title": card.title,
         "aliases": list(card.aliases),
         "compared": card.compared or None,
@@ -188,6 +188,17 @@ def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ())
         "notes": list(model.notes),
         "config": dict(card.config),
     }
+
+
+def _named_formats(model: Model) -> Graph:
+    """The graph of the model in the format that its name states, if it states one."""
+    graph = model.graph(decode(1.0, 0.0))
+    if not model.quantization:
+        return graph
+    from llmviewer.techniques.quantization.grammar import parse_scheme  # reads the file of formats
+    from llmviewer.techniques.quantization.quantize import quantize
+
+    return quantize(parse_scheme(model.quantization))(graph)
 
 
 def hardware_list() -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
 from llmviewer.timing.calibrated import Calibrated
 from llmviewer.timing.engine import Residuals
-from llmviewer.timing.engine_scope import NO_RUNS, NO_RUNS_AFAR, OTHER_LOAD, OTHER_VERSION, widened
+from llmviewer.timing.engine_scope import NO_RUNS, NO_RUNS_AFAR, OTHER_LOAD, OTHER_PROGRAM, OTHER_VERSION, widened
 from llmviewer.timing.profile import SIGNS, farther
 
 #: Level -> indices of its bounds in profile.QUANTILES.
@@ -187,6 +187,13 @@ def _residuals(analysis: Analysis, metric: str) -> Residuals | None:
 
 def errors_beyond(analysis: Analysis, metric: str) -> dict[str, Array]:
     """Errors for all that lies outside the runs of the engine's fit (engine_scope.py), by what it is, per point."""
+    program = analysis.system.engine.program
+    other = {"program": np.array([OTHER_PROGRAM])} if program and program.nearest else {}
+    return {**_errors_of_preset(analysis, metric), **other}
+
+
+def _errors_of_preset(analysis: Analysis, metric: str) -> dict[str, Array]:
+    """Errors outside the runs of the preset itself."""
     engine, known = analysis.system.engine, _residuals(analysis, metric)
     if known is None:
         origins = {origin for of_origin in engine.residuals.values() for origin in of_origin}

@@ -20,7 +20,7 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
-from llmviewer.timing import engine_memory, engine_work
+from llmviewer.timing import engine_memory, engine_names, engine_work
 from llmviewer.timing.engine_memory import (
     EngineMemory,
     FreeMemory,
@@ -30,12 +30,12 @@ from llmviewer.timing.engine_memory import (
     nearest_version,
     version_numbers,
 )
+from llmviewer.timing.engine_names import FOLDER, Named
 from llmviewer.timing.engine_scope import Scope
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
 
-FOLDER = "calibrate/engines"
 #: Name of the pass by which a preset states how its requests choose experts.
 ENGINE_ROUTING = "engine_routing"
 #: Constants of an engine [us]: name -> what it is paid for.
@@ -67,6 +67,7 @@ NEAREST_GENERATIONS = {
     "rdna2": "rdna3",
     **dict.fromkeys(("zen2", "zen3", "zen5"), "zen4"),
     **dict.fromkeys(("raptor-lake", "arrow-lake", "sapphire-rapids", "granite-rapids"), "zen4"),
+    **dict.fromkeys(("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7"), "tpu-v5e"),
 }
 
 
@@ -192,6 +193,7 @@ class Engine(Fitted):
     start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
     kernels run, if the engine is that of a draft.  serves: where it is taken without being stated.
+    program: the program by whose name it was asked for; None: by its own.
     """
 
     name: str
@@ -244,6 +246,7 @@ class Engine(Fitted):
         default_factory=dict, metadata=stated(by_version(engine_work.COSTS), "rounds")
     )
     draft_us: float = field(default=0.0, metadata=ABSENT)
+    program: Named | None = field(default=None, metadata=ABSENT)
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     @property
@@ -258,10 +261,13 @@ class Engine(Fitted):
 
     @property
     def called(self) -> str:
-        """Its name with its version in a sentence: vLLM 0.21, llama.cpp of May 2024."""
+        """Its name with its version in a sentence: vLLM 0.21, llama.cpp of May 2024, Ollama (llama.cpp of May 2024)."""
+        own = self.title.partition(",")[0].partition(" (")[0]
         if self.known_version:
-            return f"{GENERATION.split(self.title)[0]} {self.known_version}"
-        return self.title.partition(",")[0].partition(" (")[0]
+            own = f"{GENERATION.split(self.title)[0]} {self.known_version}"
+        if self.program is None:
+            return own
+        return f"{self.program.title} ({'nearest: ' if self.program.nearest else ''}{own})"
 
     @property
     def launch_range(self) -> tuple[float, float]:
@@ -277,8 +283,10 @@ class Engine(Fitted):
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.
 
-        Raises UserError for what is no version.
+        Raises UserError for what is no version, and for a chip on which the program does not run.
         """
+        if self.program:
+            self.program.check(chip)
         if self.version:
             version_numbers(self.version, self.name)
         kind = chip.name if chip.name in self.generations else chip.generation
@@ -289,9 +297,12 @@ class Engine(Fitted):
 
     @property
     def version_note(self) -> str:
-        """Figures that the stated version does not change, and the nearest measured one; empty: nothing to say."""
+        """Figures that the stated version does not change, and the nearest measured one; empty: nothing to say.
+
+        Of a program that was not measured: what stands for it.
+        """
         if not self.version:
-            return ""
+            return self.program.note if self.program else ""
         memory, said = self.memory_versions, []
         if self.measured and not any(is_of(self.version, one) for one in self.measured):
             alike = [one for one in self.measured if replace(self, version=one).first_version == self.first_version]
@@ -458,7 +469,6 @@ KERNELS_ONLY = Engine(name="kernels", title="kernels only, one after another", b
 ELSEWHERE = {
     "tensorrt": "trtllm",
     **dict.fromkeys(("transformers", "huggingface", "hf"), "torch-eager"),
-    "ollama": "llama.cpp",
 }
 
 
@@ -467,18 +477,31 @@ def names() -> tuple[str, ...]:
     return ("kernels", *data.stems(FOLDER))
 
 
+def accepted() -> tuple[str, ...]:
+    """Names that --engine takes without a version: presets, and programs that one stands for."""
+    return (*names(), *engine_names.named())
+
+
 #: Presets that were read.
 PRESETS: files.CacheOfFiles[Engine] = files.CacheOfFiles()
 
 
 def load(text: str) -> Engine:
-    """An engine preset by name, or by name and version (`vllm==0.19`).  Raises UserError for an unknown name."""
+    """An engine preset by name, or by name and version (`vllm==0.19`), or by that of a program of engine_names.
+
+    Raises UserError for an unknown name.
+    """
     typed, version = engine_memory.split_version(text)
     name = typed.lower()
+    program = engine_names.named().get(name)
+    if program is not None:
+        preset = load(program.preset_of(version))
+        most = program.max_num_batched_tokens or preset.max_num_batched_tokens
+        return replace(preset, program=program, max_num_batched_tokens=most)
     if name == KERNELS_ONLY.name and not version:
         return KERNELS_ONLY
     if name not in names():
-        raise unknown("engine", typed, names(), elsewhere=ELSEWHERE)
+        raise unknown("engine", typed, accepted(), elsewhere=ELSEWHERE)
     path = data.folder(FOLDER) / f"{name}.yaml"
     found = replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
     return found if found.is_from(found.flash_from) or not found.flash_from else replace(found, attention="eager")

@@ -25,7 +25,10 @@ PCIE = ("pcie", HOST_PATH)
 #: https://github.com/ggml-org/llama.cpp/pull/8075 made the default five days before.
 EARLIER = {"vllm": ("0.8", "vllm-v0"), "trtllm": ("1.0", "trtllm-cpp"), "llama.cpp": ("3260", "llama.cpp-2024")}
 #: Other spellings of a preset's name -> preset.
-SPELLINGS = dict.fromkeys(("tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm")
+SPELLINGS = {
+    **dict.fromkeys(("tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm"),
+    **dict.fromkeys(("llama-cpp", "llama_cpp", "llamacpp", "llama-server"), "llama.cpp"),
+}
 #: A version: its numbers, after `v` or the `b` of builds of llama.cpp; what marks candidates, fixes and builds.
 VERSION = re.compile(
     r"[vb]?(\d{1,6}(?:\.\d{1,6})*)(?:[.-]?(?:a|b|rc|alpha|beta|post|dev)[.-]?\d*)*(?:\+[\w.]+)?",

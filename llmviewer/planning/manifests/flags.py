@@ -9,6 +9,7 @@ from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.planning.manifests.serving import Serving
+from llmviewer.techniques.quantization.presets import OF_GGUF
 
 #: Fields of Serving that are one flag with one value, and the value that needs none.
 SCALARS: dict[str, Any] = {
@@ -36,9 +37,8 @@ METHODS = {
     "gptq": "int4", "gptq_marlin": "int4", "gptq_gemm": "gptq", "awq_gemm": "awq",
     "w4a16": "int4", "w4a16-int4": "int4", "w4a8": "w4a8", "w4a8-int4": "w4a8",
     "w4a8-fp8": "w4a8-fp8", "w4a8-int4-fp8": "w4a8-fp8", "mxfp4": "mxfp4", "w4a16-mxfp4": "mxfp4", "nvfp4": "nvfp4",
-    "w4a4-nvfp4": "nvfp4", "bitsandbytes": "nf4", "bitsandbytes-nf4": "nf4", "gguf-q4_k_m": "gguf", "q4_k_m": "gguf",
-    "gguf-q4_0": "gguf", "q4_0": "gguf", "gguf-q5_k_m": "gguf", "q5_k_m": "gguf", "gguf-q6_k": "gguf", "q6_k": "gguf",
-    "gguf-q8_0": "gguf", "q8_0": "gguf",
+    "w4a4-nvfp4": "nvfp4", "bitsandbytes": "nf4", "bitsandbytes-nf4": "nf4",
+    **dict.fromkeys((name for name in OF_GGUF if "tq" not in name and "mxfp4" not in name), "gguf"),
 }  # fmt: skip
 
 

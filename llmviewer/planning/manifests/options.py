@@ -122,8 +122,10 @@ def hub_id(model: str) -> str:
         raise UserError(f"model {quoted(model)} would be read as a flag; write the path as './{model}'")
     if "/" in model:
         return model.removesuffix("/config.json")  # engines take the folder
-    from llmviewer.models import card
+    from llmviewer.models import card, file_names
 
+    if file_names.named_file(model):
+        raise UserError(f"model {quoted(model)} is a name of Ollama's; give the Hub id, or the path of the file")
     found = card.read(model)
     page = re.match(r"https://huggingface\.co/([\w.-]+/[\w.-]+)", found.source, re.ASCII)
     names = ([page[1]] if page else []) + [name for name in found.aliases if "/" in name]

@@ -61,3 +61,7 @@ PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = record.of_file(FILE.name, ROWS,
 PRESETS: dict[str, QuantizationScheme] = {
     name: replace(method.scheme, name=name) for method in PUBLISHED_SCHEMES for name in method.names
 }
+#: Names of the formats of GGUF files that are no plain 16 bit.
+OF_GGUF = tuple(
+    name for found in PUBLISHED_SCHEMES if found.names[0].startswith(("gguf-", "ud-")) for name in found.names
+)

@@ -133,7 +133,7 @@ def drafting(draft: Draft, tokens: float, accepted: Acceptance, stopping: Stoppi
 
 def draft_of(model: Model, quantization: str, tensor_parallel_size: str) -> Draft:
     """A known model as draft model, with its own options."""
-    own = {"quantization": quantization, "tensor_parallel_size": tensor_parallel_size}
+    own = {"quantization": quantization or model.quantization, "tensor_parallel_size": tensor_parallel_size}
     return Draft(name=model.name, model=model, techniques={name: text for name, text in own.items() if text})
 
 
