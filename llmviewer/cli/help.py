@@ -146,4 +146,12 @@ def _row(parameter: Any, ctx: Any) -> tuple[str, str] | None:
         return row  # type: ignore[no-any-return]
     _, _, metavar = row[0].rpartition(" ")
     value = f" {metavar}" if metavar in ("INTEGER", "FLOAT") else ""
-    return ", ".join(parameter.opts) + value, row[1]
+    return _spelled(parameter.opts, value), row[1]
+
+
+def _spelled(spellings: Sequence[str], value: str) -> str:
+    """The spellings of an option with its value, without long ones beside its own that its column has no place for."""
+    every = ", ".join(spellings) + value
+    if len(every) <= FIRST_COLUMN[True]:
+        return every
+    return ", ".join(word for word in spellings if word == spellings[0] or not word.startswith("--")) + value

@@ -24,6 +24,7 @@ from llmviewer.hardware.chip import FIGURES, PER_DTYPE, RATE_DTYPES, Chip, Figur
 SCALARS: dict[str, tuple[str, str]] = {
     "bandwidth": ("bandwidth_bytes_per_s", "B/s"),
     "capacity": ("memory_bytes", "B"),
+    "reported_capacity": ("reported_memory_bytes", "B"),
     "l2": ("l2_bytes", "B"),
     "l2_bandwidth": ("l2_bandwidth_bytes_per_s", "B/s"),
     "on_chip": ("on_chip_bytes_per_unit", "B"),
@@ -31,6 +32,8 @@ SCALARS: dict[str, tuple[str, str]] = {
     "units": ("units", ""),
     "power": ("tdp_w", "W"),
 }
+#: macOS's limit of what its GPU takes, in MiB without a unit: another name of the capacity that the driver reports.
+WIRED_LIMIT = "iogpu.wired_limit_mb"
 #: Times that kernels and messages take whatever they move; they are set by factors of the calibrated ones.
 TIMES = ("launch", "latency")
 #: First part of a name with a dtype or a link -> field of Chip, and its unit.
@@ -71,6 +74,7 @@ def _setting(text: str) -> Setting:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value:
         raise UserError(f"--set is {quoted(text)}; allowed: FIGURE=VALUE, such as bandwidth=6TB/s or peak.fp8=x2")
+    value += "MiB" if name == WIRED_LIMIT and value.isdecimal() else ""
     known = figure_name(name)
     factor = FACTOR.fullmatch(value)
     if known in TIMES and factor is None:
@@ -101,6 +105,7 @@ def figure_name(name: str) -> str:
 
     Raises UserError with the nearest name.
     """
+    name = "reported_capacity" if name == WIRED_LIMIT else name
     if name in SCALARS or name in TIMES:
         return name
     for short, (field, _) in SCALARS.items():

@@ -39,7 +39,7 @@ def layers_of(text: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What the host stores and computes.
+    """The parts that the host stores and computes.
 
     layers: the first ones; all: the head too; auto: as few as possible.  experts: layers whose routed experts it has.
     """
