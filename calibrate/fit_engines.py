@@ -295,7 +295,10 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
         trials = make_trials(own, values)
         if part in own_free:
             own = preset.of_generation(part)
-            fits[part] = fit(own, own_free[part], trials, {k: v for k, v in own.factors.items() if k not in own_free[part]})
+            stated = {**own.constants, **own.factors}
+            refitted = (*own_free[part], "request")
+            kept = {name: value for name, value in stated.items() if name not in refitted}
+            fits[part] = fit(own, own_free[part], trials, kept)
         else:
             newest = fits[""].engine
             fits[part] = fit(newest, FREE_OF_VERSION, trials, newest.constants)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from llmviewer.timing.engine import CONSTANTS
 from llmviewer.timing.engine_work import FACTORS
 
-#: engine -> its fitted constants; all others are zero or as in its file.
+#: engine -> its fitted constants; all others are as in its file.
 FREE: dict[str, tuple[str, ...]] = {
     "deepspeed-mii": ("eager", "step", "sequence", "attention"),
     "gpt-fast": ("gemm", "exchange"),
-    "llama.cpp": ("launch", "sampling", "share", "integer_share"),
+    "llama.cpp": ("launch", "share", "integer_share"),
     "llama.cpp-2024": ("launch", "gemm", "unit_bytes", "share"),
     "sglang": ("step", "sequence", "eager"),
     "trtllm": ("step", "sequence", "eager", "prompt"),
@@ -22,7 +22,7 @@ _OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exch
 FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
     "llama.cpp": {
-        "gb10": ("launch", "sampling", "share", "integer_share"),
+        "gb10": ("step", "sampling", "share", "integer_share"),
         **dict.fromkeys(("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "zen4"), ("launch", "share", "integer_share")),
     },
     "llama.cpp-2024": {"apple": ("launch", "gemm")},
