@@ -241,6 +241,12 @@ class Engine(Fitted):
         return self.version or (self.memory_versions.newest if self.memory_versions else "")
 
     @property
+    def asked(self) -> str:
+        """The name by which it was asked for, with a version that was stated: vllm==0.19, ollama."""
+        name = self.program.name if self.program else self.name
+        return f"{name}{engine_memory.PINNED}{self.version}" if self.version else name
+
+    @property
     def called(self) -> str:
         """Its name with its version in a sentence: vLLM 0.21, llama.cpp of May 2024, Ollama (llama.cpp of May 2024)."""
         own = self.title.partition(",")[0].partition(" (")[0]
