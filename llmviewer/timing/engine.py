@@ -29,12 +29,13 @@ from llmviewer.timing.engine_memory import (
     nearest_version,
     version_numbers,
 )
-from llmviewer.timing.engine_names import FOLDER, Named
+from llmviewer.timing.engine_names import Named
 from llmviewer.timing.engine_scope import Scope
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
 
+FOLDER = engine_names.FOLDER
 #: Name of the pass by which a preset states how its requests choose experts.
 ENGINE_ROUTING = "engine_routing"
 #: Constants of an engine [us]: name -> what it is paid for.
