@@ -125,7 +125,7 @@ def assumptions(model: Model, system: System, token_budget: float = np.inf) -> d
     """
     return {
         "token_budget": None if np.isinf(token_budget) else int(token_budget),
-        "engine": system.engine.name,
+        "engine": system.engine.program.name if system.engine.program else system.engine.name,
         "gpu_memory_utilization": system.memory_utilization,
         "memory_margin_bytes": system.margin_bytes,
         "model_max_context_len": None if model.max_context >= ABSENT_CONTEXT else int(model.max_context),

@@ -179,7 +179,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),
-        engine=last.system.engine.name + (f"=={last.system.engine.version}" if last.system.engine.version else ""),
+        engine=last.system.engine.asked,
         efficiency=last.efficiency,
         schedulers=tuple(pool.scheduler.name for pool in fleet.pools),
         layout=" and ".join(

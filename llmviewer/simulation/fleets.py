@@ -45,7 +45,7 @@ def pool_of(one: Configuration, router: str | None, instances: int = 1, length: 
     scheduler = system.engine.scheduler or ("" if system.engine.source else USUAL)
     if not scheduler:
         serving = [name for name in engines.names() if engines.load(name).scheduler]
-        raise UserError(f"engine {system.engine.name} does not serve requests; allowed: {', '.join(serving)}")
+        raise UserError(f"engine {system.engine.asked} does not serve requests; allowed: {', '.join(serving)}")
     router = router or (ROUTER_OF_RANKS if system.parallelism.ranks > 1 else USUAL_ROUTER)
     if router not in ROUTERS:
         raise unknown("router", router, ROUTERS)

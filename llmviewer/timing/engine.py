@@ -30,12 +30,13 @@ from llmviewer.timing.engine_memory import (
     nearest_version,
     version_numbers,
 )
-from llmviewer.timing.engine_names import FOLDER, Named
+from llmviewer.timing.engine_names import Named
 from llmviewer.timing.engine_scope import Scope
 from llmviewer.timing.engine_serving import NOTHING, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
 
+FOLDER = engine_names.FOLDER
 #: Name of the pass by which a preset states how its requests choose experts.
 ENGINE_ROUTING = "engine_routing"
 #: Constants of an engine [us]: name -> what it is paid for.
@@ -258,6 +259,12 @@ class Engine(Fitted):
     def known_version(self) -> str:
         """Its version: the stated one, else the newest whose memory is known; "" where versions are not told apart."""
         return self.version or (self.memory_versions.newest if self.memory_versions else "")
+
+    @property
+    def asked(self) -> str:
+        """The name by which it was asked for, with a version that was stated: vllm==0.19, ollama."""
+        name = self.program.name if self.program else self.name
+        return f"{name}{engine_memory.PINNED}{self.version}" if self.version else name
 
     @property
     def called(self) -> str:

@@ -51,7 +51,7 @@ class Named:
         """What an answer says of a program that nobody here measured; "" for one that runs the preset's code."""
         if not self.nearest:
             return ""
-        return f"engine {self.name}: {self.title} was not measured; the nearest preset is {self.preset}: {self.nearest}"
+        return f"engine {self.name}: {self.title} was not measured here; nearest is {self.preset}: {self.nearest}"
 
 
 _NAMES: files.CacheOfFiles[Mapping[str, Named]] = files.CacheOfFiles()
