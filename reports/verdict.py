@@ -69,7 +69,11 @@ def _host(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     size = memory["host_capacity_bytes"]
     used = f"{fmt.memory(memory['host_bytes'])} offloaded" + (f" to its {fmt.memory(size)}" if size else "")
     disk = f", {fmt.memory(memory['disk_bytes'])} to its disk {memory['disk']}" if memory["disk_bytes"] else ""
-    return (("Host", f"{memory['host']}: {used}{disk}; another with host=NAME"),)
+    layers = memory["host_layers"]
+    parts = [(layers["whole"], ""), (layers["part"], "parts of ")]
+    computed = " and ".join(f"{what}{count} of {layers['all']} layers" for count, what in parts if count)
+    computes = f" computes {computed}" if computed else ""
+    return (("Host", f"{memory['host']}{computes}: {used}{disk}; another with host=NAME"),)
 
 
 def _times(answer: dict[str, Any]) -> tuple[tuple[str, str], tuple[str, str], tuple[str, str]]:

@@ -130,6 +130,21 @@ def has_untied_head(graph: Graph) -> bool:
     return not weights.get("embedding", set()) & weights.get("head", set())
 
 
+def layers_on_host(graph: Graph) -> dict[str, int]:
+    """Layers that the host computes whole and in part, of all; a block with another's scope is the same layers again.
+
+    A layer that it only stores counts as neither.
+    """
+    found = {"whole": 0, "part": 0, "all": 0}
+    for block in graph.blocks:
+        if block.is_layer and block.scope in ("", block.name):
+            hosted = [operator.runs_on is Place.HOST for operator in block.operators]
+            found["all"] += block.repeats
+            found["whole"] += block.repeats * all(hosted)
+            found["part"] += block.repeats * (any(hosted) and not all(hosted))
+    return found
+
+
 def has_input_states(graph: Graph) -> bool:
     """Whether a graph stores keys and values of an encoder's input."""
     return any(state.of_input for block in graph.blocks for state in block.states)

@@ -16,7 +16,7 @@ from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.serving.batching import STATIC
-from llmviewer.techniques.options import OPTIONS, Options
+from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, OPTIONS, Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,11 @@ def _has_no_attention(run: Run) -> bool:
     return not any(operator.kind in (Kind.ATTENTION, Kind.SOFTMAX) for _, operator in run.graph)
 
 
+def _limit(run: Run) -> float:
+    """Most tokens of a pass."""
+    return run.options.max_num_batched_tokens or run.system.engine.max_num_batched_tokens
+
+
 NO_CACHE = (_has_no_attention, "the model has no KV cache")
 #: Option -> whether a run has nothing that it acts on, and why.  Only options off their defaults are asked.
 IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
@@ -66,6 +71,12 @@ IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
     "kv_block_size": NO_CACHE,
     "kv_reserve": NO_CACHE,
     "matformer": (lambda run: run.without("matformer"), "the model has no feed-forward layers"),
+    "logical_batch": (
+        lambda run: _limit(run) < (run.options.logical_batch or 0),
+        "the micro-batch is smaller and decides",
+    ),
+    "split_mode": (lambda run: run.system.parallelism.devices == 1, "one device"),
+    "tensor_split": (lambda run: run.system.parallelism.devices == 1, "one device"),
     "prune": (lambda run: run.without("prune"), "the model has nothing of the kind that it removes"),
 }
 
@@ -98,4 +109,4 @@ def _limits(run: Run) -> Iterator[str]:
 
 
 def _typed(name: str) -> str:
-    return OPTIONS[name].spellings(name)[0]
+    return OPTIONS[name].spellings(name)[-1 if name in LLAMA_CPP_OPTIONS else 0]

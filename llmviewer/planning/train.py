@@ -41,17 +41,18 @@ OWN = {
 #: Option of serving -> what a training step has in place of what it changes.
 OF_SERVING = {
     **dict.fromkeys(
-        ("kv_cache_dtype", "kv_block_size", "kv_reserve", "kv_evict", "prefix_cache"),
+        ("kv_cache_dtype", "kv_block_size", "kv_reserve", "kv_evict", "prefix_cache", "cache_type_k", "cache_type_v"),
         "no KV cache",
     ),
     "kv_cache_free_gpu_memory_fraction": "no KV cache",
     **dict.fromkeys(
-        ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "enforce_eager"),
+        ("max_num_batched_tokens", "logical_batch", "max_num_seqs", "max_model_len", "enforce_eager"),
         "one pass over the whole batch",
     ),
     "gpu_memory_utilization": "the whole memory",
     "early_exit": "all layers for every token",
-    "hot_neurons": "all weights on the device",
+    **dict.fromkeys(("hot_neurons", "gpu_layers", "n_cpu_moe", "override_tensor"), "all weights on the device"),
+    **dict.fromkeys(("split_mode", "tensor_split"), "devices by -tp"),
 }
 #: Prefix of an optimizer whose state moves to the host in pages (QLoRA, arXiv 2305.14314), and suffix of one with
 #: weights in fp32 beside the 16-bit ones (mixed precision, arXiv 1710.03740), with their bytes.

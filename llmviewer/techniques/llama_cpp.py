@@ -12,7 +12,9 @@ from typing import Any
 
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.workload import decode
 from llmviewer.models.model import Model
+from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.techniques.layer_settings import OR, ranges_of
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, RUN, Options
 from llmviewer.techniques.quantization.grammar import GGML_CACHE_BITS
@@ -37,6 +39,8 @@ OTHERS = (
     *(f"blk.{{}}.{part}.weight" for part in ("attn_q", "attn_output", "attn_norm", "ffn_norm", "ffn_gate_inp")),
     "blk.{}.ffn_down_shexp.weight",
 )
+#: Options that stay beside what they stand for, so that notes can say where they change nothing.
+KEPT = ("logical_batch", "split_mode", "tensor_split")
 #: Longest pattern, and one that repeats a group: such patterns can take time without end.
 MAX_PATTERN_CHARACTERS = 400
 REPEATED_GROUP = re.compile(r"\)[*+{?]|[*+}]\s*[*+{]")
@@ -63,8 +67,10 @@ def translated(model: Model, options: Options) -> Options:
     _put(techniques, "kv_cache_dtype", _cache(options, techniques))
     _put(techniques, *_devices(options))
     if placed := _placement(options, model):
+        if _is_divided(techniques):
+            raise UserError("--gpu-layers and --n-cpu-moe beside several GPUs are not modelled; use one GPU")
         techniques["offload"] = _beside(placed, techniques.get("offload", ""))
-    cleared = {name: RUN[name].default for name in given}
+    cleared = {name: RUN[name].default for name in given if name not in KEPT}
     return replace(options, **cleared, **_micro_batch(options), techniques=techniques)
 
 
@@ -81,10 +87,10 @@ def _put(techniques: dict[str, str], name: str, text: str) -> None:
 
 def _micro_batch(options: Options) -> dict[str, Any]:
     """The micro-batch, which is at most the logical batch."""
-    if options.logical_batch is None:
-        return {}
     own = options.max_num_batched_tokens or engine.load(options.engine).max_num_batched_tokens
-    return {"max_num_batched_tokens": int(min(own, options.logical_batch))}
+    if options.logical_batch is None or options.logical_batch >= own:
+        return {}
+    return {"max_num_batched_tokens": options.logical_batch}
 
 
 def _cache(options: Options, techniques: Mapping[str, str]) -> str:
@@ -118,15 +124,24 @@ def _devices(options: Options) -> tuple[str, str]:
     used = [one for one in numbers if one]
     if len(set(used)) > 1:
         raise UserError(f"--tensor-split is {quoted(split)}; allowed: equal shares, since all GPUs are alike here: 1,1")
-    if options.split_mode and mode != "none" and not used and not _divided(options, SPLIT_MODES[mode]):
+    if options.split_mode and mode != "none" and not used and not _divided(options.techniques, SPLIT_MODES[mode]):
         option = SPLIT_MODES[mode].replace("_", "-")
         raise UserError(f"--split-mode {mode} divides nothing on one GPU; add -ts 1,1 or --{option} 2")
-    several = mode != "none" and len(used) > 1
+    if mode == "none" and (
+        len(used) > 1 or any(_divided(options.techniques, name) for name in SPLIT_MODES.values() if name)
+    ):
+        raise UserError("--split-mode none takes one GPU of several; remove it, or what states several")
+    several = len(used) > 1
     return (SPLIT_MODES[mode], str(len(used))) if several else ("", "")
 
 
-def _divided(options: Options, name: str) -> bool:
-    return options.techniques.get(name, "1") != "1"
+def _is_divided(techniques: Mapping[str, str]) -> bool:
+    """Whether several GPUs share the model."""
+    return any(_divided(techniques, name) for name in SPLIT_MODES.values())
+
+
+def _divided(techniques: Mapping[str, str], name: str) -> bool:
+    return techniques.get(name, "1") != "1"
 
 
 def _placement(options: Options, model: Model) -> str:
@@ -141,6 +156,9 @@ def _placement(options: Options, model: Model) -> str:
     experts = _count("n_cpu_moe", options.n_cpu_moe, ("all",), layers)
     chosen = range(layers if experts == "all" else int(experts))
     moved = {*chosen, *_overridden(options.override_tensor, layers)}
+    if moved and not has_routed_experts(model.graph(decode(1.0, 1.0))):
+        name = "override-tensor" if options.override_tensor else "n-cpu-moe"
+        raise UserError(f"--{name}: {model.name} has no routed experts")
     if moved:
         parts.append(f"cpu_experts={OR.join(ranges_of(moved))}")
     return ",".join((PRESET, *parts)) if parts else ""

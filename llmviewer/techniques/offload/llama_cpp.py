@@ -57,7 +57,7 @@ class Placement:
         if system.chip.host_link_rate is None:
             chip = system.chip.name
             raise UserError(
-                f"{WHERE}: {chip} shares its memory with the CPU, so that layers on the host free none of it"
+                f"{WHERE} llama.cpp (-ngl, --n-cpu-moe): {chip} shares its memory with the CPU; nothing is freed"
             )
         if system.parallelism.devices > 1:
             raise UserError(f"{WHERE}: layers on the host beside several devices are not modelled; use one device")

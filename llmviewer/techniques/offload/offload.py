@@ -146,10 +146,11 @@ def _llama_cpp(given: Mapping[str, str]) -> Change:
     with refusing(WHERE):
         layers = LLAMA_CPP["cpu_layers"].read("cpu_layers", given.get("cpu_layers", "0"))
     placement = Placement(layers=layers, experts=frozenset(layers_of(given.get("cpu_experts", ""))))
-    pinned = given.get("pinned") == "on"  # files are mapped, not read into page-locked memory, unless --no-mmap says so
     if placement.is_empty:
         return unchanged
-    return lambda system: placement.change(with_host(system, *_host_of(system, given), pinned=pinned))
+    return lambda system: placement.change(
+        with_host(system, *_host_of(system, given), pinned=given.get("pinned") != "off")
+    )
 
 
 def _parse(text: str) -> dict[str, str]:
