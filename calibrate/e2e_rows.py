@@ -192,6 +192,8 @@ def preset_of(text: str, note: str = "") -> str:
     word = text.lower().strip()
     if word.startswith("vllm") and (word == "vllm" and "serving" not in note):
         return "vllm-v0"
+    if BUILDS_IN_16_BIT.match(text):
+        return "llama.cpp-2024"
     for start, preset in ENGINE_PRESETS.items():
         if f"{word} ".startswith(start):
             found = VERSION.search(word)

@@ -115,10 +115,10 @@ def _figures(fit: EngineFit) -> dict[str, Any]:
 
 
 def _scope(fit: EngineFit, rows: Array) -> dict[str, Any]:
-    """The fields of a `Scope` of these rows; sizes of 0 are not stated."""
+    """The fields of a `Scope` of these rows; a batch of 0 is not stated, a context of 0 is empty."""
     cases = [case for case, one in zip(fit.cases, rows, strict=True) if one]
     sizes = {name: [getattr(case, name) for case in cases] for name in ("batch", "input_len")}
-    stated = {name: [value for value in values if value > 0.0] for name, values in sizes.items()}
+    stated = {name: [one for one in values if one > 0.0 or name == "input_len"] for name, values in sizes.items()}
     return {
         "chips": sorted({case.hardware for case in cases}),
         "batching": sorted({case.batching for case in cases}),

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from llmviewer.api.configuration import configuration
-from llmviewer.core.ir import Graph, Operator, check
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.ir import Block, Graph, Operator, Role, Tensor, check, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.techniques.sparsity.expert_skew import distinct_experts, selection_probabilities
-from llmviewer.timing import engine
+from llmviewer.timing import engine, engine_work
 
 from .answers import answer
 
@@ -104,3 +106,60 @@ def test_kernels_of_a_hypothetical_geforce_reach_the_share_that_those_of_the_rea
         for given in ({}, {"set": "bandwidth=1008GB/s"})
     )
     assert same == pytest.approx(real, rel=1e-12)
+
+
+def test_integer_kernels_pad_columns_to_tiles_and_read_every_weight_once() -> None:
+    """q4_0 of a layer of Llama-2-7B: 202.4M weights of 4.5 bits; experts pad to tiles as wide as the pass."""
+    dense = configuration("llama-2-7b", "rtx-4090", engine="llama.cpp", quantization="q4_0")
+    layer = next(
+        block for block in dense.system.prepared(dense.model.graph(decode(10.0, 1.0))).blocks if block.is_layer
+    )
+    graph = replace(dense.model.graph(decode(10.0, 1.0)), blocks=(replace(layer, repeats=1.0),))
+    weights = 4 * 4096**2 + 3 * 4096 * 11008
+    read = engine_work.integer_products_s(graph, 10.0, np.inf, 1.0)
+    assert read == pytest.approx(weights * 4.5 / 8, rel=1e-9)
+    multiplied = engine_work.integer_products_s(graph, 10.0, 1.0, np.inf)
+    assert multiplied == pytest.approx(2.0 * 16.0 * weights)  # 10 columns take two tiles of 8
+
+
+@pytest.mark.parametrize(("tokens", "columns"), [(10.0, 16.0), (120.0, 120.0), (512.0, 128.0)])
+def test_tiles_of_experts_are_as_wide_as_a_pass_up_to_128_columns(tokens: float, columns: float) -> None:
+    shape = GemmShape(m=64.0 * 2.0, n=100.0, k=10.0, experts=64.0, active=64.0)  # two rows an expert: one tile each
+    weight = Tensor(name="w", elements=1.0, dtype=DTYPES["int8"], role=Role.WEIGHT)
+    product = Operator(name="expert_up_proj", kind=Kind.GEMM, reads=(whole(weight),), writes=(), shape=shape)
+    graph = Graph(blocks=(Block(name="layer", operators=(product,), repeats=3.0),))
+    found = engine_work.integer_products_s(graph, tokens, 1.0, np.inf)
+    assert found == pytest.approx(3.0 * 2.0 * 64.0 * columns * 100.0 * 10.0)
+
+
+@pytest.mark.parametrize(
+    ("build", "preset", "attention"),
+    [
+        ("b2900", "llama.cpp-2024", "eager"),
+        ("b4000", "llama.cpp", "eager"),
+        ("b6324", "llama.cpp", "eager"),
+        ("b6325", "llama.cpp", "flash"),
+        ("", "llama.cpp", "flash"),
+    ],
+)
+def test_builds_of_llama_cpp_choose_kernels(build: str, preset: str, attention: str) -> None:
+    found = engine.load(f"llama.cpp=={build}" if build else "llama.cpp")
+    assert (found.name, found.attention) == (preset, attention)
+    run = {"engine": f"llama.cpp=={build}" if build else "llama.cpp", "input_len": 4096, "efficiency": "calibrated"}
+    eager, flash = (answer("llama-3.1-8b", "rtx-4090", attention=one, **run)["metrics"] for one in ("eager", "flash"))
+    default = answer("llama-3.1-8b", "rtx-4090", **run)["metrics"]
+    assert default["ttft_s"] == (flash if attention == "flash" else eager)["ttft_s"]
+    assert flash["ttft_s"] < eager["ttft_s"]
+
+
+def test_a_batch_beyond_the_matrix_vector_kernel_does_not_unpack_all_experts() -> None:
+    """gpt-oss-120b on a DGX Spark: 100 tokens/s at batch 8, 4.9 at batch 9 as the builds of May 2024 ran it; 176 are
+    published at batch 16 (https://github.com/ggml-org/llama.cpp/blob/master/benches/dgx-spark.md)."""
+    run = {"engine": "llama.cpp", "quantization": "mxfp4_moe", "input_len": 4096, "output_len": 32}
+    per_s = {
+        batch: batch
+        / answer("gpt-oss-120b", "gb10", batch_size=batch, efficiency="calibrated", **run)["metrics"]["tpot_s"]
+        for batch in (8, 9, 16)
+    }
+    assert per_s[8] < per_s[9] < per_s[16]
+    assert 0.7 < per_s[16] / 176.5 < 1.3

@@ -398,18 +398,14 @@ class Engine(Fitted):
             named["drafting"] = np.maximum(self.draft_us * 1e-6 - seconds(tuple(Kind)), 0.0)
         return tuple((name, value) for name, value in named.items() if present(value))
 
-    def _own_products(
-        self, graph: Graph, step: Step, chip: Chip, seconds: Seconds, scaled: Count
-    ) -> dict[str, Count]:
+    def _own_products(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds, scaled: Count) -> dict[str, Count]:
         """Time by which its own products differ from kernels in profiles, by name.
 
         scaled: the same for products that run such kernels by a factor: of many tokens with 16-bit weights.
         """
         few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
         kernels = seconds((Kind.GEMM,))
-        bandwidth = np.minimum(
-            self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
-        )
+        bandwidth = np.minimum(self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s)
         own = {"own gemm kernels": scaled * (1.0 - few)}
         if self.integer_share:
             narrow, rate = engine_work.narrow_share(graph), self.integer_share * chip.matrix_rate("int8")
