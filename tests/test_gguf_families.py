@@ -44,6 +44,16 @@ LINEAR = {
     "ssm__group_count": "linear_num_key_heads",
     "ssm__time_step_rank": "linear_num_value_heads",
 }
+MIX = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", **WIDTH}
+DENSE_BAILING = {"expert_shared_count": "num_shared_experts", "leading_dense_block_count": "first_k_dense_replace"}
+GPT2 = {"embedding_length": "n_embd", "block_count": "n_layer", "attention__head_count": "n_head"}
+GPT2 |= {"context_length": "n_positions"}
+BLOOM = {"embedding_length": "n_embed", "block_count": "n_layer", "context_length": "seq_length"}
+CHATGLM = {"block_count": "num_layers", "context_length": "seq_length", "feed_forward_length": "ffn_hidden_size"}
+CHATGLM |= {"attention__head_count_kv": "multi_query_group_num"}
+MOSAIC = {"embedding_length": "d_model", "block_count": "n_layers", "attention__head_count": "n_heads"}
+LLADA = {"context_length": "max_sequence_length", "feed_forward_length": "mlp_hidden_size"}
+LLADA |= {"attention__head_count_kv": "n_kv_heads"}
 QWEN = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", **WIDTH}
 SHARED = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
 
@@ -74,6 +84,17 @@ def latent(config: Config) -> dict[str, Any]:
     }
 
 
+def dbrx(config: Config) -> dict[str, Any]:
+    experts = config["ffn_config"]
+    return {
+        **renamed(**MOSAIC, context_length="max_seq_len")(config),
+        "attention.head_count_kv": config["attn_config"]["kv_n_heads"],
+        "feed_forward_length": experts["ffn_hidden_size"],
+        "expert_count": experts["moe_num_experts"],
+        "expert_used_count": experts["moe_top_k"],
+    }
+
+
 def gemma4(config: Config) -> dict[str, Any]:
     sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
     of_full = config["num_global_key_value_heads"] or config["num_key_value_heads"]
@@ -94,8 +115,12 @@ def gemma4(config: Config) -> dict[str, Any]:
 #: architecture -> (model, fields beside those of all architectures)
 PUBLISHED: dict[str, tuple[str, Extra]] = {
     "apertus": ("apertus-8b", renamed()),
+    "bailingmoe2": ("ling-mini-2.0", renamed(**MIX, **DENSE_BAILING)),
+    "bloom": ("bloom-7b1", renamed(**BLOOM)),
+    "chatglm": ("chatglm3-6b", renamed(**CHATGLM)),
     "cohere2": ("command-r7b", renamed(**WINDOW)),
     "command-r": ("aya-23-8b", renamed()),
+    "dbrx": ("dbrx", dbrx),
     "deepseek2": ("deepseek-v2-lite", latent),
     "dots1": ("dots.llm1", renamed(**ROUTED, **WIDTH, **DENSE)),
     "dream": ("dream-7b", renamed()),
@@ -118,13 +143,16 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
     "gemma4": ("gemma-4-31b", gemma4),
     "glm4": ("glm-4-32b-0414", renamed()),
     "glm4moe": ("glm-4.5-air", renamed(**ROUTED, **WIDTH, **DENSE)),
+    "gpt2": ("gpt2-xl", renamed(**GPT2)),
     "gptneox": ("pythia-1.4b", renamed()),
     "gpt-oss": ("gpt-oss-20b", renamed(**LOCAL, **OWN_WIDTH, **WINDOW)),
     "granite": ("granite-3.1-8b", renamed()),
     "hunyuan-dense": ("hunyuan-7b", renamed()),
     "internlm2": ("internlm2-7b", renamed()),
+    "llada": ("llada-8b", renamed(**MOSAIC, **LLADA)),
     "llama4": ("llama-4-scout", renamed(**LOCAL, **OWN_WIDTH, **LLAMA4)),
     "minimax-m2": ("minimax-m2", renamed(**LOCAL, **OWN_WIDTH)),
+    "mpt": ("mpt-7b", renamed(**MOSAIC, context_length="max_seq_len")),
     "nemotron": ("minitron-4b", renamed()),
     "olmo2": ("olmo-2-7b", renamed()),
     "olmoe": ("olmoe-1b-7b", renamed(expert_count="num_experts", expert_used_count="num_experts_per_tok")),
@@ -142,6 +170,7 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
     "seed_oss": ("seed-oss-36b", renamed()),
     "smollm3": ("smollm3-3b", renamed()),
     "stablelm": ("stablelm-3b", renamed()),
+    "starcoder": ("starcoder", lambda config: {**renamed(**GPT2)(config), "attention.head_count_kv": 1}),
     "starcoder2": ("starcoder2-15b", renamed()),
 }
 COMMON = {
@@ -193,7 +222,20 @@ def test_a_published_model_is_read_from_its_header(architecture: str, tmp_path: 
 
 
 #: Architectures without a model in model_configs/ or with one whose config names other widths.
-UNPUBLISHED = {"arcee", "baichuan", "falcon", "granitemoe", "hunyuan-moe", "lfm2", "lfm2moe", "olmo", "orion", "xverse"}
+UNPUBLISHED = {
+    "arcee",
+    "baichuan",
+    "deepseek",
+    "exaone",
+    "falcon",
+    "granitemoe",
+    "hunyuan-moe",
+    "lfm2",
+    "lfm2moe",
+    "olmo",
+    "orion",
+    "xverse",
+}
 
 
 def test_every_architecture_is_walked_or_listed() -> None:

@@ -75,6 +75,18 @@ _LINEAR: Names = {
 }
 _EXPERTS: Names = {"num_experts": "expert_count", **_EXPERT}
 _QWEN_EXPERTS: Names = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length", **_EXPERTS}
+#: Value of a field of all architectures that a config does not have.
+DROPPED = object()
+#: Names of other configs -> fields of all architectures that they stand for.
+_GPT: Names = {"num_hidden_layers": "n_layer", "num_attention_heads": "num_attention_heads"}
+_GPT2: Names = {
+    **{"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+    "max_position_embeddings": "n_positions",
+}
+_MOSAIC: Names = {
+    **{"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    "max_position_embeddings": "max_seq_len",
+}
 #: Architectures whose keys are a latent, and those whose layers may differ in a field.
 LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe")
 
@@ -202,6 +214,48 @@ def _falcon(source: Source) -> dict[str, Any]:
     }
 
 
+def _renamed(model_type: str, names: Names, **fields: Any) -> Family:
+    """A family whose config has other names for the fields of all architectures.  names: that name -> its own."""
+
+    def read(source: Source) -> dict[str, Any]:
+        stated = source.renamed(COMMON)
+        own = {theirs: stated[ours] for ours, theirs in names.items() if ours in stated}
+        return {"model_type": model_type, **dict.fromkeys(stated, DROPPED), **own, **fields}
+
+    return read
+
+
+def _chatglm(source: Source) -> dict[str, Any]:
+    """ChatGLM and GLM-4: fused q, k, v with a bias, a few KV heads."""
+    stated = source.renamed(COMMON)
+    heads, hidden = stated["num_attention_heads"], stated["hidden_size"]
+    return {
+        "padded_vocab_size": source.size("token_embd.weight", 1),
+        "vocab_size": DROPPED,
+        "kv_channels": stated.get("head_dim", hidden // heads),
+        "multi_query_group_num": stated.get("num_key_value_heads", heads),
+        "add_qkv_bias": source.has("attn_qkv.bias"),
+    }
+
+
+def _dbrx(source: Source) -> dict[str, Any]:
+    """DBRX: fields of attention and experts in sections of their own."""
+    stated = source.renamed(COMMON)
+    attention = {"kv_n_heads": stated.get("num_key_value_heads"), "clip_qkv": source.get("attention.clamp_kqv")}
+    experts = {"moe_num_experts": "expert_count", "moe_top_k": "expert_used_count"}
+    return {
+        "attn_config": attention,
+        "ffn_config": {"ffn_hidden_size": stated.get("intermediate_size"), **source.renamed(experts)},
+    }
+
+
+def _mpt(source: Source) -> dict[str, Any]:
+    """MPT: ALiBi, and KV heads in a section of their own."""
+    heads = {"attn_type": "grouped_query_attention", "kv_n_heads": source.get("attention.head_count_kv")}
+    clip = {"clip_qkv": source.get("attention.clamp_kqv"), "alibi": True}
+    return {"attn_config": {**clip, **(heads if heads["kv_n_heads"] else {})}}
+
+
 def _value_heads(source: Source) -> dict[str, Any]:
     """The width of the value heads of a gated delta rule."""
     inner, heads = source.get("ssm.inner_size"), source.get("ssm.time_step_rank")
@@ -213,8 +267,33 @@ FAMILIES: dict[str, Family] = {
     "apertus": _family("apertus"),
     "arcee": _family("arcee"),
     "baichuan": _family("baichuan"),
+    "bailingmoe2": _with(
+        _family(
+            "bailing_moe",
+            {"num_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"},
+            _EXPERTS,
+            moe_router_enable_expert_bias=True,
+        ),
+        _qk_norms,
+        _predicted,
+    ),
+    "bloom": _renamed("bloom", {**_GPT, "hidden_size": "n_embed", "max_position_embeddings": "seq_length"}),
+    "chatglm": _with(
+        _renamed(
+            "chatglm",
+            {
+                **{"hidden_size": "hidden_size", "num_hidden_layers": "num_layers"},
+                **{"num_attention_heads": "num_attention_heads", "intermediate_size": "ffn_hidden_size"},
+                "max_position_embeddings": "seq_length",
+            },
+            **{"multi_query_attention": True, "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True},
+        ),
+        _chatglm,
+    ),
     "cohere2": _family("cohere2", WINDOW),
     "command-r": _with(_family("cohere"), _qk_norms),
+    "dbrx": _with(_renamed("dbrx", {**_MOSAIC}), _dbrx),
+    "deepseek": _with(_family("deepseek", _ROUTED), _predicted),
     "deepseek2": _deepseek2,
     "dots1": _with(_family("dots1", _ROUTED), _predicted),
     "dream": _family("Dream"),
@@ -226,6 +305,7 @@ FAMILIES: dict[str, Family] = {
         {"moe_layer_start_index": "leading_dense_block_count", "moe_layer_interval": "interleave_moe_layer_step"},
     ),
     "exaone4": _family("exaone4", WINDOW),
+    "exaone": _family("exaone"),
     "falcon": _falcon,
     "gemma": _family("gemma"),
     "gemma2": _family("gemma2", WINDOW),
@@ -233,6 +313,7 @@ FAMILIES: dict[str, Family] = {
     "gemma4": _gemma4,
     "glm4": _with(_family("glm4"), _biases),
     "glm4moe": _with(_family("glm4_moe", _ROUTED), _biases, _qk_norms, _predicted),
+    "gpt2": _renamed("gpt2", _GPT2),
     "gptneox": _with(_family("gpt_neox"), _parallel),
     "gpt-oss": _with(_family("gpt_oss", _LOCAL, WINDOW), _expert_widths),
     "granite": _family("granite"),
@@ -256,6 +337,9 @@ FAMILIES: dict[str, Family] = {
         _family("lfm2_moe", {"num_experts": "expert_count", "num_dense_layers": "leading_dense_block_count"}, _EXPERT),
         _lfm2,
     ),
+    "llada": _renamed(
+        "llada", {**_MOSAIC, "max_position_embeddings": "max_sequence_length", "intermediate_size": "mlp_hidden_size"}
+    ),
     "llama4": _with(
         _family(
             "llama4_text",
@@ -265,6 +349,7 @@ FAMILIES: dict[str, Family] = {
         _expert_widths,
     ),
     "minimax-m2": _with(_family("minimax_m2", _LOCAL), _expert_widths, _qk_norms),
+    "mpt": _with(_renamed("mpt", _MOSAIC, no_bias=True, norm_type="low_precision_layernorm"), _mpt),
     "nemotron": _family("nemotron"),
     "olmo": _family("olmo"),
     "olmo2": _olmo2,
@@ -284,6 +369,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": _family("seed_oss", attention_bias=True, attention_out_bias=False),
     "smollm3": _family("smollm3"),
     "stablelm": lambda source: {"model_type": "stablelm", "use_qkv_bias": source.has("attn_q.bias")},
+    "starcoder": _renamed("gpt_bigcode", {**_GPT2, "intermediate_size": "n_inner"}, multi_query=True),
     "starcoder2": _family("starcoder2"),
     "xverse": _family("xverse"),
 }
@@ -356,7 +442,7 @@ def fields(header: Header, path: Path) -> dict[str, Any]:
         raise UserError(
             f"{source.where}: keys of {quoted(key)} and values of {quoted(value)} elements; supported: equal"
         )
-    return {
+    found = {
         "architectures": [f"{source.architecture} (GGUF)"],
         "torch_dtype": "float16",
         "vocab_size": source.size("token_embd.weight", 1),
@@ -364,3 +450,4 @@ def fields(header: Header, path: Path) -> dict[str, Any]:
         **stated,
         **ARCHITECTURES[source.architecture](source),
     }
+    return {name: one for name, one in found.items() if one is not DROPPED}
