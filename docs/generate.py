@@ -70,12 +70,13 @@ FLOPs that differs from the class's, and layers without exactly one call of the 
 (recurrences, latent attention); a checkpoint's own code is never run. A note names the classes. Vector work is read
 from the class's form: activations by the config's name, scaled residuals and soft caps by the operations seen.
 
-**GGUF**: fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
-cohere2, command-r, deepseek2, dots1, dream, ernie4_5, ernie4_5-moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4,
-glm4, glm4moe, gpt-oss, gptneox, granite, granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llama
-(Mixtral included), llama4, minimax-m2, mistral3, nemotron, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3,
-phimoe, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss,
-smollm3, stablelm, starcoder2 and xverse. Every tensor has the bytes of its own type, layer by layer, so weights are
+**GGUF**: fields and tensor types come from the header, for the architectures apertus, arcee, baichuan, bailingmoe2,
+bloom, chatglm, cohere2, command-r, dbrx, deepseek, deepseek2, dots1, dream, ernie4_5, ernie4_5-moe, exaone, exaone4,
+falcon, falcon-h1, gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, gpt2, gptneox, granite, granitehybrid,
+granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llada, llama (Mixtral included), llama4, mamba,
+mamba2, minimax-m2, mistral3, mpt, nemotron, nemotron_h, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3,
+phimoe, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3,
+stablelm, starcoder, starcoder2 and xverse. Every tensor has the bytes of its own type, layer by layer, so weights are
 exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on NVIDIA GPUs; keys and values are
 16 bit. Files that were split are read together.
 

@@ -15,7 +15,7 @@ from llmviewer.core import data
 from llmviewer.core.ir import BUFFER
 from llmviewer.core.workload import decode
 from llmviewer.models.gguf_config import FAMILIES
-from llmviewer.models.gguf_formats import LAYER_NAMES, MODEL_NAMES
+from llmviewer.models.gguf_formats import LAYER_NAMES, MODEL_NAMES, WHOLE_NAMES
 from llmviewer.models.model import Model
 from llmviewer.result.describe import cache_growth
 from tests.gguf_files import written
@@ -54,6 +54,7 @@ CHATGLM |= {"attention__head_count_kv": "multi_query_group_num"}
 MOSAIC = {"embedding_length": "d_model", "block_count": "n_layers", "attention__head_count": "n_heads"}
 LLADA = {"context_length": "max_sequence_length", "feed_forward_length": "mlp_hidden_size"}
 LLADA |= {"attention__head_count_kv": "n_kv_heads"}
+STATE = {"ssm__conv_kernel": "conv_kernel", "ssm__state_size": "state_size"}
 QWEN = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", **WIDTH}
 SHARED = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
 
@@ -92,6 +93,40 @@ def dbrx(config: Config) -> dict[str, Any]:
         "feed_forward_length": experts["ffn_hidden_size"],
         "expert_count": experts["moe_num_experts"],
         "expert_used_count": experts["moe_top_k"],
+    }
+
+
+def mixer(inner: str) -> Extra:
+    names = {"conv_kernel": "mamba_d_conv", "state_size": "mamba_d_state", "group_count": "mamba_n_groups"}
+    names |= {"time_step_rank": "mamba_n_heads", "inner_size": inner}
+    return lambda config: {f"ssm.{theirs}": config[ours] for theirs, ours in names.items()}
+
+
+def granite_hybrid(config: Config) -> dict[str, Any]:
+    """A list of KV heads by layer; the width of the shared expert is that of all, as there are no others."""
+    inner, heads = config["mamba_n_heads"] * config["mamba_d_head"], config["num_key_value_heads"]
+    kv = [heads if kind == "attention" else 0 for kind in config["layer_types"]]
+    return {
+        **mixer("inner")({**config, "inner": inner}),
+        "attention.head_count_kv": kv,
+        "feed_forward_length": config["shared_intermediate_size"],
+    }
+
+
+def mamba2(config: Config) -> dict[str, Any]:
+    names = {"ssm__group_count": "n_groups", "ssm__inner_size": "intermediate_size", "ssm__time_step_rank": "num_heads"}
+    return {**renamed(**STATE, **names)(config), "attention.head_count": 0, "feed_forward_length": 0}
+
+
+def nemotron_h(config: Config) -> dict[str, Any]:
+    names = {"ssm__conv_kernel": "conv_kernel", "ssm__state_size": "ssm_state_size", "ssm__group_count": "n_groups"}
+    kinds, kv = config["hybrid_override_pattern"], config["num_key_value_heads"]
+    return {
+        **renamed(**names, ssm__time_step_rank="mamba_num_heads")(config),
+        "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+        "attention.key_length": config["attention_head_dim"],
+        "attention.head_count_kv": [kv if kind == "*" else 0 for kind in kinds],
+        "feed_forward_length": [config["intermediate_size"] if kind == "-" else 0 for kind in kinds],
     }
 
 
@@ -137,6 +172,7 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
         ),
     ),
     "exaone4": ("exaone-4.0-32b", renamed(**WINDOW)),
+    "falcon-h1": ("falcon-h1-3b", mixer(inner="mamba_d_ssm")),
     "gemma": ("gemma-2b", renamed()),
     "gemma2": ("gemma-2-2b", renamed(**WINDOW)),
     "gemma3": ("gemma-3-1b", renamed(**WINDOW)),
@@ -147,13 +183,17 @@ PUBLISHED: dict[str, tuple[str, Extra]] = {
     "gptneox": ("pythia-1.4b", renamed()),
     "gpt-oss": ("gpt-oss-20b", renamed(**LOCAL, **OWN_WIDTH, **WINDOW)),
     "granite": ("granite-3.1-8b", renamed()),
+    "granitehybrid": ("granite-4.0-h-1b", granite_hybrid),
     "hunyuan-dense": ("hunyuan-7b", renamed()),
     "internlm2": ("internlm2-7b", renamed()),
     "llada": ("llada-8b", renamed(**MOSAIC, **LLADA)),
     "llama4": ("llama-4-scout", renamed(**LOCAL, **OWN_WIDTH, **LLAMA4)),
+    "mamba": ("mamba-130m", renamed(**STATE, ssm__inner_size="d_inner", ssm__time_step_rank="time_step_rank")),
+    "mamba2": ("mamba-codestral-7b", mamba2),
     "minimax-m2": ("minimax-m2", renamed(**LOCAL, **OWN_WIDTH)),
     "mpt": ("mpt-7b", renamed(**MOSAIC, context_length="max_seq_len")),
     "nemotron": ("minitron-4b", renamed()),
+    "nemotron_h": ("nemotron-h-8b", nemotron_h),
     "olmo2": ("olmo-2-7b", renamed()),
     "olmoe": ("olmoe-1b-7b", renamed(expert_count="num_experts", expert_used_count="num_experts_per_tok")),
     "phi2": ("phi-2", renamed()),
@@ -196,6 +236,9 @@ def shapes_of(model: Model) -> dict[str, tuple[int, ...]]:
         for name, tensor in block.weights().items():
             operator, _, part = name.replace(BUFFER, ".bias").rpartition(".")
             size = int(np.max(tensor.elements))
+            if name in WHOLE_NAMES:
+                found.update({f"blk.{at}.{WHOLE_NAMES[name]}": (size,) for at in block.numbers or range(block.repeats)})
+                continue
             if operator == "embedding":
                 found["token_embd.weight"] = (model.hidden, size // model.hidden)
             for layer in block.numbers or range(block.repeats) if block.is_layer else ():

@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.models import gguf_recurrent
+from llmviewer.models.gguf_source import DROPPED, Family, Names, Source
 
 if TYPE_CHECKING:
-    from llmviewer.models.gguf_header import Header, StoredTensor
+    from llmviewer.models.gguf_header import Header
 
-
-class Source:
-    """The header of one file, and access to the fields of its architecture.  where: the file in error messages."""
-
-    def __init__(self, header: Header, where: str) -> None:
-        self.where = where
-        self.tensors: Mapping[str, StoredTensor] = header.tensors
-        self.fields = header.fields
-        self.architecture = str(header.fields.get("general.architecture", ""))
-
-    def get(self, name: str) -> Any:
-        """The value of a field of the architecture; a list of equal values is that value; None if missing."""
-        value = self.fields.get(f"{self.architecture}.{name}")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise UserError(f"{self.where}: field '{name}' differs between layers, which is not supported")
-            return value[0]
-        return value
-
-    def listed(self, name: str) -> list[Any]:
-        """The values of a field for each layer; one value is that of all layers, none an empty list."""
-        value = self.fields.get(f"{self.architecture}.{name}")
-        if isinstance(value, list):
-            return value
-        return [] if value is None else [value] * int(self.get("block_count") or 0)
-
-    def differs(self, name: str) -> bool:
-        """Whether a field has different values in different layers."""
-        return len(set(self.listed(name))) > 1
-
-    def has(self, tensor: str) -> bool:
-        """Whether the first layer has a tensor (`attn_q.bias`)."""
-        return f"blk.0.{tensor}" in self.tensors
-
-    def renamed(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Fields of config.json that the header states.  names: field of config.json -> field of the header."""
-        return {ours: value for ours, theirs in names.items() if (value := self.get(theirs)) is not None}
-
-    def size(self, tensor: str, dimension: int) -> int:
-        """A dimension of a tensor.  Raises UserError if the file does not have it."""
-        found = self.tensors.get(tensor)
-        if found is None or dimension >= len(found.shape):
-            raise UserError(f"{self.where}: tensor '{printable(tensor)}' is missing")
-        return found.shape[dimension]
-
-
-Names: TypeAlias = Mapping[str, str]
-Family: TypeAlias = Callable[[Source], dict[str, Any]]
 
 #: Field of config.json -> field of the header.
 _EXPERT: Names = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
@@ -75,8 +29,6 @@ _LINEAR: Names = {
 }
 _EXPERTS: Names = {"num_experts": "expert_count", **_EXPERT}
 _QWEN_EXPERTS: Names = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length", **_EXPERTS}
-#: Value of a field of all architectures that a config does not have.
-DROPPED = object()
 #: Names of other configs -> fields of all architectures that they stand for.
 _GPT: Names = {"num_hidden_layers": "n_layer", "num_attention_heads": "num_attention_heads"}
 _GPT2: Names = {
@@ -88,7 +40,7 @@ _MOSAIC: Names = {
     "max_position_embeddings": "max_seq_len",
 }
 #: Architectures whose keys are a latent, and those whose layers may differ in a field.
-LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe")
+LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe", "granitehybrid", "nemotron_h")
 
 
 def _family(model_type: str, *names: Names, **fields: Any) -> Family:
@@ -307,6 +259,7 @@ FAMILIES: dict[str, Family] = {
     "exaone4": _family("exaone4", WINDOW),
     "exaone": _family("exaone"),
     "falcon": _falcon,
+    "falcon-h1": gguf_recurrent.falcon_h1,
     "gemma": _family("gemma"),
     "gemma2": _family("gemma2", WINDOW),
     "gemma3": _family("gemma3_text", WINDOW),
@@ -317,6 +270,7 @@ FAMILIES: dict[str, Family] = {
     "gptneox": _with(_family("gpt_neox"), _parallel),
     "gpt-oss": _with(_family("gpt_oss", _LOCAL, WINDOW), _expert_widths),
     "granite": _family("granite"),
+    "granitehybrid": gguf_recurrent.granite_hybrid,
     "granitemoe": _family("granitemoe", _LOCAL),
     "hunyuan-dense": _with(_family("hunyuan_v1_dense"), _qk_norms),
     "hunyuan-moe": _with(
@@ -348,9 +302,12 @@ FAMILIES: dict[str, Family] = {
         ),
         _expert_widths,
     ),
+    "mamba": gguf_recurrent.mamba,
+    "mamba2": gguf_recurrent.mamba2,
     "minimax-m2": _with(_family("minimax_m2", _LOCAL), _expert_widths, _qk_norms),
     "mpt": _with(_renamed("mpt", _MOSAIC, no_bias=True, norm_type="low_precision_layernorm"), _mpt),
     "nemotron": _family("nemotron"),
+    "nemotron_h": gguf_recurrent.nemotron_h,
     "olmo": _family("olmo"),
     "olmo2": _olmo2,
     "olmoe": _with(_family("olmoe", _EXPERTS), _expert_widths),
