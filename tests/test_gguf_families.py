@@ -12,6 +12,7 @@ import pytest
 
 from llmviewer import models
 from llmviewer.core import data
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import BUFFER
 from llmviewer.core.workload import decode
 from llmviewer.models.gguf_config import FAMILIES
@@ -293,3 +294,24 @@ def test_a_header_that_leaves_fields_out_has_those_of_the_class_and_says_so(arch
     loaded = models.load(str(written(tmp_path / "x.gguf", shapes, lambda _: "F16", fields, architecture)))
     assert loaded.parameters > math.prod(shapes["token_embd.weight"])
     assert any("the file holds 256,256 parameters" in note for note in loaded.notes)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"!general.base_model.0.repo_url": "https://huggingface.co/openbmb/MiniCPM3-4B"},
+        {"!general.base_model.0.organization": "Openbmb", "!general.base_model.0.name": "MiniCPM3 4B"},
+    ],
+)
+def test_an_unknown_architecture_has_the_shapes_of_its_base_model(base: dict[str, Any], tmp_path: Path) -> None:
+    plain = models.load("minicpm3-4b")
+    loaded = models.load(str(written(tmp_path / "x.gguf", shapes_of(plain), lambda _: "F16", base, "minicpm3")))
+    assert loaded.parameters == plain.parameters and len(loaded.notes) == 1
+    assert loaded.notes[0].endswith("are those of its base model, minicpm3-4b; its formats are its tensors'")
+
+
+@pytest.mark.parametrize("name", ["../../etc", "https://huggingface.co/my-lab/unheard-of"])
+def test_a_base_model_that_is_not_known_is_no_help(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "x.gguf", {}, lambda _: "F16", {"!general.base_model.0.repo_url": name}, "minicpm3")
+    with pytest.raises(UserError, match="unknown GGUF architecture 'minicpm3'"):
+        models.load(str(path))
