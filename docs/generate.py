@@ -78,7 +78,8 @@ mamba2, minimax-m2, mistral3, mpt, nemotron, nemotron_h, olmo, olmo2 (OLMo 3 inc
 phimoe, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3,
 stablelm, starcoder, starcoder2 and xverse. Every tensor has the bytes of its own type, layer by layer, so weights are
 exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on NVIDIA GPUs; keys and values are
-16 bit. Files that were split are read together.
+16 bit. Files that were split are read together. A file of another architecture has the shapes of its base model
+(`general.base_model`), if that is known here, with a note.
 
 ## Configs as they are found
 

@@ -190,10 +190,10 @@ def _base_of(header: Header) -> Card | None:
     """The Card of the known model that a GGUF header names as its base; None if it names none that is known."""
     from llmviewer.models import aliases
 
-    of_base = {
-        key.rpartition(".")[2]: str(value) for key, value in header.fields.items() if key.startswith(BASE_FIELDS)
-    }
-    named = (of_base.get("repo_url", ""), f"{of_base.get('organization')}/{of_base.get('name')}")
+    url, owner, own = (
+        str(header.fields.get(BASE_FIELDS + field, "")) for field in ("repo_url", "organization", "name")
+    )
+    named = (url, f"{owner}/{own}")
     for text in named:
         found = aliases.resolve("/".join(text.rstrip("/").split("/")[-2:]))
         if found is not None:
