@@ -226,8 +226,7 @@ def _by_file_name(name: str) -> Card | None:
     card = read(found.known)
     quantization = found.quantization(card.config)
     stored = "as its checkpoint" if quantization == "none" else f"in {quantization.upper()}"
-    note = f"'{printable(name)}', {found.where}, is read as {found.known} {stored}; the file itself may differ"
-    note += " (its path is read too)"
+    note = f"'{printable(name)}', {found.where}, is read as {found.known} {stored}; give its path to read the file"
 
     def finish(model: Model) -> Model:
         named = f"{quantization.upper()} of '{printable(name)}'"
