@@ -50,9 +50,9 @@ MODEL is looked up in this order:
 6. **A Hub id with suffixes**, of any organisation: `-Instruct`, `-it`, `-Chat`, `-Base`, `-hf` ... name the same
    architecture; `-AWQ`, `-GPTQ-Int4`, `-GPTQ-Int8`, `-FP8`, `-FP8-dynamic`, `-FP8-block`, `-FP8-KV`, `-FP8-FFN`,
    `-quantized.w4a16`, `-w8a16`, `-w8a8`, `-NVFP4`, `-NVFP4A16`, `-FP4`, `-MXFP4`, `-bnb-4bit`, `-bnb-8bit`, `-BF16`,
-   `-FP16`, `-int4-AutoRound`, `-MLX-3bit`, `-MLX-4bit`, `-MLX-6bit`, `-MLX-8bit` name a stored format. What is left
-   must be a name or an alias; nothing is guessed. A note says how the id was read. The format is that of all linear
-   layers except `lm_head`, as its makers publish it; NVIDIA's `-FP8` and `-NVFP4` state an fp8 cache (`-NVFP4-KV`),
+   `-FP16`, `-int4-AutoRound`, `-MLX-3bit`, `-MLX-4bit`, `-MLX-5bit`, `-MLX-6bit`, `-MLX-8bit` name a stored format.
+   What is left must be a name or an alias; nothing is guessed. A note says how the id was read. The format is that of all
+   linear layers except `lm_head`, as its makers publish it; NVIDIA's `-FP8` and `-NVFP4` state an fp8 cache (`-NVFP4-KV`),
    MLX also stores the embedding and `lm_head` in few bits. A checkpoint that keeps more layers in 16 bit says so only
    in its own `config.json` (those of some are known, such as nvidia/Gemma-4-31B-IT-NVFP4): where a fit depends on
    attention in 16 bit, the verdict is marked unsure. Formats without published bits (`-exl2` ...) are an error that
@@ -70,14 +70,16 @@ FLOPs that differs from the class's, and layers without exactly one call of the 
 (recurrences, latent attention); a checkpoint's own code is never run. A note names the classes. Vector work is read
 from the class's form: activations by the config's name, scaled residuals and soft caps by the operations seen.
 
-**GGUF**: fields and tensor types come from the header, for the architectures apertus, arcee, baichuan,
-cohere2, command-r, deepseek2, dots1, dream, ernie4_5, ernie4_5-moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4,
-glm4, glm4moe, gpt-oss, gptneox, granite, granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llama
-(Mixtral included), llama4, minimax-m2, mistral3, nemotron, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3,
-phimoe, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss,
-smollm3, stablelm, starcoder2 and xverse. Every tensor has the bytes of its own type, layer by layer, so weights are
+**GGUF**: fields and tensor types come from the header, for the architectures apertus, arcee, baichuan, bailingmoe2,
+bloom, chatglm, cohere2, command-r, dbrx, deepseek, deepseek2, dots1, dream, ernie4_5, ernie4_5-moe, exaone, exaone4,
+falcon, falcon-h1, gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, gpt2, gptneox, granite, granitehybrid,
+granitemoe, hunyuan-dense, hunyuan-moe, internlm2, lfm2, lfm2moe, llada, llama (Mixtral included), llama4, mamba,
+mamba2, minimax-m2, mistral3, mpt, nemotron, nemotron_h, olmo, olmo2 (OLMo 3 included), olmoe, orion, phi2, phi3,
+phimoe, qwen2, qwen2moe, qwen2vl, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, seed_oss, smollm3,
+stablelm, starcoder, starcoder2 and xverse. Every tensor has the bytes of its own type, layer by layer, so weights are
 exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on NVIDIA GPUs; keys and values are
-16 bit. Files that were split are read together.
+16 bit. Files that were split are read together. A file of another architecture has the shapes of its base model
+(`general.base_model`), if that is known here, with a note.
 
 ## Configs as they are found
 

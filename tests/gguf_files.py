@@ -69,6 +69,8 @@ def _typed(value: object) -> tuple[object, ...]:
     """The value with its type in the file, and for a list that of its entries."""
     from gguf import GGUFValueType
 
+    if isinstance(value, str):
+        return (value, GGUFValueType.STRING)
     if isinstance(value, Iterable) and not isinstance(value, str):
         return (list(value), GGUFValueType.ARRAY, GGUFValueType.UINT32)
     return (value, GGUFValueType.UINT32)

@@ -70,7 +70,7 @@ def merged(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
 
 
 #: Suffixes of checkpoints with the architecture of the model they are trained from.
-VARIANTS = tuple("instruct it chat base pt hf sft dpo".split())
+VARIANTS = tuple("instruct it chat base pt hf sft dpo qat".split())
 
 
 def _stored(method: str, **fields: object) -> dict[str, Any]:
@@ -109,7 +109,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "fp8-block": _stored("fp8", weight_block_size=[128, 128]),
     "fp8-ffn": _stored("fbgemm_fp8", modules_to_not_convert=["self_attn", "layers.0", "layers.125"]),
     "int4-autoround": _stored("auto-round", bits=4, group_size=128, sym=True),
-    **{f"mlx-{bits}bit": _stored("mlx", bits=bits, group_size=64) for bits in (3, 4, 6, 8)},
+    **{f"mlx-{bits}bit": _stored("mlx", bits=bits, group_size=64) for bits in (3, 4, 5, 6, 8)},
     "nvfp4-kv": _stored("modelopt", quant_algo="NVFP4", kv_cache_quant_algo="FP8", ignore=["lm_head"]),
     "fp8-kv": _stored("fp8", kv_cache_scheme={"num_bits": 8, "type": "float"}),
     "w4a16": _groups(_INT4),
@@ -135,7 +135,7 @@ SPELLINGS: dict[str, str] = {
     "fp4": "nvfp4",
     **dict.fromkeys(("nvidia/nvfp4", "nvidia/fp4"), "nvfp4-kv"),
     "nvidia/fp8": "fp8-kv",
-    **{f"mlx-community/{bits}bit": f"mlx-{bits}bit" for bits in (3, 4, 6, 8)},
+    **{f"mlx-community/{bits}bit": f"mlx-{bits}bit" for bits in (3, 4, 5, 6, 8)},
     "mlx-community/4bit-dwq": "mlx-4bit",
     **dict.fromkeys(("autoround-int4", "int4-auto-round"), "int4-autoround"),
 }
@@ -143,7 +143,7 @@ SPELLINGS: dict[str, str] = {
 UNKNOWN_BITS: dict[str, str] = {
     "ggml": "such a repository holds several files of a format before GGUF",
     **dict.fromkeys(
-        ("int4", "int8", "4bit", "8bit", "3bit", "6bit"), "the bits of its scales and inputs are not stated"
+        ("int4", "int8", "4bit", "8bit", "3bit", "5bit", "6bit"), "the bits of its scales and inputs are not stated"
     ),
     **dict.fromkeys("exl2 exl3 hqq aqlm vptq mlx autoround marlin eetq onnx openvino ov".split(), "none are published"),
     **dict.fromkeys(("unsloth-bnb-4bit", "meta-llama/fp8"), "only its config.json lists the layers kept in 16 bit"),

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
 from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS
 from llmviewer.models.model import Model
+
+if TYPE_CHECKING:
+    from llmviewer.models.gguf_header import Header
 
 CONFIG_FILE = "config.json"
 #: Files beside config.json that state the formats of a checkpoint whose config does not: ModelOpt's, and ModelSlim's.
@@ -21,6 +24,8 @@ FORMAT_FILES: dict[str, dict[str, str]] = {
     "quant_model_description.json": {"quant_method": "ascend"},
 }
 GGUF_MAGIC = b"GGUF"
+#: Fields of a GGUF header on the model that it was made from.
+BASE_FIELDS = "general.base_model.0."
 HUB = "https://huggingface.co/"
 
 
@@ -173,7 +178,27 @@ def _in_gguf(path: Path) -> Card:
 
     header = gguf_header.read_parts(path)
     formats = partial(gguf_formats.with_stored_formats, tensors=header.tensors)
-    return Card(name=path.stem, config=gguf_config.fields(header, path), finish=formats)
+    base = None if header.fields.get("general.architecture") in gguf_config.ARCHITECTURES else _base_of(header)
+    if base is None:
+        return Card(name=path.stem, config=gguf_config.fields(header, path), finish=formats)
+    config = {name: value for name, value in base.config.items() if name != QUANTIZATION_FIELD}
+    note = f"the shapes of '{printable(path)}' are those of its base model, {base.name}; its formats are its tensors'"
+    return Card(name=path.stem, config=config, finish=lambda model: _noted(formats(base.finish(model)), note))
+
+
+def _base_of(header: Header) -> Card | None:
+    """The Card of the known model that a GGUF header names as its base; None if it names none that is known."""
+    from llmviewer.models import aliases
+
+    url, owner, own = (
+        str(header.fields.get(BASE_FIELDS + field, "")) for field in ("repo_url", "organization", "name")
+    )
+    named = (url, f"{owner}/{own}")
+    for text in named:
+        found = aliases.resolve("/".join(text.rstrip("/").split("/")[-2:]))
+        if found is not None:
+            return read(found.known)
+    return None
 
 
 def _in_cache(name: str) -> Card | None:
@@ -201,8 +226,7 @@ def _by_file_name(name: str) -> Card | None:
     card = read(found.known)
     quantization = found.quantization(card.config)
     stored = "as its checkpoint" if quantization == "none" else f"in {quantization.upper()}"
-    note = f"'{printable(name)}', {found.where}, is read as {found.known} {stored}; the file itself may differ"
-    note += " (its path is read too)"
+    note = f"'{printable(name)}', {found.where}, is read as {found.known} {stored}; give its path to read the file"
 
     def finish(model: Model) -> Model:
         named = f"{quantization.upper()} of '{printable(name)}'"

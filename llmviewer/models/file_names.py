@@ -21,8 +21,8 @@ OF_MXFP4 = "mxfp4_moe"
 HOSTS = ("hf.co/", "huggingface.co/", "ollama.com/library/", "registry.ollama.ai/library/", "library/")
 #: The format at the end of a tag of Ollama's or of a repository's name: 8b-instruct-q4_K_M, gemma-3-4b-it-qat-q4_0.
 _FORMAT = re.compile(r"(?:^|[-.])((?:ud-)?(?:i?q|tq)\d[a-z0-9_]*|mxfp4(?:_moe)?|f16|fp16|bf16)$", re.ASCII)
-#: Words of tags that name no other shapes, beside aliases.VARIANTS: a tuning for 4 bits, a base model.
-_WORDS = ("qat", "text", "latest")
+#: Words of tags that name no other shapes, beside aliases.VARIANTS.
+_WORDS = ("text", "latest")
 #: Ollama's families of before mid-2024, which it stores in Q4_0 unless a tag says otherwise
 #: (https://github.com/ollama/ollama/issues/4626, https://github.com/ollama/ollama/pull/1786, a family's page of tags).
 OLLAMA_Q4_0 = frozenset(

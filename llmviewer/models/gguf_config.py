@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.models import gguf_recurrent
+from llmviewer.models.gguf_source import DROPPED, Family, Names, Source
 
 if TYPE_CHECKING:
-    from llmviewer.models.gguf_header import Header, StoredTensor
+    from llmviewer.models.gguf_header import Header
 
-
-class Source:
-    """The header of one file, and access to the fields of its architecture.  where: the file in error messages."""
-
-    def __init__(self, header: Header, where: str) -> None:
-        self.where = where
-        self.tensors: Mapping[str, StoredTensor] = header.tensors
-        self.fields = header.fields
-        self.architecture = str(header.fields.get("general.architecture", ""))
-
-    def get(self, name: str) -> Any:
-        """The value of a field of the architecture; a list of equal values is that value; None if missing."""
-        value = self.fields.get(f"{self.architecture}.{name}")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise UserError(f"{self.where}: field '{name}' differs between layers, which is not supported")
-            return value[0]
-        return value
-
-    def listed(self, name: str) -> list[Any]:
-        """The values of a field for each layer; one value is that of all layers, none an empty list."""
-        value = self.fields.get(f"{self.architecture}.{name}")
-        if isinstance(value, list):
-            return value
-        return [] if value is None else [value] * int(self.get("block_count") or 0)
-
-    def differs(self, name: str) -> bool:
-        """Whether a field has different values in different layers."""
-        return len(set(self.listed(name))) > 1
-
-    def has(self, tensor: str) -> bool:
-        """Whether the first layer has a tensor (`attn_q.bias`)."""
-        return f"blk.0.{tensor}" in self.tensors
-
-    def renamed(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Fields of config.json that the header states.  names: field of config.json -> field of the header."""
-        return {ours: value for ours, theirs in names.items() if (value := self.get(theirs)) is not None}
-
-    def size(self, tensor: str, dimension: int) -> int:
-        """A dimension of a tensor.  Raises UserError if the file does not have it."""
-        found = self.tensors.get(tensor)
-        if found is None or dimension >= len(found.shape):
-            raise UserError(f"{self.where}: tensor '{printable(tensor)}' is missing")
-        return found.shape[dimension]
-
-
-Names: TypeAlias = Mapping[str, str]
-Family: TypeAlias = Callable[[Source], dict[str, Any]]
 
 #: Field of config.json -> field of the header.
 _EXPERT: Names = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
@@ -75,8 +29,18 @@ _LINEAR: Names = {
 }
 _EXPERTS: Names = {"num_experts": "expert_count", **_EXPERT}
 _QWEN_EXPERTS: Names = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length", **_EXPERTS}
+#: Names of other configs -> fields of all architectures that they stand for.
+_GPT: Names = {"num_hidden_layers": "n_layer", "num_attention_heads": "num_attention_heads"}
+_GPT2: Names = {
+    **{"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+    "max_position_embeddings": "n_positions",
+}
+_MOSAIC: Names = {
+    **{"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    "max_position_embeddings": "max_seq_len",
+}
 #: Architectures whose keys are a latent, and those whose layers may differ in a field.
-LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe")
+LATENT, PER_LAYER = ("deepseek2",), ("gemma4", "lfm2", "lfm2moe", "granitehybrid", "nemotron_h")
 
 
 def _family(model_type: str, *names: Names, **fields: Any) -> Family:
@@ -202,6 +166,48 @@ def _falcon(source: Source) -> dict[str, Any]:
     }
 
 
+def _renamed(model_type: str, names: Names, **fields: Any) -> Family:
+    """A family whose config has other names for the fields of all architectures.  names: that name -> its own."""
+
+    def read(source: Source) -> dict[str, Any]:
+        stated = source.renamed(COMMON)
+        own = {theirs: stated[ours] for ours, theirs in names.items() if ours in stated}
+        return {"model_type": model_type, **dict.fromkeys(stated, DROPPED), **own, **fields}
+
+    return read
+
+
+def _chatglm(source: Source) -> dict[str, Any]:
+    """ChatGLM and GLM-4: fused q, k, v with a bias, a few KV heads."""
+    stated = source.renamed(COMMON)
+    heads, hidden = stated["num_attention_heads"], stated["hidden_size"]
+    return {
+        "padded_vocab_size": source.size("token_embd.weight", 1),
+        "vocab_size": DROPPED,
+        "kv_channels": stated.get("head_dim", hidden // heads),
+        "multi_query_group_num": stated.get("num_key_value_heads", heads),
+        "add_qkv_bias": source.has("attn_qkv.bias"),
+    }
+
+
+def _dbrx(source: Source) -> dict[str, Any]:
+    """DBRX: fields of attention and experts in sections of their own."""
+    stated = source.renamed(COMMON)
+    attention = {"kv_n_heads": stated.get("num_key_value_heads"), "clip_qkv": source.get("attention.clamp_kqv")}
+    experts = {"moe_num_experts": "expert_count", "moe_top_k": "expert_used_count"}
+    return {
+        "attn_config": attention,
+        "ffn_config": {"ffn_hidden_size": stated.get("intermediate_size"), **source.renamed(experts)},
+    }
+
+
+def _mpt(source: Source) -> dict[str, Any]:
+    """MPT: ALiBi, and KV heads in a section of their own."""
+    heads = {"attn_type": "grouped_query_attention", "kv_n_heads": source.get("attention.head_count_kv")}
+    clip = {"clip_qkv": source.get("attention.clamp_kqv"), "alibi": True}
+    return {"attn_config": {**clip, **(heads if heads["kv_n_heads"] else {})}}
+
+
 def _value_heads(source: Source) -> dict[str, Any]:
     """The width of the value heads of a gated delta rule."""
     inner, heads = source.get("ssm.inner_size"), source.get("ssm.time_step_rank")
@@ -213,8 +219,33 @@ FAMILIES: dict[str, Family] = {
     "apertus": _family("apertus"),
     "arcee": _family("arcee"),
     "baichuan": _family("baichuan"),
+    "bailingmoe2": _with(
+        _family(
+            "bailing_moe",
+            {"num_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"},
+            _EXPERTS,
+            moe_router_enable_expert_bias=True,
+        ),
+        _qk_norms,
+        _predicted,
+    ),
+    "bloom": _renamed("bloom", {**_GPT, "hidden_size": "n_embed", "max_position_embeddings": "seq_length"}),
+    "chatglm": _with(
+        _renamed(
+            "chatglm",
+            {
+                **{"hidden_size": "hidden_size", "num_hidden_layers": "num_layers"},
+                **{"num_attention_heads": "num_attention_heads", "intermediate_size": "ffn_hidden_size"},
+                "max_position_embeddings": "seq_length",
+            },
+            **{"multi_query_attention": True, "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True},
+        ),
+        _chatglm,
+    ),
     "cohere2": _family("cohere2", WINDOW),
     "command-r": _with(_family("cohere"), _qk_norms),
+    "dbrx": _with(_renamed("dbrx", {**_MOSAIC}), _dbrx),
+    "deepseek": _with(_family("deepseek", _ROUTED), _predicted),
     "deepseek2": _deepseek2,
     "dots1": _with(_family("dots1", _ROUTED), _predicted),
     "dream": _family("Dream"),
@@ -226,16 +257,20 @@ FAMILIES: dict[str, Family] = {
         {"moe_layer_start_index": "leading_dense_block_count", "moe_layer_interval": "interleave_moe_layer_step"},
     ),
     "exaone4": _family("exaone4", WINDOW),
+    "exaone": _family("exaone"),
     "falcon": _falcon,
+    "falcon-h1": gguf_recurrent.falcon_h1,
     "gemma": _family("gemma"),
     "gemma2": _family("gemma2", WINDOW),
     "gemma3": _family("gemma3_text", WINDOW),
     "gemma4": _gemma4,
     "glm4": _with(_family("glm4"), _biases),
     "glm4moe": _with(_family("glm4_moe", _ROUTED), _biases, _qk_norms, _predicted),
+    "gpt2": _renamed("gpt2", _GPT2),
     "gptneox": _with(_family("gpt_neox"), _parallel),
     "gpt-oss": _with(_family("gpt_oss", _LOCAL, WINDOW), _expert_widths),
     "granite": _family("granite"),
+    "granitehybrid": gguf_recurrent.granite_hybrid,
     "granitemoe": _family("granitemoe", _LOCAL),
     "hunyuan-dense": _with(_family("hunyuan_v1_dense"), _qk_norms),
     "hunyuan-moe": _with(
@@ -256,6 +291,9 @@ FAMILIES: dict[str, Family] = {
         _family("lfm2_moe", {"num_experts": "expert_count", "num_dense_layers": "leading_dense_block_count"}, _EXPERT),
         _lfm2,
     ),
+    "llada": _renamed(
+        "llada", {**_MOSAIC, "max_position_embeddings": "max_sequence_length", "intermediate_size": "mlp_hidden_size"}
+    ),
     "llama4": _with(
         _family(
             "llama4_text",
@@ -264,8 +302,12 @@ FAMILIES: dict[str, Family] = {
         ),
         _expert_widths,
     ),
+    "mamba": gguf_recurrent.mamba,
+    "mamba2": gguf_recurrent.mamba2,
     "minimax-m2": _with(_family("minimax_m2", _LOCAL), _expert_widths, _qk_norms),
+    "mpt": _with(_renamed("mpt", _MOSAIC, no_bias=True, norm_type="low_precision_layernorm"), _mpt),
     "nemotron": _family("nemotron"),
+    "nemotron_h": gguf_recurrent.nemotron_h,
     "olmo": _family("olmo"),
     "olmo2": _olmo2,
     "olmoe": _with(_family("olmoe", _EXPERTS), _expert_widths),
@@ -284,6 +326,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": _family("seed_oss", attention_bias=True, attention_out_bias=False),
     "smollm3": _family("smollm3"),
     "stablelm": lambda source: {"model_type": "stablelm", "use_qkv_bias": source.has("attn_q.bias")},
+    "starcoder": _renamed("gpt_bigcode", {**_GPT2, "intermediate_size": "n_inner"}, multi_query=True),
     "starcoder2": _family("starcoder2"),
     "xverse": _family("xverse"),
 }
@@ -356,7 +399,7 @@ def fields(header: Header, path: Path) -> dict[str, Any]:
         raise UserError(
             f"{source.where}: keys of {quoted(key)} and values of {quoted(value)} elements; supported: equal"
         )
-    return {
+    found = {
         "architectures": [f"{source.architecture} (GGUF)"],
         "torch_dtype": "float16",
         "vocab_size": source.size("token_embd.weight", 1),
@@ -364,3 +407,4 @@ def fields(header: Header, path: Path) -> dict[str, Any]:
         **stated,
         **ARCHITECTURES[source.architecture](source),
     }
+    return {name: one for name, one in found.items() if one is not DROPPED}

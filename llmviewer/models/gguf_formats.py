@@ -63,7 +63,16 @@ LAYER_NAMES = {
     "in_proj_qkvz": "ssm_in",
     "in_proj_ba": "ssm_ba",
     "out_proj": "ssm_out",
+    "in_proj": "ssm_in",
+    "conv": "ssm_conv1d",
+    "x_proj": "ssm_x",
+    "dt_proj": "ssm_dt",
+    "mixer_norm": "ssm_norm",
 }
+#: Operator -> name of its tensors in a layer of a short convolution (LFM2).
+SHORT = {"in_proj": "shortconv.in_proj", "conv": "shortconv.conv", "out_proj": "shortconv.out_proj"}
+#: Weight that is no operator's -> name of its tensor in a layer.
+WHOLE_NAMES = {"A_log": "ssm_a", "D": "ssm_d", "dt_bias": "ssm_dt.bias"}
 #: Operator -> name of its tensors outside the layers.
 MODEL_NAMES = {
     "embedding": "token_embd",
@@ -102,7 +111,9 @@ def _variants(block: Block, layers: tuple[int, ...] | None, tensors: Mapping[str
     names = tuple(block.weights())
 
     def dtypes_of(layer: int | None) -> tuple[Dtype | None, ...]:
-        stored = (tensors.get(_stored_name(name, layer)) for name in names)
+        stored = (
+            tensors.get(_stored_name(name, layer)) or tensors.get(_stored_name(name, layer, SHORT)) for name in names
+        )
         return tuple(dtype_of(found) if found else None for found in stored)
 
     found = alike(layers if layers is not None else (None,), dtypes_of)
@@ -124,12 +135,14 @@ def _format(stored: Dtype | None) -> Format:
     return Format(weights=stored, activations=None if stored is None or stored in PLAIN.values() else Q8_1)
 
 
-def _stored_name(weight: str, layer: int | None) -> str:
+def _stored_name(weight: str, layer: int | None, names: Mapping[str, str] = LAYER_NAMES) -> str:
     """The name in the file of a weight of the graph (`q_proj.weight`)."""
+    if layer is not None and weight in WHOLE_NAMES:
+        return f"blk.{layer}.{WHOLE_NAMES[weight]}"
     operator, _, part = weight.replace(BUFFER, ".bias").rpartition(".")
     if layer is None:
         return f"{MODEL_NAMES.get(operator, operator)}.{part}"
-    return f"blk.{layer}.{LAYER_NAMES.get(operator, operator)}.{part}"
+    return f"blk.{layer}.{names.get(operator, operator)}.{part}"
 
 
 def _disagreement(model: Model, tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
