@@ -191,8 +191,9 @@ def assumed_limits(memory: dict[str, Any]) -> str:
     budget, engine = memory["token_budget"], memory["engine"]
     tokens = "prefill of all prompts together" if budget is None else f"prefill of ≤ {fmt.whole(budget)} tokens a pass"
     named = "no engine" if engine == NO_ENGINE else f"engine {engine}"
-    if memory["memory_margin_bytes"]:
-        return f"{tokens}, {named}, all of memory but {fmt.memory(memory['memory_margin_bytes'])}"
+    left = memory["capacity_bytes"] - memory["budget_bytes"]
+    if memory["kv_cache_fraction_of_free"] is None and memory["gpu_memory_utilization"] == 1.0 and left > 0.0:
+        return f"{tokens}, {named}, all of memory but {fmt.memory(left)}"
     if memory["kv_cache_fraction_of_free"] is None:
         return f"{tokens}, {named}, {fmt.percent(memory['gpu_memory_utilization'])} of memory"
     return f"{tokens}, {named}, KV cache in {fmt.percent(memory['kv_cache_fraction_of_free'])} of free memory"
