@@ -292,6 +292,7 @@ def test_cells_of_the_context_are_allocated_whatever_the_requests_take_and_share
     assert full["kv_cache_bytes"] == 8192 * 131072
     assert full["max_model_len"] == 8192
     assert run(DENSE, max_model_len=8192, max_num_seqs=4).memory["max_model_len"] == 2048
+    assert run(DENSE, "b200", max_model_len=0).memory["kv_cache_bytes"] == 131072 * 131072
     longer = run(DENSE, max_model_len=512, input_len=1000, output_len=10)
     assert longer.memory["kv_cache_bytes"] == 1009 * 131072
     assert any("refuses a request of 1010 tokens" in one for one in longer.warnings)
@@ -308,3 +309,13 @@ def test_explanations_of_its_memory_add_up(name: str) -> None:
 
 def test_names_of_experts_are_those_of_gguf_files() -> None:
     assert EXPERTS[2].format(7) == "blk.7.ffn_down_exps.weight"
+
+
+def test_two_machines_with_a_gb10_exchange_everything_over_their_ports() -> None:
+    """An all-reduce of 1024 x 8192 values of 2 byte sends half of them each way, twice, at 25 GB/s and their share."""
+    found = lv.analyze("llama-3.1-70b", "gb10", tensor_parallel_size=2, quantization="w4a16", engine="vllm")
+    row = next(one for one in found.stage("prefill")["operators"] if one["name"] == "attn_all_reduce")
+    assert row["time_s"] > 1024 * 8192 * 2 / 25e9
+    ideal = lv.analyze("llama-3.1-70b", "gb10", tensor_parallel_size=2, efficiency="ideal")
+    row = next(one for one in ideal.stage("prefill")["operators"] if one["name"] == "attn_all_reduce")
+    assert row["time_s"] == pytest.approx(1024 * 8192 * 2 / 25e9)

@@ -13,6 +13,7 @@ from typing import Any
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
+from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.techniques.layer_settings import OR, ranges_of
@@ -47,10 +48,13 @@ REPEATED_GROUP = re.compile(r"\)[*+{?]|[*+}]\s*[*+{]")
 
 
 def translated(model: Model, options: Options) -> Options:
-    """The options with those of llama.cpp replaced by what they stand for.  Raises UserError.
+    """The options with those of llama.cpp, and a context of 0, replaced by what they stand for.  Raises UserError.
 
     The same object where none is given.
     """
+    if options.max_model_len == 0:
+        known = int(model.max_context) if model.max_context < ABSENT_CONTEXT else None
+        options = replace(options, max_model_len=known)
     given = {name: value for name in LLAMA_CPP_OPTIONS if (value := getattr(options, name)) != RUN[name].default}
     attention = options.techniques.get("attention", "")
     if not given and attention not in ATTENTION:
