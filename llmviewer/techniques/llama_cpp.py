@@ -42,8 +42,9 @@ OTHERS = (
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
 KEPT = ("logical_batch", "split_mode", "tensor_split")
-#: Longest pattern, and one that repeats a group: such patterns can take time without end.
-MAX_PATTERN_CHARACTERS = 400
+#: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.
+MAX_PATTERN_CHARACTERS, MAX_REPETITIONS = 400, 4
+REPETITION = re.compile(r"(?<!\()[*+?{]")
 REPEATED_GROUP = re.compile(r"\)[*+{?]|[*+}]\s*[*+{]")
 
 
@@ -210,10 +211,9 @@ def _overridden(text: str, layers: int) -> set[int]:
 
 def _matcher(pattern: str, part: str) -> Callable[[str], bool]:
     """Whether a name matches a pattern anywhere, as std::regex_search does.  Raises UserError."""
-    refused = (
-        f"--override-tensor is {quoted(part)}; allowed: a pattern of tensors without repeated groups, as in exps=CPU"
-    )
-    if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or REPEATED_GROUP.search(pattern):
+    refused = f"--override-tensor is {quoted(part)}; allowed: a pattern of tensors with few repetitions, none of groups, as in exps=CPU"
+    repeats = len(REPETITION.findall(pattern)) > MAX_REPETITIONS or REPEATED_GROUP.search(pattern)
+    if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or repeats:
         raise UserError(refused)
     try:
         compiled = re.compile(pattern)
