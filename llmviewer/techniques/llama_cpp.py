@@ -211,7 +211,8 @@ def _overridden(text: str, layers: int) -> set[int]:
 
 def _matcher(pattern: str, part: str) -> Callable[[str], bool]:
     """Whether a name matches a pattern anywhere, as std::regex_search does.  Raises UserError."""
-    refused = f"--override-tensor is {quoted(part)}; allowed: a pattern of tensors with few repetitions, none of groups, as in exps=CPU"
+    allowed = "a pattern of tensors with few repetitions, none of groups, as in exps=CPU"
+    refused = f"--override-tensor is {quoted(part)}; allowed: {allowed}"
     repeats = len(REPETITION.findall(pattern)) > MAX_REPETITIONS or REPEATED_GROUP.search(pattern)
     if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or repeats:
         raise UserError(refused)
