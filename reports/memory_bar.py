@@ -35,6 +35,14 @@ REMEDIES = {
     "framework_bytes": "use a larger chip",
     "cuda_graphs_bytes": "run without CUDA graphs (--enforce-eager)",
 }
+#: The same where the engine has options of its own for it.
+REMEDIES_OF = {
+    "llama.cpp": {
+        "weights_bytes": "leave layers to the host (-ngl auto), or quantize them (-q q4_k_m)",
+        "kv_cache_bytes": "use a shorter context (-c) or a quantized KV cache (-fa on -ctk q8_0 -ctv q8_0)",
+        "activations_bytes": "use a smaller micro-batch (-ub 256), or no scores in memory (-fa on)",
+    }
+}
 
 
 def memory_parts(
@@ -89,10 +97,11 @@ def shortage(memory: dict[str, Any]) -> str:
         )
     largest = max(REMEDIES, key=lambda field: memory[field])
     label = next(label for field, label, _, _ in PARTS if field == largest)
+    remedy = REMEDIES_OF.get(memory["engine"], {}).get(largest, REMEDIES[largest])
     return (
         f"{'at the edge' if memory['at_edge'] else 'does not fit'}: {fmt.memory(memory['total_bytes'])} needed, "
         f"budget {fmt.memory(memory['budget_bytes'])}{doubt(memory)}; "
-        f"largest part: {label}; {REMEDIES[largest]}"
+        f"largest part: {label}; {remedy}"
     )
 
 

@@ -11,7 +11,8 @@ import llmviewer as lv
 from llmviewer.api.configuration import configuration
 from llmviewer.cli import main
 from llmviewer.core.ir import Place
-from llmviewer.reports import verdict
+from llmviewer.reports import analysis_page, terminal, verdict
+from llmviewer.reports.terminal import Screen
 from llmviewer.techniques.llama_cpp import EXPERTS, translated
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS
 
@@ -320,3 +321,14 @@ def test_two_machines_with_a_gb10_exchange_everything_over_their_ports() -> None
     ideal = lv.analyze("llama-3.1-70b", "gb10", tensor_parallel_size=2, efficiency="ideal")
     row = next(one for one in ideal.stage("prefill")["operators"] if one["name"] == "attn_all_reduce")
     assert row["time_s"] == pytest.approx(1024 * 8192 * 2 / 25e9)
+
+
+def test_a_run_that_does_not_fit_is_sent_to_an_option_of_llama_cpp_that_makes_it_fit() -> None:
+    weights = {"model": "llama-3.1-70b", "chip": "rtx-4090"}
+    assert any("-ngl auto" in one for one in verdict_lines(run(**weights)))
+    assert run(**weights, gpu_layers="auto").memory["fits"]
+    assert any("-fa on -ctk q8_0" in one for one in verdict_lines(run(DENSE, "rtx-4090", max_model_len=262144)))
+
+
+def verdict_lines(found: Any) -> list[str]:
+    return terminal.text(analysis_page.page(found), Screen(width=400, colour=False)).splitlines()
