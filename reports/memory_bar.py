@@ -35,6 +35,14 @@ REMEDIES = {
     "framework_bytes": "use a larger chip",
     "cuda_graphs_bytes": "run without CUDA graphs (--enforce-eager)",
 }
+#: The same where the engine has options of its own for it.
+REMEDIES_OF = {
+    "llama.cpp": {
+        "weights_bytes": "leave layers to the host (-ngl auto), or quantize them (-q q4_k_m)",
+        "kv_cache_bytes": "use a shorter context (-c) or a quantized KV cache (-fa on -ctk q8_0 -ctv q8_0)",
+        "activations_bytes": "use a smaller micro-batch (-ub 256), or no scores in memory (-fa on)",
+    }
+}
 
 
 def memory_parts(
@@ -89,10 +97,11 @@ def shortage(memory: dict[str, Any]) -> str:
         )
     largest = max(REMEDIES, key=lambda field: memory[field])
     label = next(label for field, label, _, _ in PARTS if field == largest)
+    remedy = REMEDIES_OF.get(memory["engine"], {}).get(largest, REMEDIES[largest])
     return (
         f"{'at the edge' if memory['at_edge'] else 'does not fit'}: {fmt.memory(memory['total_bytes'])} needed, "
         f"budget {fmt.memory(memory['budget_bytes'])}{doubt(memory)}; "
-        f"largest part: {label}; {REMEDIES[largest]}"
+        f"largest part: {label}; {remedy}"
     )
 
 
@@ -191,8 +200,9 @@ def assumed_limits(memory: dict[str, Any]) -> str:
     budget, engine = memory["token_budget"], memory["engine"]
     tokens = "prefill of all prompts together" if budget is None else f"prefill of ≤ {fmt.whole(budget)} tokens a pass"
     named = "no engine" if engine == NO_ENGINE else f"engine {engine}"
-    if memory["memory_margin_bytes"]:
-        return f"{tokens}, {named}, all of memory but {fmt.memory(memory['memory_margin_bytes'])}"
+    left = memory["capacity_bytes"] - memory["budget_bytes"]
+    if memory["kv_cache_fraction_of_free"] is None and memory["gpu_memory_utilization"] == 1.0 and left > 0.0:
+        return f"{tokens}, {named}, all of memory but {fmt.memory(left)}"
     if memory["kv_cache_fraction_of_free"] is None:
         return f"{tokens}, {named}, {fmt.percent(memory['gpu_memory_utilization'])} of memory"
     return f"{tokens}, {named}, KV cache in {fmt.percent(memory['kv_cache_fraction_of_free'])} of free memory"

@@ -11,7 +11,8 @@ import llmviewer as lv
 from llmviewer.api.configuration import configuration
 from llmviewer.cli import main
 from llmviewer.core.ir import Place
-from llmviewer.reports import verdict
+from llmviewer.reports import analysis_page, terminal, verdict
+from llmviewer.reports.terminal import Screen
 from llmviewer.techniques.llama_cpp import EXPERTS, translated
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS
 
@@ -87,8 +88,9 @@ def test_a_spelling_of_llama_cpp_answers_as_ours(
         (["-ngl", "9", "--offload", "weights=0.4"], "--offload weights and options of llama.cpp"),
         (["--n-cpu-moe", "9"], "--n-cpu-moe: llama-3.1-8b has no routed experts"),
         (["-ctk", "q8_0", "--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8 and options of llama.cpp"),
-        (["-ot", "(a+)+=CPU"], "without repeated groups"),
-        (["-ot", "([=CPU"], "without repeated groups"),
+        (["-ot", "(a+)+=CPU"], "none of groups"),
+        (["-ot", "([=CPU"], "none of groups"),
+        (["-ot", ".*.*.*.*.*exps=CPU"], "with few repetitions"),
         (["-ot", "exps=CUDA1"], "allowed: PATTERN=CPU"),
         (["-ot", "ffn_up_exps=CPU"], "a part of a layer's experts"),
         (["-ot", ".*=CPU"], "more than routed experts"),
@@ -292,6 +294,7 @@ def test_cells_of_the_context_are_allocated_whatever_the_requests_take_and_share
     assert full["kv_cache_bytes"] == 8192 * 131072
     assert full["max_model_len"] == 8192
     assert run(DENSE, max_model_len=8192, max_num_seqs=4).memory["max_model_len"] == 2048
+    assert run(DENSE, "b200", max_model_len=0).memory["kv_cache_bytes"] == 131072 * 131072
     longer = run(DENSE, max_model_len=512, input_len=1000, output_len=10)
     assert longer.memory["kv_cache_bytes"] == 1009 * 131072
     assert any("refuses a request of 1010 tokens" in one for one in longer.warnings)
@@ -308,3 +311,24 @@ def test_explanations_of_its_memory_add_up(name: str) -> None:
 
 def test_names_of_experts_are_those_of_gguf_files() -> None:
     assert EXPERTS[2].format(7) == "blk.7.ffn_down_exps.weight"
+
+
+def test_two_machines_with_a_gb10_exchange_everything_over_their_ports() -> None:
+    """An all-reduce of 1024 x 8192 values of 2 byte sends half of them each way, twice, at 25 GB/s and their share."""
+    found = lv.analyze("llama-3.1-70b", "gb10", tensor_parallel_size=2, quantization="w4a16", engine="vllm")
+    row = next(one for one in found.stage("prefill")["operators"] if one["name"] == "attn_all_reduce")
+    assert row["time_s"] > 1024 * 8192 * 2 / 25e9
+    ideal = lv.analyze("llama-3.1-70b", "gb10", tensor_parallel_size=2, efficiency="ideal")
+    row = next(one for one in ideal.stage("prefill")["operators"] if one["name"] == "attn_all_reduce")
+    assert row["time_s"] == pytest.approx(1024 * 8192 * 2 / 25e9)
+
+
+def test_a_run_that_does_not_fit_is_sent_to_an_option_of_llama_cpp_that_makes_it_fit() -> None:
+    weights = {"model": "llama-3.1-70b", "chip": "rtx-4090"}
+    assert any("-ngl auto" in one for one in verdict_lines(run(**weights)))
+    assert run(**weights, gpu_layers="auto").memory["fits"]
+    assert any("-fa on -ctk q8_0" in one for one in verdict_lines(run(DENSE, "rtx-4090", max_model_len=262144)))
+
+
+def verdict_lines(found: Any) -> list[str]:
+    return terminal.text(analysis_page.page(found), Screen(width=400, colour=False)).splitlines()

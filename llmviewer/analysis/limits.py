@@ -120,14 +120,13 @@ def assumptions(model: Model, system: System, token_budget: float = np.inf) -> d
     """Facts on which the largest batch and context depend, by name; None means no limit or not stated.
 
     token_budget: most tokens of a prefill pass, which sets the activations; None: all prompts together.  engine: it
-    sets the default budget.  gpu_memory_utilization: fraction of the memory.  memory_margin_bytes: what of it
-    stays free.  model_max_context_len: the context that the model was built for, which memory alone does not enforce.
+    sets the default budget.  gpu_memory_utilization: fraction of the memory.  model_max_context_len: the context that
+    the model was built for, which memory alone does not enforce.
     """
     return {
         "token_budget": None if np.isinf(token_budget) else int(token_budget),
         "engine": system.engine.program.name if system.engine.program else system.engine.name,
         "gpu_memory_utilization": system.memory_utilization,
-        "memory_margin_bytes": system.margin_bytes,
         "model_max_context_len": None if model.max_context >= ABSENT_CONTEXT else int(model.max_context),
     }
 

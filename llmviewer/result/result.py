@@ -347,7 +347,7 @@ class Result:
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
             "host": None if host is None else host.name,
-            "host_layers": None if host is None else layers_on_host(self.analysis.passes.graph),
+            **({} if host is None else {"host_layers": layers_on_host(self.analysis.passes.graph)}),
             "host_bytes": number(value_at(memory.host_bytes, point)),
             "host_capacity_bytes": number(memory.host_capacity_bytes),
             "disk": host.disk.name if host is not None and host.disk is not None else None,

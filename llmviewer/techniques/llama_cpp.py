@@ -13,6 +13,7 @@ from typing import Any
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
+from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.techniques.layer_settings import OR, ranges_of
@@ -41,16 +42,20 @@ OTHERS = (
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
 KEPT = ("logical_batch", "split_mode", "tensor_split")
-#: Longest pattern, and one that repeats a group: such patterns can take time without end.
-MAX_PATTERN_CHARACTERS = 400
+#: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.
+MAX_PATTERN_CHARACTERS, MAX_REPETITIONS = 400, 4
+REPETITION = re.compile(r"(?<!\()[*+?{]")
 REPEATED_GROUP = re.compile(r"\)[*+{?]|[*+}]\s*[*+{]")
 
 
 def translated(model: Model, options: Options) -> Options:
-    """The options with those of llama.cpp replaced by what they stand for.  Raises UserError.
+    """The options with those of llama.cpp, and a context of 0, replaced by what they stand for.  Raises UserError.
 
     The same object where none is given.
     """
+    if options.max_model_len == 0:
+        known = int(model.max_context) if model.max_context < ABSENT_CONTEXT else None
+        options = replace(options, max_model_len=known)
     given = {name: value for name in LLAMA_CPP_OPTIONS if (value := getattr(options, name)) != RUN[name].default}
     attention = options.techniques.get("attention", "")
     if not given and attention not in ATTENTION:
@@ -206,10 +211,10 @@ def _overridden(text: str, layers: int) -> set[int]:
 
 def _matcher(pattern: str, part: str) -> Callable[[str], bool]:
     """Whether a name matches a pattern anywhere, as std::regex_search does.  Raises UserError."""
-    refused = (
-        f"--override-tensor is {quoted(part)}; allowed: a pattern of tensors without repeated groups, as in exps=CPU"
-    )
-    if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or REPEATED_GROUP.search(pattern):
+    allowed = "a pattern of tensors with few repetitions, none of groups, as in exps=CPU"
+    refused = f"--override-tensor is {quoted(part)}; allowed: {allowed}"
+    repeats = len(REPETITION.findall(pattern)) > MAX_REPETITIONS or REPEATED_GROUP.search(pattern)
+    if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or repeats:
         raise UserError(refused)
     try:
         compiled = re.compile(pattern)

@@ -47,9 +47,9 @@ def _word(default: str, summary: str, **more: Any) -> Any:
     return _declared(Kind.WORD, default, summary, **more)
 
 
-def _limit(summary: str, *aliases: str) -> Any:
+def _limit(summary: str, *aliases: str, least: int = 1) -> Any:
     """Field of a whole number that an engine has unless the user sets it."""
-    return _declared(Kind.WHOLE, None, summary, Panel.MEMORY, aliases=aliases)
+    return _declared(Kind.WHOLE, None, summary, Panel.MEMORY, aliases=aliases, least=least)
 
 
 def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separator: str = ",") -> Any:
@@ -108,9 +108,10 @@ class Options:
         "Most sequences that the engine runs concurrently; default: the engine's.", "-np", "--parallel"
     )
     max_model_len: int | None = _limit(
-        "Longest context that the engine serves, of llama.cpp all its slots together; default: the model's.",
+        "Longest context that the engine serves, of llama.cpp all its slots together; 0, default: the model's.",
         "-c",
         "--ctx-size",
+        least=0,
     )
     enforce_eager: bool = _declared(Kind.SWITCH, False, "The engine captures no CUDA graphs.", Panel.MEMORY)
     ignore_fields: tuple[str, ...] = _declared(Kind.WORDS, (), "Ignore this unknown field of the config.", Panel.OUTPUT)

@@ -53,6 +53,7 @@ FIGURES = Technique(
     parameters={
         "bandwidth": "memory bandwidth: 6TB/s, x1.5 or +10%",
         "capacity": "memory capacity: 192GiB",
+        "reported_capacity": "what its driver reports of it: 112GiB; also iogpu.wired_limit_mb=114688, of a Mac",
         "peak.DTYPE": "dense matrix rate, also of a format that the chip lacks: peak.fp8=3PFLOP/s",
         "vector.DTYPE": "vector rate: 90TFLOP/s",
         "l2, l2_bandwidth": "capacity and bandwidth of the last-level cache",
