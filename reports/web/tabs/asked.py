@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -19,6 +20,7 @@ def content(view: View) -> list[Piece]:
     question = OF_FORMS[view.state.tab]
     ignored = [label(name) for name in view.options if name not in signature(question.function()).parameters]
     note = f"{question.use.partition(' Use it for:')[0]} It takes what is set on the left."
+    ignored += [] if is_of_a_model(question.function()) else ["the model"]
     note += f" Not used: {', '.join(ignored)}." if ignored else ""
     return [form(view, fields_of(question), question.title, note), *answer(view, words_of, _answered)]
 
@@ -50,7 +52,14 @@ def answered_of(view: View) -> Any:
 @lru_cache(maxsize=MOST_ANSWERS)
 def _asked(query: str) -> Any:
     view = view_of(query, "light")
-    return OF_FORMS[view.state.tab].function()(view.state.subject(), view.state.hardware, **words_of(view))
+    function = OF_FORMS[view.state.tab].function()
+    subject = {"model": view.state.subject()} if is_of_a_model(function) else {}
+    return function(**subject, hardware=view.state.hardware, **words_of(view))
+
+
+def is_of_a_model(function: Callable[..., Any]) -> bool:
+    """Whether a question is about the model on the left, and not about the chip alone."""
+    return "model" in signature(function).parameters
 
 
 def _answered(view: View) -> list[Piece]:
