@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from llmviewer.planning.fitting import MEMORY, REFUSED, SHORT, SLOW, Fitting
 from llmviewer.reports import format as fmt
-from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
+from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, plain, right
 
 #: Kind of reason -> what models are left out for.
 KINDS = {MEMORY: "for memory", SHORT: "for their longest context", SLOW: "for speed", REFUSED: "by the engine"}
@@ -67,7 +68,7 @@ def _facts(found: Fitting, answer: dict[str, Any]) -> tuple[tuple[str, str], ...
 def _table(answer: dict[str, Any]) -> Table:
     models = answer["models"]
     several = len({one["engine"] for one in models}) > 1
-    columns = [
+    columns: list[tuple[Column, Callable[[dict[str, Any]], str]]] = [
         (left("Model"), lambda one: plain(one["model"])),
         (right("Params", 1), lambda one: fmt.parameters(one["parameters"])),
         (right("Active", 4), _active),

@@ -21,7 +21,7 @@ from llmviewer.api.trials import SIZES, run_line
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.ir import Graph, Tensor, as_built
-from llmviewer.core.workload import Request, decode
+from llmviewer.core.workload import decode
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import figure_of
 from llmviewer.language.option import Kind, Option, taking
@@ -62,6 +62,8 @@ NOT_FOR_CHAT = (
 SHRINKING = ("hot_neurons", "low_rank", "matformer", "offload", "prune", "spatial")
 #: Kinds of reasons why a model is left out.
 MEMORY, SHORT, SLOW, REFUSED = "memory", "context", "speed", "engine"
+#: Tokens beyond all windows of attention.
+LONG = 2.0**20
 #: The longest context among the largest sizes.
 LONGEST = "max_context_len"
 _LIST = {"type": ["string", "array"], "items": {"type": "string"}}
@@ -166,11 +168,12 @@ class LeftOut:
 class Fitting:
     """Models that run on a chip, the largest first.
 
-    found: all of them.  top: how many are shown.  workload: the request that fills the context.
+    found: all of them.  top: how many are shown.  input_len, output_len: of the request that fills the context.
     """
 
     hardware: str
-    workload: Request
+    input_len: int
+    output_len: int
     min_speed: float | None
     found: tuple[FittingModel, ...]
     left_out: tuple[LeftOut, ...]
@@ -180,7 +183,7 @@ class Fitting:
     @property
     def context(self) -> int:
         """Tokens of the prompt and the answer."""
-        return int(self.workload.input_len[0] + self.workload.output_len[0])
+        return self.input_len + self.output_len
 
     @property
     def shown(self) -> tuple[FittingModel, ...]:
@@ -210,8 +213,8 @@ class Fitting:
             "warnings": list(self.warnings),
             "hardware": self.hardware,
             "context": self.context,
-            "input_len": int(self.workload.input_len[0]),
-            "output_len": int(self.workload.output_len[0]),
+            "input_len": self.input_len,
+            "output_len": self.output_len,
             "min_speed": self.min_speed,
             "order": "parameters",
             "fitting": len(self.found),
@@ -226,7 +229,7 @@ Candidate: TypeAlias = tuple[Model, str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A chip, a request and the options of every run.
+    """A chip, the lengths of a request and the options of every run.
 
     engines: those to try, the usual one first; None: kernels alone.  formats: as stated; empty: those of the engine.
     room_bytes: most bytes that all devices hold; infinite where options change what they store.
@@ -234,7 +237,8 @@ class Search:
 
     chip: Chip
     hardware: Any
-    workload: Request
+    input_len: int
+    output_len: int
     options: Mapping[str, Any]
     engines: tuple[str | None, ...]
     formats: tuple[str, ...] = ()
@@ -242,7 +246,7 @@ class Search:
     room_bytes: float = math.inf
 
     def answers(self, models: Sequence[Candidate]) -> tuple[list[FittingModel | LeftOut], tuple[str, ...]]:
-        """The models that run and those that do not, and notes; by kernels alone, as `analyze`, where no engine runs any.
+        """Models that run and do not, and notes; by kernels alone, as `analyze`, where no engine runs any.
 
         Raises UserError where all are refused.
         """
@@ -258,9 +262,9 @@ class Search:
 
     def answer(self, model: Model, name: str, also: tuple[str, ...]) -> FittingModel | LeftOut:
         """The model in its widest format that fits and is fast enough, or why it does not run."""
-        if model.max_context < float((self.workload.input_len + self.workload.output_len)[0]):
+        if model.max_context < self.input_len + self.output_len:
             return LeftOut(model=name, kind=SHORT, text=f"its longest context is {model.max_context:,.0f} tokens")
-        reasons: list[LeftOut] = []
+        reasons: list[FittingModel | LeftOut] = []
         for engine in self.engines:
             refusal = self.refusal(engine, model, Graph(blocks=()))
             error = UserError(refusal)
@@ -279,7 +283,7 @@ class Search:
         self, engine: str | None, model: Model, name: str, also: tuple[str, ...]
     ) -> tuple[FittingModel | LeftOut | None, UserError | None]:
         """The model as an engine serves it or why it is not fast or small enough, and the refusal of a format."""
-        reason, refusal = None, None
+        reason, refusal, workload = None, None, request(1, self.input_len, self.output_len)
         for text in self.formats or tuple(formats_of(engine, model, self.chip)):
             needed = weight_floor(model, text)
             if needed > self.room_bytes:
@@ -287,7 +291,7 @@ class Search:
                 continue
             words = {**self.options, "quantization": text, **({"engine": engine} if engine else {})}
             try:
-                result = configuration(model, self.chip, **words).answer(self.workload)
+                result = configuration(model, self.chip, **words).answer(workload)
                 fits = result.runs
                 if refused := self.refusal(engine, model, result.analysis.whole_graph) if fits else "":
                     raise UserError(refused)
@@ -314,7 +318,7 @@ class Search:
         return one
 
     def _line(self, name: str, words: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-        sizes = {"input_len": int(self.workload.input_len[0]), "output_len": int(self.workload.output_len[0])}
+        sizes = {"input_len": self.input_len, "output_len": self.output_len}
         return run_line(name, self.hardware, {**words, **sizes}, {**SIZES, "quantization": AS_STORED})
 
     def refusal(self, engine: str | None, model: Model, graph: Graph) -> str:
@@ -392,16 +396,18 @@ def fit(
     search = _search(
         hardware,
         words,
-        workload=request(1, tokens - answer, answer),
+        input_len=tokens - answer,
+        output_len=answer,
         formats=_listed("quantization", options.get("quantization")),
         min_speed=speed,
     )
-    tried, notes = search.answers(tuple(_models(_listed("models", models), words)))
+    tried, notes = search.answers(tuple(_models(_listed("models", models), words, tokens)))
     found = [one for one in tried if isinstance(one, FittingModel)]
     found.sort(key=lambda one: (-one.model.parameters, -one.tokens_per_s, one.name))
     return Fitting(
         hardware=search.chip.name,
-        workload=search.workload,
+        input_len=search.input_len,
+        output_len=search.output_len,
         min_speed=speed,
         found=tuple(found),
         left_out=tuple(one for one in tried if isinstance(one, LeftOut)),
@@ -422,7 +428,7 @@ def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], *
         serving = (name for name in usual(chip) if chip.generation in engines.load(name).serves.generations)
         tried = tuple(serving) or tried
     system = build.system(chip, options)
-    room = float(figure_of(system.chip, "capacity") or math.inf) * float(system.parallelism.devices)  # type: ignore[arg-type]
+    room = float(figure_of(system.chip, "capacity") or math.inf) * float(system.parallelism.devices)
     if any(options.techniques.get(name, OPTIONS[name].default) != OPTIONS[name].default for name in SHRINKING):
         room = math.inf
     return Search(chip=chip, hardware=hardware, options=words, engines=tried, room_bytes=room, formats=formats, **more)
@@ -439,8 +445,11 @@ def _listed(name: str, value: str | float | Sequence[str] | None) -> tuple[str, 
     return found
 
 
-def _models(stated: Sequence[str], words: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Models to try, their names, and other names of the same network.  stated: all of them, as they are."""
+def _models(stated: Sequence[str], words: Mapping[str, Any], context: int) -> Iterator[Candidate]:
+    """Models to try, their names, and other names of the same network.  stated: all of them, as they are.
+
+    A network has the last name by the alphabet, which is that of its latest release, of those that have the context.
+    """
     options = build.options_of(words)
     if stated:
         yield from ((build.model_of(name, options), name, ()) for name in stated)
@@ -452,5 +461,14 @@ def _models(stated: Sequence[str], words: Mapping[str, Any]) -> Iterator[Candida
             key = (model.architecture, model.hidden, model.parameters, model.active_parameters, model.dtype.name)
             same.setdefault(key, []).append((name, model))
     for alike in same.values():
-        name, model = max(alike, key=lambda one: (one[1].max_context, one[0]))
-        yield model, name, tuple(other for other, _ in alike if other != name)
+        by_work: dict[float, list[tuple[str, Model]]] = {}
+        for name, model in alike:
+            by_work.setdefault(_work(model) if len(alike) > 1 else 0.0, []).append((name, model))
+        for group in by_work.values():
+            name, model = max(group, key=lambda one: (min(one[1].max_context, context), one[0]))
+            yield model, name, tuple(other for other, _ in group if other != name)
+
+
+def _work(model: Model) -> float:
+    """Work of a token beyond a long context, in which windows of attention differ [FLOP]."""
+    return float(sum(operator.flops * block.repeats for block, operator in model.graph(decode(1.0, LONG))))
