@@ -13,6 +13,7 @@ from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, text_of
 from llmviewer.reports.web.state import OF_FORMS
 from llmviewer.reports.web.view import View, view_of
+from llmviewer.techniques.options import OPTIONS
 
 
 def content(view: View) -> list[Piece]:
@@ -26,12 +27,16 @@ def content(view: View) -> list[Piece]:
 
 
 def fields_of(question: Question) -> list[Field]:
-    """The fields of a question's own options, which start with those of its example, else with their defaults."""
+    """The fields of a question's own options, which start with those of its example, else with their defaults.
+
+    Options of a run that it reads in its own way are set on the left.
+    """
     defaults = signature(question.function()).parameters
-    starts = {name: question.example.get(name, defaults[name].default) for name in question.options()}
+    own = {name: one for name, one in question.options().items() if name not in OPTIONS}
+    starts = {name: question.example.get(name, defaults[name].default) for name in own}
     return [
         Field(name=name, label=one.help.rstrip("."), start="" if starts[name] is None else str(starts[name]))
-        for name, one in question.options().items()
+        for name, one in own.items()
     ]
 
 
