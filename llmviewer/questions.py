@@ -268,14 +268,15 @@ QUESTIONS: Mapping[str, Question] = {
         ),
         Question(
             name="require",
-            summary="The least bandwidth, compute or capacity that meets a target.",
+            summary="The least bandwidth, compute or capacity that meets a target, or the largest batch or context.",
             title="Require",
             use="The least bandwidth, compute or capacity with which a chip meets a target of tpot, ttft, e2e or"
-            " tokens_per_s. Use it for: which chip would be needed.",
+            " tokens_per_s, or the largest batch_size, context or concurrency that does. Use it for: which chip would"
+            " be needed, how many requests a chip takes.",
             detail="Finds how much bandwidth, compute or capacity a chip would need, all its other figures being"
             " those of a real one.\n\n"
-            "Two or three varied figures give the frontier between them. Exits 1 if no figure meets the"
-            " target.",
+            "Two or three varied figures give the frontier between them. --vary batch-size, context or concurrency"
+            " finds the largest that fits and meets all targets. Exits 1 if nothing meets the target.",
             warns=True,
             call="llmviewer.planning.require.require",
             answer="llmviewer.planning.require.Required",
