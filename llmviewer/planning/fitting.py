@@ -275,7 +275,7 @@ class Search:
                 if refused is None:
                     break
                 error = refused
-            reasons.append(LeftOut(model=name, kind=REFUSED, text=str(error), error=error))
+            reasons.append(LeftOut(model=name, kind=REFUSED, text=error.marked, error=error))
         runs = (one for one in reasons if isinstance(one, FittingModel))
         return next(runs, next((one for one in reasons if isinstance(one, LeftOut) and not one.error), reasons[0]))
 
