@@ -23,6 +23,7 @@ __all__ = [
     "Diagnosis",
     "Elasticities",
     "Explanation",
+    "Fitting",
     "Required",
     "Result",
     "Simulation",
@@ -40,6 +41,7 @@ __all__ = [
     "diagnose",
     "elasticity",
     "explain",
+    "fit",
     "list_engines",
     "list_hardware",
     "list_models",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from llmviewer.planning.call import size
     from llmviewer.planning.contract import Check, check
     from llmviewer.planning.elasticity import Elasticities, elasticity
+    from llmviewer.planning.fitting import Fitting, fit
     from llmviewer.planning.require import Required, require
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.train import Training, train

@@ -248,15 +248,35 @@ QUESTIONS: Mapping[str, Question] = {
             lists_of_options=True,
         ),
         Question(
+            name="fit",
+            summary="Every model that runs on a chip, with its format and speed.",
+            title="Models that fit",
+            use="Which models run on a chip with a context, each in its widest format that fits, with tokens/s, memory,"
+            " longest context and what the format costs in quality. Use it for: what can I run on this machine.",
+            detail="Lists the known models that run on a chip with a context, each in the widest format that fits.\n\n"
+            "Formats are those of the engine: GGUF of llama.cpp at a desk, 16, 8 and 4 bits of vLLM on a server. The"
+            " speed is that of one user at the end of the context; memory is accounted as by analyze.\n\n"
+            "Exits 1 if no model runs.",
+            warns=True,
+            call="llmviewer.planning.fitting.fit",
+            answer="llmviewer.planning.fitting.Fitting",
+            schema="llmviewer.fit/1",
+            example={"hardware": "rtx-4090"},
+            own="llmviewer.planning.fitting.OWN",
+            page="llmviewer.reports.fitting_page.page",
+            brief="llmviewer.server.compact.fitting",
+        ),
+        Question(
             name="require",
-            summary="The least bandwidth, compute or capacity that meets a target.",
+            summary="The least bandwidth, compute or capacity that meets a target, or the largest batch or context.",
             title="Require",
             use="The least bandwidth, compute or capacity with which a chip meets a target of tpot, ttft, e2e or"
-            " tokens_per_s. Use it for: which chip would be needed.",
+            " tokens_per_s, or the largest batch_size, context or concurrency that does. Use it for: which chip would"
+            " be needed, how many requests a chip takes.",
             detail="Finds how much bandwidth, compute or capacity a chip would need, all its other figures being"
             " those of a real one.\n\n"
-            "Two or three varied figures give the frontier between them. Exits 1 if no figure meets the"
-            " target.",
+            "Two or three varied figures give the frontier between them. --vary batch-size, context or concurrency"
+            " finds the largest that fits and meets all targets. Exits 1 if nothing meets the target.",
             warns=True,
             call="llmviewer.planning.require.require",
             answer="llmviewer.planning.require.Required",

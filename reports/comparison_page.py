@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from llmviewer.language.quantity import MEMORY as DECLARED
 from llmviewer.language.quantity import METRICS, QUANTITIES, Quantity
 from llmviewer.reports import format as fmt
@@ -14,6 +16,7 @@ from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES
 from llmviewer.result.comparison import Comparison
+from llmviewer.result.result import Result
 
 Configuration: TypeAlias = dict[str, Any]
 Show: TypeAlias = Callable[[Configuration], str]
@@ -135,8 +138,68 @@ def _workload(c: Configuration) -> str:
 
 
 def page(comparison: Comparison) -> Page:
-    """Returns common properties, the table and warnings."""
+    """Returns common properties, the table and warnings; of every known chip a row each."""
+    if comparison.refused is not None:
+        return _ranking(comparison.results, comparison.refused)
     return side_by_side(comparison.configurations())
+
+
+#: Heading of a figure of a ranking, its rank, and what a result has there.
+RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
+    ("tok/s/user", 0, lambda r: fmt.per_second(1.0 / float(r.tpot_s)) if float(r.tpot_s) > 0.0 else fmt.DASH),
+    ("80 %", 3, lambda r: _speeds(r)),
+    ("TTFT", 0, lambda r: fmt.duration(float(r.ttft_s))),
+    ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
+    ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
+    ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", _known(r, "usd_per_million_output_tokens"))),
+    ("Memory", 0, lambda r: fmt.memory(float(r.analysis.memory.total_bytes[0]))),
+    ("Budget", 1, lambda r: fmt.memory(float(np.max(r.analysis.memory.budget_bytes)))),
+)
+
+
+def _known(result: Result, name: str) -> float | None:
+    """Returns a metric; None where it is not known."""
+    return METRICS[name].of(result.metrics(names=(name,)))
+
+
+def _speeds(result: Result) -> str:
+    """Returns the bounds of tokens/s per user from those of the time per token."""
+    known = result.intervals().get("tpot_s")
+    if known is None or None in known["80"]:
+        return fmt.DASH
+    low, high = known["80"]
+    return f"{fmt.per_second(1.0 / high)}–{fmt.per_second(1.0 / low)}"
+
+
+def _ranking(results: tuple[Result, ...], refused: Mapping[str, str]) -> Page:
+    """Returns a row per chip, in the order of the results, and why other chips do not take the run."""
+    (first,) = Comparison(results=results[:1]).configurations()
+    holding = sum(result.fits for result in results)
+    lines = [(title, show(first)) for title, show in configuration_rows(first).items() if title != "Hardware"]
+    note = f"{holding} of {len(results) + len(refused)} chips hold it, the fastest per user first"
+    columns = (
+        Column(title="Hardware", align=Align.LEFT),
+        *(Column(title=title, rank=rank) for title, rank, _ in RANKED),
+        Column(title="Fits", align=Align.LEFT, styles=STYLES),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                result.analysis.system.chip.name,
+                *(cell(result) for _, _, cell in RANKED),
+                "yes" if result.fits else "NO",
+            )
+        )
+        for result in results
+    )
+    table = Table(columns=columns, rows=rows, note=note)
+    if not refused:
+        return (Facts(lines=tuple(lines)), table)
+    reasons: dict[str, list[str]] = {}
+    for chip, text in refused.items():
+        reasons.setdefault(text.replace(chip, "the chip"), []).append(chip)
+    told = tuple(("Refused", f"{text}: {', '.join(chips)}") for text, chips in reasons.items())
+    return (Facts(lines=tuple(lines)), table, Facts(lines=told, emphasis=Emphasis.FAINT))
 
 
 def side_by_side(configurations: list[Configuration]) -> Page:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.planning.largest_size import LargestSize
 from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.result.columns import figure_text
 
 
-def page(found: Required) -> Page:
+#: Size that varied -> its word, alone and with a number.
+SIZE_WORDS = {
+    "batch_size": ("batch", "batch {}"),
+    "context": ("context", "{} tokens"),
+    "concurrency": ("number of concurrent requests", "{} at once"),
+}
+#: What ends a size beside a latency -> its sentence.
+ENDS = {
+    "memory": "memory: {total} of a budget of {budget}",
+    "max_num_seqs": "the most sequences that the engine runs at once (--max-num-seqs)",
+    "max_context": "the longest context of the model or the engine",
+    "search": "the end of the search",
+}
+
+
+def page(found: Required | LargestSize) -> Page:
     """Returns the verdict, the frontier if several figures vary, and what was assumed."""
+    if isinstance(found, LargestSize):
+        return (Facts(lines=_size_lines(found)),)
     parts = [Facts(lines=(("Verdict", verdict(found)), *_facts(found)))]
     if len(found.solutions) > 1:
         parts.append(_frontier(found))  # type: ignore[arg-type]
@@ -38,6 +59,37 @@ def _figure(found: Required, name: str, value: float) -> str:
     own = found.to_dict()["own"][name]
     times = "" if not own else f" ({fmt.times(value / own)} of {found.configuration.chip.name})"
     return f"{name} {figure_text(name, value)}{times}"
+
+
+def _size_lines(found: LargestSize) -> tuple[tuple[str, str], ...]:
+    """Returns the largest size in a sentence, what ends it, and the command."""
+    answer = found.to_dict()
+    noun, counted = SIZE_WORDS[found.name]
+    limits = " and ".join(f"{LATENCIES[one.metric].label} ≤ {fmt.duration(one.seconds)}" for one in found.limits)
+    within = f" with {limits}" if limits else " that fits"
+    beyond = answer["beyond"]
+    ends = "; ".join(_end(name, found, beyond) for name in answer["limited_by"])
+    next_size = counted.format(fmt.whole(beyond[found.name]))
+    if found.best is None:
+        return (("Verdict", f"no {noun}{within}: {ends} at {next_size}"),)
+    shown = (f"{LATENCIES[one].label} {fmt.duration(answer['at_most'][one])}" for one in ("ttft_s", "tpot_s"))
+    lines = [
+        ("Verdict", f"the largest {noun}{within} is {fmt.whole(found.best.size)}: {', '.join(shown)}"),
+        ("Limited by", f"{ends} at {next_size}"),
+        ("Memory", f"{fmt.memory(answer['at_most']['total_bytes'])} of {fmt.memory(answer['at_most']['budget_bytes'])}"),
+        ("Re-run", plain(answer["command"])),
+    ]
+    return tuple(lines)
+
+
+def _end(name: str, found: LargestSize, beyond: Mapping[str, Any]) -> str:
+    """Returns what a size breaks."""
+    if name in LATENCIES:
+        return f"{LATENCIES[name].label} {fmt.duration(beyond[name])}"
+    if name == "memory" and found.name == "concurrency" and found.best is not None:
+        return f"memory: the KV cache holds {fmt.whole(found.best.size)}, and others wait"
+    total, budget = (fmt.memory(beyond.get(key)) for key in ("total_bytes", "budget_bytes"))
+    return ENDS[name].format(total=total, budget=budget)
 
 
 def _facts(found: Required) -> tuple[tuple[str, str], ...]:

@@ -178,6 +178,17 @@ OWN = {
         "gpu_memory_utilization": _case("0.01"),
         "branches": _case("skeleton,outline=4,points=2", "--steps 7"),
     },
+    "fit": {
+        "context": _case("1024"),
+        "min_speed": _case("1000.0"),
+        "models": _case("llama-3.2-3b"),
+        "top": _case("1", "--models llama-3.2-1b,llama-3.2-3b"),
+        "expert_skew": _case("2", "--context 4", MOE),
+        "gpu_memory_utilization": _case("0.5"),
+        "kv_block_size": _case("4096"),
+        "kv_reserve": _case("max"),
+        "kv_cache_free_gpu_memory_fraction": _case("0.005"),
+    },
     "train": {
         "optimizer": _case("sgd"),
         "kv_block_size": _case("4096"),

@@ -33,6 +33,7 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
     "crossover": ("", {"--batch-size": "4", "--context": "256", "--output-len": "8"}),
     "require": ("", {**SIZES, "--vary": "bandwidth", "--tpot": "100ms"}),
     "train": ("", {"--batch-size": "4", "--input-len": "256"}),
+    "fit": ("", {"--context": "264"}),
     "trace": ("", {**SIZES, "-o": "-", "--steps": "1"}),
     "simulate": ("", OF_LOAD),
     "size": ("", {**OF_LOAD, "--ttft": "2s", **SEARCHED}),
@@ -48,7 +49,7 @@ LOADED = {"report": {**OF_LOAD, "--batch-size": "4"}, "plot": OF_LOAD}
 PARTS = {"explain": ["--depth", "2"], "advise": ["--max-gpus", "1"]}
 #: Commands that take long for each option, or share the answer of `analyze`.
 SLOW = ("sweep", "compare", "crossover", "elasticity", "require", "trace", "check", "diagnose")
-SLOW += ("explain", "advise", "simulate", "size", "why", "report", "plot")
+SLOW += ("explain", "advise", "simulate", "size", "why", "report", "plot", "fit")
 #: What states the question again in an answer.
 ECHO = {
     *("workload", "parallelism", "techniques", "options", "request", "provenance", "line", "warnings", "values"),
@@ -222,7 +223,9 @@ def line_of(command: str, name: str, typed: list[str]) -> tuple[list[str], list[
     if command == "require" and {"--ttft", "--e2e", "--tokens-per-s"} & set(words):
         beside = _without(beside, "--tpot")
     chips = f"{case.hardware},h100-sxm" if command == "crossover" else case.hardware  # it needs two configurations
-    return ["config.json" if case.model == "CONFIG" else case.model, "--hardware", chips], beside, words
+    named = "config.json" if case.model == "CONFIG" else case.model
+    subject = [named] if command != "fit" else [] if "--models" in words else ["--models", named]
+    return [*subject, "--hardware", chips], beside, words
 
 
 def _is_loaded(command: str, name: str) -> bool:

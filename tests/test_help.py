@@ -75,6 +75,7 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "explain",
         "require",
         "elasticity",
+        "fit",
         "train",
         "check",
         "diagnose",

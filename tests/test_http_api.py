@@ -46,6 +46,10 @@ QUESTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"model": "llama-3.2-1b", "vary": "bandwidth", "tpot": "10ms"},
         "require llama-3.2-1b --vary bandwidth --tpot 10ms",
     ),
+    "fit": (
+        {"hardware": "rtx-4090", "models": "llama-3.2-1b,llama-3.1-8b", "context": "4k"},
+        "fit --hardware rtx-4090 --models llama-3.2-1b,llama-3.1-8b --context 4k",
+    ),
     "elasticity": ({**RUN, **SIZES}, "elasticity {run} {sizes}"),
     "advise": ({**RUN, **SIZES}, "advise {run} {sizes}"),
     "train": ({**RUN, "batch_size": 2, "input_len": 64}, "train {run} --batch-size 2 --input-len 64"),

@@ -38,6 +38,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "advise": {**RUN, "tpot": "20ms"},
     "simulate": {**RUN, **LOAD},
     "require": {**RUN, "vary": "bandwidth", "tpot": "10ms"},
+    "fit": {"hardware": "a100-80gb-sxm", "models": ["llama-3.2-1b", "llama-3.1-70b"]},
     "elasticity": RUN,
     "train": {**RUN, "batch_size": 2},
     "check": {"contract": [{"llama-3.2-1b on a100-80gb-sxm": "tpot_s <= 30 ms"}]},

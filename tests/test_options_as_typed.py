@@ -27,6 +27,7 @@ LINES = {
     **dict.fromkeys(("analyze", "sweep", "compare", "crossover", "elasticity", "train", "trace"), ""),
     "explain": "e2e_s",
     "require": "",
+    "fit": "--models",
     "advise": "",
     "simulate": "",
     "size": "",

@@ -10,12 +10,15 @@ from collections.abc import Callable
 
 import pytest
 
+import llmviewer as lv
 from llmviewer import analyze
 from llmviewer.cli import main
 from llmviewer.reports import comparison_page, terminal
 from llmviewer.reports.crossover_page import MAX_TEXT_LENGTH, letters
 from llmviewer.reports.report import Report
 from llmviewer.result.comparison import Comparison
+from llmviewer.server import limits
+from tests.answers import refusal
 
 BEST = "draft=llama-3.2-1b,tokens=best,acceptance=0.75"
 MODEL = ("llama-3.1-70b", "--hardware", "h100", "-tp", "4")
@@ -157,3 +160,46 @@ def test_every_command_answers_alike(printed: Print) -> None:
     (compared,) = json.loads(printed("compare", *words, "json"))["configurations"]
     assert swept["tpot_s"] == pytest.approx(single, rel=1e-12)
     assert compared["metrics"]["tpot_s"] == single
+
+
+def test_every_known_chip_is_a_row_the_fastest_that_holds_the_request_first() -> None:
+    found = lv.compare("llama-3.1-8b", "all", input_len=512)
+    chips = [result.analysis.system.chip.name for result in found.results]
+    assert found.refused is not None and sorted([*chips, *found.refused]) == lv.list_hardware()
+    held = [result.fits for result in found.results]
+    assert held == sorted(held, reverse=True) and {*held} == {True, False}
+    speeds = [float(result.tpot_s) for result in found.results if result.fits]
+    assert speeds == sorted(speeds)
+    at = chips.index("h100-sxm")
+    assert speeds[at] == lv.analyze("llama-3.1-8b", "h100-sxm", input_len=512).tpot_s
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_rows_of_every_chip_fit_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert (
+        main(["compare", "llama-3.2-1b", "--hardware", "all", "--offload", "weights=0.5"]) == 1
+    )  # some do not hold it
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.startswith("Refused  --offload: the chip has no link to a host") for line in lines)
+    assert {name for name in lv.list_hardware() if any(line.startswith(f"{name} ") for line in lines)} >= {
+        "h100-sxm",
+        "l4",
+    }
+
+
+@pytest.mark.parametrize("words", [["llama-3.1-8b,llama-3.2-1b"], ["llama-3.1-8b", "-q", "none,fp8"]])
+def test_every_chip_is_compared_with_one_configuration(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "compares one configuration; the other lists make 2" in refusal(
+        ["compare", *words, "--hardware", "all"], capsys
+    )
+    with pytest.raises(lv.UserError, match="the other lists make 2"):
+        lv.compare(["llama-3.1-8b", "llama-3.2-1b"], "all")
+
+
+def test_servers_compare_few_chips() -> None:
+    with pytest.raises(lv.UserError, match="hardware is all; compare takes at most 12 chips here"):
+        limits.check("compare", {"model": "llama-3.1-8b", "hardware": "all"})

@@ -26,6 +26,7 @@ LINES = {
     "compare": f"compare {MODEL},h100 {SIZES}",
     "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
     "require": f"require {MODEL.split(maxsplit=1)[0]} --vary bandwidth --tpot 10ms",
+    "fit": "fit --hardware a100-80gb-sxm --models llama-3.2-1b --context 1k",
     "explain": f"explain tpot_s {MODEL} {SIZES}",
     "elasticity": f"elasticity {MODEL} {SIZES}",
     "train": f"train {MODEL} --lora rank=8 --input-len 64",

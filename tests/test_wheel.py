@@ -33,6 +33,7 @@ LINES = {
     "require": "require llama-3.1-8b --vary bandwidth --tpot 5ms",
     "explain": f"explain tpot_s {MODEL}",
     "elasticity": f"elasticity {MODEL} --format json",
+    "fit": "fit --hardware a100-80gb-sxm --models llama-3.2-1b --context 1k",
     "train": f"train {MODEL} --lora rank=8",
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",

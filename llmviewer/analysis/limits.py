@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -29,6 +29,8 @@ CANDIDATES = 64.0
 #: Candidates around the number at which the room is expected to end.
 NEIGHBOURS = np.arange(-16.0, 17.0)
 NO_STARTS = np.zeros(0)
+#: Sizes of `largest_sizes`.
+LARGEST = ("max_batch_size", "max_context_len", "max_concurrent_requests")
 
 
 def largest(fits: Callable[[Array], object], limit: float, low: float = 0.0) -> float:
@@ -132,34 +134,41 @@ def assumptions(model: Model, system: System, token_budget: float = np.inf) -> d
 
 
 def largest_sizes(
-    model: Model, system: System, request: Request, token_budget: float = np.inf, known: Memory | None = None
+    model: Model,
+    system: System,
+    request: Request,
+    token_budget: float = np.inf,
+    known: Memory | None = None,
+    names: Collection[str] = LARGEST,
 ) -> dict[str, float]:
     """Largest batch, longest input_len + output_len and most concurrent requests of this request (one point).
 
-    The batch keeps the request's lengths, the context its batch and output_len.  known: memory of the request.
+    The batch keeps the request's lengths, the context its batch and output_len.  known: memory of the request.  names:
+    of LARGEST that are asked for.
     """
     system = system.unallocated()
     guesses = (math.nan, math.nan) if known is None else _guesses(request, known)
     starts, output = _starts(system, request, token_budget), float(np.max(system.batching.padded(request).output_len))
-    dip = _dip(system.kv_cache)
+    dip, (batch, context, most) = _dip(system.kv_cache), LARGEST
     questions: dict[str, Question] = {
-        "max_batch_size": ("batch_size", search(SEARCH_LIMIT, guess=guesses[0], room_of=_room)),
-        "max_context_len": ("input_len", search(SEARCH_LIMIT, starts=starts, guess=guesses[1], dip=dip, room_of=_room)),
+        batch: ("batch_size", search(SEARCH_LIMIT, guess=guesses[0], room_of=_room)),
+        context: ("input_len", search(SEARCH_LIMIT, starts=starts, guess=guesses[1], dip=dip, room_of=_room)),
     }
-    concurrent: dict[str, Question] = {
-        "max_concurrent_requests": (
-            "batch_size",
-            _most_concurrent(system, request, token_budget, blocks_of_engine(model, system.one_replica())),
-        )
-    }
+    questions = {name: one for name, one in questions.items() if name in names}
+    concurrent: dict[str, Question] = {}
+    if most in names:
+        blocks = blocks_of_engine(model, system.one_replica())
+        concurrent = {most: ("batch_size", _most_concurrent(system, request, token_budget, blocks))}
     memory = partial(memory_of, model, token_budget=token_budget)
     if system.parallelism.data == 1:
         found = _answers(partial(memory, system), request, questions | concurrent)
     else:
         found = _answers(partial(memory, system), request, questions)
         found |= _answers(partial(memory, system.one_replica()), request, concurrent)
-    found["max_concurrent_requests"] *= system.parallelism.data
-    found["max_context_len"] += output if found["max_context_len"] else 0.0
+    if most in found:
+        found[most] *= system.parallelism.data
+    if found.get(context):
+        found[context] += output
     return found
 
 

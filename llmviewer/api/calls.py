@@ -16,6 +16,7 @@ from llmviewer.core.arguments import Sizes
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.workload import Request
+from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.language.option import taking
 from llmviewer.models.model import Model
@@ -35,6 +36,8 @@ ModelName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Model
 ChipName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Chip
 
 BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (WORKLOAD[name].default for name in ("batch_size", "input_len", "output_len"))
+#: Stands for every known chip in `compare`.
+EVERY_CHIP = "all"
 #: Maximum number of configurations of one call; all are loaded before the first is computed.
 MAX_CONFIGURATIONS = 10**4
 
@@ -95,13 +98,38 @@ def compare(
 ) -> Comparison:
     """One request on every combination of models, chips and lists of options, with ratios to the first.
 
-    Raises UserError.
+    hardware: "all" is every known chip, the fastest that holds the request first.  Raises UserError.
     """
     from llmviewer.result.comparison import Comparison
 
     sizes = request(batch_size, input_len, output_len)
     made = combinations({"model": model, "hardware": hardware, **options})
+    if hardware in (EVERY_CHIP, [EVERY_CHIP]):
+        if len(made) > 1:
+            raise UserError(f"--hardware all compares one configuration; the other lists make {len(made)}")
+        return _on_every_chip(sizes, **made[0])
     return Comparison(results=tuple(configuration(**one).answer(sizes) for one in made))
+
+
+def _on_every_chip(sizes: Request, *, hardware: object, **run: Any) -> Comparison:
+    """A run on every known chip, the fastest that holds it first.  Raises UserError where no chip takes it."""
+    from llmviewer.result.comparison import Comparison
+
+    results, refusals = [], dict[str, UserError]()
+    for name in specs.names():
+        try:
+            results.append(configuration(hardware=name, **run).answer(sizes))
+        except UserError as error:
+            refusals[name] = error
+    if not results:
+        raise next(iter(refusals.values()))
+
+    def order(result: Result) -> tuple[bool, float, float]:
+        return not result.fits, float(np.nan_to_num(result.tpot_s)), float(result.ttft_s)
+
+    return Comparison(
+        results=tuple(sorted(results, key=order)), refused={name: error.marked for name, error in refusals.items()}
+    )
 
 
 @taking(RUN_OPTIONS)

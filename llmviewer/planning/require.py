@@ -1,6 +1,7 @@
 """Inverse design: the least figures of a hypothetical chip with which a metric meets its target.
 
-The least capacity is searched first, and then least rates of a chip with it (`least_figures.py`).
+The least capacity is searched first, and then least rates of a chip with it (`least_figures.py`).  What varies may be a
+size of the run instead, of which the largest is found (`largest_size.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
 from llmviewer.language.option import Kind, Option, taking
+from llmviewer.planning.largest_size import CONCURRENCY, CONTEXT, SCHEMA, SIZES_OF_A_RUN, LargestSize, largest_size
 from llmviewer.planning.least_figures import CAPACITY, Search, Solution, least_capacity
 from llmviewer.result.result import Result
-from llmviewer.simulation.limits import METRICS
+from llmviewer.simulation.limits import METRICS, Limit
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS, RUN_OPTIONS
 
 if TYPE_CHECKING:
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
     from llmviewer.api.calls import ChipName, ModelName
     from llmviewer.api.keywords import RequireOptions
 
-SCHEMA = "llmviewer.require/1"
 #: Figures that may vary, as they are told.
 VARIED = ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE", "special", "links.NAME")
+#: Size of a run that may vary instead, as it is told -> its name.
+VARIED_SIZES = {name.replace("_", "-"): name for name in SIZES_OF_A_RUN}
 #: Figures that may vary at once.
 MOST = 3
 #: Targets, one of which has to be met.
@@ -49,7 +52,7 @@ TARGETS = {
 OWN = {
     "vary": Option(
         kind=Kind.TEXT,
-        help="Up to three: bandwidth, peak.bf16, capacity, links.nvlink ...",
+        help="Up to three of bandwidth, peak.bf16, capacity ..., or one of batch-size, context, concurrency.",
         json={"type": ["string", "array"], "items": {"type": "string"}},
     ),
     **TARGETS,
@@ -173,17 +176,21 @@ def require(
     input_len: int = 1024,
     output_len: int = 128,
     **given: Unpack[RequireOptions],
-) -> Required:
-    """The least figures of a chip with which a metric meets its target.
+) -> Required | LargestSize:
+    """The least figures of a chip with which a metric meets its target, or the largest size of a run that does.
 
     hardware: the chip whose other figures stay.  vary: up to three of bandwidth, peak.DTYPE, capacity, l2_bandwidth,
-    links.NAME ... as in `set`.  options: one of ttft, tpot, e2e (such as "10ms") or tokens_per_s of one user, and those
-    of `analyze`.  Raises UserError.
+    links.NAME ... as in `set`; or batch-size, context or concurrency alone.  options: one of ttft, tpot, e2e (such as
+    "10ms") or tokens_per_s of one user, for a size any number of them, and those of `analyze`.  Raises UserError.
     """
     output_len = arguments.whole_number("output_len", output_len)
-    metric, target = _target({name: given.get(name) for name in (*METRICS, "tokens_per_s")}, output_len)
+    targets = _targets({name: given.get(name) for name in (*METRICS, "tokens_per_s")}, output_len)
     options = {name: value for name, value in given.items() if name not in TARGETS}
     names = _varied(vary)
+    if names[0] in SIZES_OF_A_RUN:
+        sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+        return _largest(names[0], model, hardware, options, sizes, targets)
+    metric, target = _one_of(targets)
     chosen = configuration(model, hardware, **options)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     question = Search(configuration=chosen.settled(), workload=request(*sizes.values()), metric=metric, target=target)
@@ -213,6 +220,28 @@ def require(
         idle=idle,
     )
     return replace(found, nearest=_nearest(found, options)) if solutions else found
+
+
+def _largest(
+    name: str,
+    model: Any,
+    hardware: Any,
+    options: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    targets: Mapping[str, tuple[str, float]],
+) -> LargestSize:
+    """The largest size of a run within its targets; concurrent requests start one by one."""
+    options = {"batching": "continuous", **options} if name == CONCURRENCY else dict(options)
+    limits = [Limit(metric=metric, statistic="mean", seconds=seconds) for metric, seconds in targets.values()]
+    varied = "input_len" if name == CONTEXT else "batch_size"
+    words = {**options, **{one: value for one, value in sizes.items() if one != varied}}
+    return largest_size(
+        name,
+        configuration(model, hardware, **options),
+        request(*sizes.values()),
+        limits,
+        lambda: run_line(model, hardware, words),
+    )
 
 
 def _kept(chosen: Configuration, names: Sequence[str]) -> str | None:
@@ -251,15 +280,24 @@ def _bound(question: Search, options: Mapping[str, Any], rates: Sequence[str]) -
     return found if ideal.lowest(rates[0]) < found < np.inf else None
 
 
-def _target(given: Mapping[str, Any], output_len: int) -> tuple[str, float]:
-    """Metric and target [s] of the one option that is given."""
-    named = {name: value for name, value in given.items() if value is not None}
-    if len(named) != 1:
-        allowed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+def _targets(given: Mapping[str, Any], output_len: int) -> dict[str, tuple[str, float]]:
+    """Metric and target [s] of every option that is given."""
+    return {name: _target(name, value, output_len) for name, value in given.items() if value is not None}
+
+
+def _one_of(targets: Mapping[str, tuple[str, float]]) -> tuple[str, float]:
+    """The only target."""
+    if len(targets) != 1:
+        allowed = ", ".join(f"--{name.replace('_', '-')}" for name in (*METRICS, "tokens_per_s"))
         raise UserError(
-            f"require needs one target; give one of {allowed}" if not named else f"give only one of {allowed}"
+            f"require needs one target; give one of {allowed}" if not targets else f"give only one of {allowed}"
         )
-    ((name, value),) = named.items()
+    (found,) = targets.values()
+    return found
+
+
+def _target(name: str, value: Any, output_len: int) -> tuple[str, float]:
+    """Metric and target [s] of an option."""
     if name != "tokens_per_s":
         metric, target = METRICS[name], duration(name, value)
     else:
@@ -277,17 +315,32 @@ def _target(given: Mapping[str, Any], output_len: int) -> tuple[str, float]:
 
 
 def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of the varied figures, each once."""
-    words = vary.split(",") if isinstance(vary, str) else list(vary)
-    names = tuple(dict.fromkeys(figure_name(word.strip()) for word in words))
+    """Names of the varied figures, each once, or of the one size."""
+    words = [word.strip() for word in (vary.split(",") if isinstance(vary, str) else vary)]
+    sizes = [VARIED_SIZES[name] for word in words if (name := word.replace("_", "-")) in VARIED_SIZES]
+    if sizes:
+        if len(words) > 1:
+            raise UserError(f"--vary is {quoted(','.join(words))}; a size varies alone: {', '.join(VARIED_SIZES)}")
+        return (sizes[0],)
+    names = tuple(dict.fromkeys(map(_figure_name, words)))
     if not names:
         raise UserError("vary names no figure; give one to three, such as bandwidth")
     for name in names:
         if name in TIMES or name in ("units", "power", "on_chip", "l2"):
-            raise unknown("figure to vary", name, VARIED)
+            raise unknown("figure to vary", name, (*VARIED, *VARIED_SIZES))
     if len(names) > MOST:
         raise UserError(f"vary names {len(names)} figures; allowed: at most {MOST}")
     return names
+
+
+def _figure_name(word: str) -> str:
+    """The name of a figure.  Raises UserError with the nearest name, sizes included."""
+    try:
+        return figure_name(word)
+    except UserError as error:
+        if word.partition(".")[0] in ("peak", "vector", "links"):
+            raise
+        raise unknown("figure to vary", word, (*VARIED, *VARIED_SIZES)) from error
 
 
 def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:

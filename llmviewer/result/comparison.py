@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,14 @@ LIMIT_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
-    """Results of one point each, in the order of the command line."""
+    """Results of one point each, in the order of the command line.
+
+    refused: chip that does not take the run -> why, where every known chip was tried; the results are then the fastest
+    that fit first.  None otherwise.
+    """
 
     results: tuple[Result, ...]
+    refused: Mapping[str, str] | None = None
 
     @property
     def fits(self) -> bool:
@@ -61,7 +67,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """The comparison object: the workload and the full analysis of every configuration."""
         configurations = self.configurations()
-        return {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
+        found = {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
+        return found if self.refused is None else {**found, "refused": dict(self.refused)}
 
     def configurations(self) -> list[dict[str, Any]]:
         """Analysis objects with dtype, techniques and `ratio_to_first`."""

@@ -6,6 +6,7 @@ Each function takes the answer of a question and the arguments with which it was
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +21,8 @@ from llmviewer.timing.engine_serving import ENGINE
 if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
     from llmviewer.planning.advise import Advice
+    from llmviewer.planning.fitting import Fitting
+    from llmviewer.planning.largest_size import LargestSize
     from llmviewer.planning.require import Required
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.why import Why
@@ -177,9 +180,18 @@ def advice(found: Advice, words: Words) -> dict[str, Any]:
     return _with_basis(found, found.result)
 
 
-def required(found: Required, words: Words) -> dict[str, Any]:
+def required(found: Required | LargestSize, words: Words) -> dict[str, Any]:
     """Figures that meet a target, and what the times rest on."""
     return _with_basis(found, found.now)
+
+
+def fitting(found: Fitting, words: Words) -> dict[str, Any]:
+    """Models that run, and what the times of the first rest on; why the others do not is counted."""
+    answer = {name: value for name, value in found.to_dict().items() if name != "schema"}
+    reasons = Counter(one["kind"] for one in answer["left_out"])
+    first = [one.result for one in found.shown[:1]]
+    rests_on = {"basis": basis_of(*first), "sources": sources(*first)} if first else {}
+    return {**answer, "left_out": dict(reasons), **rests_on}
 
 
 def of_a_run(found: Any, words: Words) -> dict[str, Any]:

@@ -184,6 +184,8 @@ def _check_points(call: str, given: Mapping[str, Any]) -> None:
     if configurations > most:
         raise UserError(f"the lists make {configurations:,} configurations; allowed here: at most {most:,}")
     points = math.prod(lengths.values())
+    if call == "compare" and given.get("hardware") in ("all", ["all"]):
+        raise UserError(f"hardware is all; compare takes at most {most} chips here: name them")
     if points > MAX_POINTS:
         raise UserError(f"the lists make {points:,} points; allowed here: at most {MAX_POINTS:,}")
 

@@ -78,8 +78,11 @@ def _loaded(view: View, call: Callable[..., Any], hardware: str, words: Mapping[
     run = {name: value for name, value in words.items() if name in OPTIONS}
     load = {name: value for name, value in words.items() if name not in OPTIONS}
     flags = [word for name, value in load.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    command = join(("llmviewer", verb, *_line(view, hardware, run), *flags))
-    return command, f'lv.{verb}({_subject(view)}, "{hardware}"{_keywords({**load, **run})})'
+    line, subject = _line(view, hardware, run), f"{_subject(view)}, "
+    if not asked.is_of_a_model(call):
+        line, subject = line[1:], ""
+    command = join(("llmviewer", verb, *line, *flags))
+    return command, f'lv.{verb}({subject}"{hardware}"{_keywords({**load, **run})})'
 
 
 def _compared(first: View, last: View) -> tuple[str, str]:

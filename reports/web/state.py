@@ -26,12 +26,9 @@ LOCAL = ("profile", "trace_model", "ignore_fields")
 OF_FORMS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(WEB) and not one.tab}
 #: What is shown of the answer, with its default.
 SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "number": "", "run": ""}
+_OWN = (name for one in OF_FORMS.values() for name in one.options() if name not in OPTIONS)
 #: Load and limits of the tabs that size and simulate, and options of questions, on top of those of a run.
-ASKED = (
-    "request_rate",
-    "chips",
-    *dict.fromkeys(("ttft", "tpot", "max_gpus", *(name for one in OF_FORMS.values() for name in one.options()))),
-)
+ASKED = ("request_rate", "chips", *dict.fromkeys(("ttft", "tpot", "max_gpus", *_OWN)))
 #: Longest URL [characters], and largest config.json, whose packed form is a part of it [byte].
 MAX_QUERY, MAX_CONFIG = 8_000, 65_536
 #: Most fields of a URL, and most further configurations that are compared.

@@ -23,7 +23,7 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.hypothetical import figure_name
 from llmviewer.planning.advise import advise
 from llmviewer.planning.elasticity import elasticity
-from llmviewer.planning.require import require
+from llmviewer.planning.require import Required, require
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.result.crossover import crossover, over_figure
@@ -367,6 +367,10 @@ def _required(request: PlotRequest) -> LoadedData:
     metric = (request.metric or request.kind.metrics[0]).removesuffix("_s")
     words: dict[str, Any] = {**options, **_sizes(request), metric: _target_s(request.target)}
     found = require(**words, vary=request.vary)
+    if not isinstance(found, Required):
+        raise UserError(
+            f"--vary is {quoted(request.vary)}; a frontier is of figures of the chip, such as bandwidth,peak.bf16"
+        )
     return LoadedData(data=found, warnings=found.warnings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -12,6 +13,7 @@ from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, text_of
 from llmviewer.reports.web.state import OF_FORMS
 from llmviewer.reports.web.view import View, view_of
+from llmviewer.techniques.options import OPTIONS
 
 
 def content(view: View) -> list[Piece]:
@@ -19,17 +21,22 @@ def content(view: View) -> list[Piece]:
     question = OF_FORMS[view.state.tab]
     ignored = [label(name) for name in view.options if name not in signature(question.function()).parameters]
     note = f"{question.use.partition(' Use it for:')[0]} It takes what is set on the left."
+    ignored += [] if is_of_a_model(question.function()) else ["the model"]
     note += f" Not used: {', '.join(ignored)}." if ignored else ""
     return [form(view, fields_of(question), question.title, note), *answer(view, words_of, _answered)]
 
 
 def fields_of(question: Question) -> list[Field]:
-    """The fields of a question's own options, which start with those of its example, else with their defaults."""
+    """The fields of a question's own options, which start with those of its example, else with their defaults.
+
+    Options of a run that it reads in its own way are set on the left.
+    """
     defaults = signature(question.function()).parameters
-    starts = {name: question.example.get(name, defaults[name].default) for name in question.options()}
+    own = {name: one for name, one in question.options().items() if name not in OPTIONS}
+    starts = {name: question.example.get(name, defaults[name].default) for name in own}
     return [
         Field(name=name, label=one.help.rstrip("."), start="" if starts[name] is None else str(starts[name]))
-        for name, one in question.options().items()
+        for name, one in own.items()
     ]
 
 
@@ -50,7 +57,14 @@ def answered_of(view: View) -> Any:
 @lru_cache(maxsize=MOST_ANSWERS)
 def _asked(query: str) -> Any:
     view = view_of(query, "light")
-    return OF_FORMS[view.state.tab].function()(view.state.subject(), view.state.hardware, **words_of(view))
+    function = OF_FORMS[view.state.tab].function()
+    subject = {"model": view.state.subject()} if is_of_a_model(function) else {}
+    return function(**subject, hardware=view.state.hardware, **words_of(view))
+
+
+def is_of_a_model(function: Callable[..., Any]) -> bool:
+    """Whether a question is about the model on the left, and not about the chip alone."""
+    return "model" in signature(function).parameters
 
 
 def _answered(view: View) -> list[Piece]:
