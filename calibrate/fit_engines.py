@@ -294,11 +294,10 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
     for part, own in parts.items():  # that of "" is the first
         trials = make_trials(own, values)
         if part in own_free:
-            own = preset.of_generation(part)
-            stated = {**own.constants, **own.factors}
+            of_part = preset.of_generation(part)
             refitted = (*own_free[part], "request")
-            kept = {name: value for name, value in stated.items() if name not in refitted}
-            fits[part] = fit(own, own_free[part], trials, kept)
+            stated = (of_part.constants | of_part.factors).items()
+            fits[part] = fit(of_part, own_free[part], trials, {k: v for k, v in stated if k not in refitted})
         else:
             newest = fits[""].engine
             fits[part] = fit(newest, FREE_OF_VERSION, trials, newest.constants)

@@ -70,7 +70,7 @@ class Scope:
 def _octaves(value: Count, known: tuple[float, ...]) -> tuple[Array, Array]:
     """Factors of two by which a value lies below and above a range, at most MOST_OCTAVES; 0 without one."""
     number = np.maximum(np.asarray(value, dtype=float), 1e-9)
-    low, high = known or (1e-9, 1e18)
+    low, high = np.maximum(known or (0.0, 1e18), 1e-9)
     return np.clip(np.log2(low / number), 0.0, MOST_OCTAVES), np.clip(np.log2(number / high), 0.0, MOST_OCTAVES)
 
 
