@@ -152,14 +152,15 @@ RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
     ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
     ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
     ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", _known(r, "usd_per_million_output_tokens"))),
-    ("Memory", 0, lambda r: fmt.memory(float(r.analysis.memory.total_bytes[0]))),
+    ("Memory", 0, lambda r: fmt.memory(float(np.max(r.analysis.memory.total_bytes)))),
     ("Budget", 1, lambda r: fmt.memory(float(np.max(r.analysis.memory.budget_bytes)))),
 )
 
 
 def _known(result: Result, name: str) -> float | None:
     """Returns a metric; None where it is not known."""
-    return METRICS[name].of(result.metrics(names=(name,)))
+    found: float | None = METRICS[name].of(result.metrics(names=(name,)))
+    return found
 
 
 def _speeds(result: Result) -> str:

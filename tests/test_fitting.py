@@ -158,7 +158,7 @@ def test_the_exit_status_says_whether_any_model_runs(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--context 1", "context is 1; allowed: whole numbers from 2"),
+        ("--context 1", "context is 1; allowed: whole numbers from 4"),
         ("--min-speed 0", "min-speed is 0; allowed: a number above 0"),
         ("--quantization q4_k_m,q4_typo", "unknown quantization 'q4_typo'"),
         ("--formats q4_k_m,", "formats has an empty value"),

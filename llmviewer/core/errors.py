@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from numbers import Number
 
 #: An error lists at most this many names; `list` commands show longer lists.
-MAX_LISTED_NAMES = 24
+MAX_LISTED_NAMES = 25
 #: Least similarity of a suggestion, and of one that begins with another letter: most typing errors come later.
 LEAST_SIMILARITY, LEAST_WITH_ANOTHER_LETTER = 0.6, 0.75
 #: Names are compared up to this length: comparing long ones takes time.

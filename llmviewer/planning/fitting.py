@@ -69,7 +69,7 @@ LONGEST = "max_context_len"
 _LIST = {"type": ["string", "array"], "items": {"type": "string"}}
 OWN = {
     "context": Option(
-        kind=Kind.WHOLE, default=8192, least=2, help="Tokens that the KV cache has to hold: 32k (k = 1024)."
+        kind=Kind.WHOLE, default=8192, least=4, help="Tokens that the KV cache has to hold: 32k (k = 1024)."
     ),
     "min_speed": Option(kind=Kind.NUMBER, help="Least tokens per second of the answer: 20."),
     "models": Option(
@@ -335,12 +335,15 @@ class Search:
 
 def formats_of(engine: str | None, model: Model, chip: Chip) -> Iterator[str]:
     """Formats that an engine serves a model in, the widest first; none that stores more than the checkpoint does."""
-    if (engine or usual(chip)[0]) == AT_A_DESK:
-        stored = tuple(_stored(model))
+    named = None if engine in (None, engines.KERNELS_ONLY.name) else engines.load(engine).name
+    if (named or usual(chip)[0]).partition("==")[0] == AT_A_DESK:
+        known = [name for name in GGUF if name in PRESETS]
+        stored = () if model.checkpoint is as_built else tuple(_stored(model))  # 16 bit is wider than all
         if any(tensor.dtype.name == "mxfp4" for tensor, _ in stored):
-            yield GGUF_OF_MXFP4
-            return
-        yield from (name for name in GGUF if name in PRESETS and weight_floor(model, name) < _bytes(stored))
+            known = [GGUF_OF_MXFP4]
+        elif stored:
+            known = [name for name in known if weight_floor(model, name) < _bytes(stored)]
+        yield from known or (AS_STORED,)
         return
     yield AS_STORED
     if model.checkpoint is as_built:
@@ -458,7 +461,7 @@ def _models(stated: Sequence[str], words: Mapping[str, Any], context: int) -> It
     for name in (name for name in build.list_models() if name not in NOT_FOR_CHAT):
         model = build.model_of(name, options)
         if not model.is_encoder and model.encoder is None:
-            key = (model.architecture, model.hidden, model.parameters, model.active_parameters, model.dtype.name)
+            key = (model.architecture, model.hidden, model.parameters, model.dtype.name)
             same.setdefault(key, []).append((name, model))
     for alike in same.values():
         by_work: dict[float, list[tuple[str, Model]]] = {}
@@ -470,5 +473,5 @@ def _models(stated: Sequence[str], words: Mapping[str, Any], context: int) -> It
 
 
 def _work(model: Model) -> float:
-    """Work of a token beyond a long context, in which windows of attention differ [FLOP]."""
+    """Work of a token after a long context, in which experts and windows of attention differ [FLOP]."""
     return float(sum(operator.flops * block.repeats for block, operator in model.graph(decode(1.0, LONG))))
