@@ -51,12 +51,12 @@ MODEL is looked up in this order:
    architecture; `-AWQ`, `-GPTQ-Int4`, `-GPTQ-Int8`, `-FP8`, `-FP8-dynamic`, `-FP8-block`, `-FP8-KV`, `-FP8-FFN`,
    `-quantized.w4a16`, `-w8a16`, `-w8a8`, `-NVFP4`, `-NVFP4A16`, `-FP4`, `-MXFP4`, `-bnb-4bit`, `-bnb-8bit`, `-BF16`,
    `-FP16`, `-int4-AutoRound`, `-MLX-3bit`, `-MLX-4bit`, `-MLX-5bit`, `-MLX-6bit`, `-MLX-8bit` name a stored format.
-   What is left must be a name or an alias; nothing is guessed. A note says how the id was read. The format is that of all
-   linear layers except `lm_head`, as its makers publish it; NVIDIA's `-FP8` and `-NVFP4` state an fp8 cache (`-NVFP4-KV`),
-   MLX also stores the embedding and `lm_head` in few bits. A checkpoint that keeps more layers in 16 bit says so only
-   in its own `config.json` (those of some are known, such as nvidia/Gemma-4-31B-IT-NVFP4): where a fit depends on
-   attention in 16 bit, the verdict is marked unsure. Formats without published bits (`-exl2` ...) are an error that
-   names them.
+   What is left must be a name or an alias; nothing is guessed. A note says how the id was read. The format is that
+   of all linear layers except `lm_head`, as its makers publish it; NVIDIA's `-FP8` and `-NVFP4` state an fp8 cache
+   (`-NVFP4-KV`), MLX also stores the embedding and `lm_head` in few bits. A checkpoint that keeps more layers in 16
+   bit says so only in its own `config.json` (those of some are known, such as nvidia/Gemma-4-31B-IT-NVFP4): where a
+   fit depends on attention in 16 bit, the verdict is marked unsure. Formats without published bits (`-exl2` ...) are
+   an error that names them.
 
 `llmviewer models fetch ID` downloads the `config.json` of a Hub id (and ModelOpt's
 `hf_quant_config.json`, if there is one) to the cache, or to a new folder with `-o FOLDER`.
