@@ -76,7 +76,10 @@ def _size_lines(found: LargestSize) -> tuple[tuple[str, str], ...]:
     lines = [
         ("Verdict", f"the largest {noun}{within} is {fmt.whole(found.best.size)}: {', '.join(shown)}"),
         ("Limited by", f"{ends} at {next_size}"),
-        ("Memory", f"{fmt.memory(answer['at_most']['total_bytes'])} of {fmt.memory(answer['at_most']['budget_bytes'])}"),
+        (
+            "Memory",
+            f"{fmt.memory(answer['at_most']['total_bytes'])} of {fmt.memory(answer['at_most']['budget_bytes'])}",
+        ),
         ("Re-run", plain(answer["command"])),
     ]
     return tuple(lines)

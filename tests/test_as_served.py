@@ -94,7 +94,7 @@ def test_a_stated_engine_and_ideal_times_have_no_other_engine(options: dict[str,
             {"speculative": "lookahead,window=7,acceptance=0.5"},
             "cover --speculative lookahead",
         ),
-        ("llama-3.1-8b", "m3-max", {"skip_layers": "0.2"}, "llama.cpp of May 2024 does not cover --skip-layers 0.2"),
+        ("llama-3.1-8b", "m3-max", {"skip_layers": "0.2"}, "llama.cpp does not cover --skip-layers 0.2"),
     ],
 )
 def test_what_no_engine_serves_has_a_reason(model: str, chip: str, options: Any, why: str) -> None:
@@ -149,7 +149,12 @@ def test_the_verdict_names_both(capsys: Any, monkeypatch: Any, width: int) -> No
 
 @pytest.mark.parametrize(
     ("name", "title"),
-    [("vllm==0.19", "vLLM 0.19"), ("llama.cpp", "llama.cpp of May 2024"), ("trtllm", "TensorRT-LLM 1.x")],
+    [
+        ("vllm==0.19", "vLLM 0.19"),
+        ("llama.cpp", "llama.cpp"),
+        ("llama.cpp==b3000", "llama.cpp b3000"),
+        ("trtllm", "TensorRT-LLM 1.x"),
+    ],
 )
 def test_the_verdict_names_a_stated_engine(name: str, title: str) -> None:
     (speed,) = (line[1] for line in verdict.at_once(answer(engine=name)).lines if line[0] == "Speed")

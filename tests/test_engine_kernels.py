@@ -127,7 +127,12 @@ def test_tiles_of_experts_are_as_wide_as_a_pass_up_to_128_columns(tokens: float,
     shape = GemmShape(m=64.0 * 2.0, n=100.0, k=10.0, experts=64.0, active=64.0)  # two rows an expert: one tile each
     weight = Tensor(name="w", elements=1.0, dtype=DTYPES["int8"], role=Role.WEIGHT)
     product = Operator(
-        name="expert_up_proj", kind=Kind.GEMM, reads=(whole(weight),), writes=(), output_shape=(128.0, 100.0), shape=shape
+        name="expert_up_proj",
+        kind=Kind.GEMM,
+        reads=(whole(weight),),
+        writes=(),
+        output_shape=(128.0, 100.0),
+        shape=shape,
     )
     graph = Graph(blocks=(Block(name="layer", operators=(product,), repeats=3.0),))
     found = engine_work.integer_products_s(graph, tokens, 1.0, np.inf)

@@ -105,7 +105,7 @@ def test_stated_defaults_change_nothing(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "option", "value"), [("vllm", "fusion", "none"), ("llama.cpp", "attention", "flash")]
+    ("engine", "option", "value"), [("vllm", "fusion", "none"), ("llama.cpp==b6000", "attention", "flash")]
 )
 def test_a_stated_default_is_stated(engine: str, option: str, value: str) -> None:
     """The engine's own choice differs from the option's default, which is the value that is stated here."""

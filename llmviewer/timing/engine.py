@@ -138,7 +138,8 @@ class OfGeneration(Fitted):
     """Fields of an engine on chips of one generation, where it runs other kernels.
 
     before: first version that no longer runs them, and `changed`, where that stands; empty: all versions do.
-    share, integer_share, graph_tokens, late_from: as of Engine, where they are others.  source: of figures that no fit of ours gives.
+    share, integer_share, graph_tokens, late_from: as of Engine, where they are others.  source: of figures that no fit
+    of ours gives.
     """
 
     ungrouped: float = 0.0
@@ -317,6 +318,8 @@ class Engine(Fitted):
             said.append(f"no run of version {self.version} was measured; the nearest that was is {nearest}")
         if memory is not None and (edge := memory.edge(self.version)):
             said.append(f"its memory is that of {edge}")
+        if self.flash_from and not self.is_from(self.flash_from):
+            said.append(f"attention is eager before {self.flash_from}")
         if memory is None and not (self.versions or said):
             known = f" ({', '.join(self.measured)} were measured)" if self.measured else ""
             said.append(f"its versions are priced alike{known}")
