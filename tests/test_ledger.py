@@ -14,6 +14,7 @@ from llmviewer.api import analyze
 from llmviewer.calibrate import ledger
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
+from llmviewer.hardware import names
 from llmviewer.timing import engine
 
 SOURCES = ledger.load()
@@ -167,7 +168,7 @@ def _family(engine: str) -> str:
 @cache
 def _stem(folder: str, name: str) -> str:
     try:
-        return data.find(folder, name, "model" if folder == "model_configs" else "chip")[1]
+        return (data.find(folder, name, "model") if folder == "model_configs" else names.find(name))[1]
     except UserError:
         return name
 
