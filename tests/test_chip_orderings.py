@@ -21,6 +21,10 @@ ENGINES = ("kernels", "vllm", "sglang", "trtllm")
 MODEL = "llama-3.2-3b"  # 6.4 GB in 16 bit: more than any cache of a GPU
 
 
+#: Chips that people own: with less bandwidth than the host's work for a token of llama.cpp takes to outweigh.
+OWNED = [name for name in CHIPS if specs.load(name).bandwidth_bytes_per_s < 6e11]
+
+
 @cache
 def result(chip: str, engine: str, **options: Any) -> lv.Result:
     return lv.analyze(MODEL, chip, engine=engine, input_len=512, output_len=16, **options)
@@ -72,3 +76,12 @@ def test_eight_bits_are_between_four_and_sixteen(chip: str) -> None:
     for engine in ENGINES:
         four, eight, sixteen = (times(chip, engine, quantization=name)[0] for name in ("w4a16", "w8a16", "none"))
         assert four < eight < sixteen, engine
+
+
+@pytest.mark.parametrize("chip", OWNED)
+def test_llama_cpp_reads_the_weights_at_a_plausible_share_of_the_bandwidth(chip: str) -> None:
+    """Of 8.03B weights 7.505B have 4.5 bits in q4_0, and 525M (the output) 6.5625 in q6_k: 4.65 GB for each token."""
+    found = lv.analyze("llama-3.1-8b", chip, engine="llama.cpp", quantization="q4_0", input_len=64, output_len=16)
+    read = 7.505e9 * 4.5 / 8 + 525.3e6 * 6.5625 / 8
+    share = read / float(found.tpot_s) / float(specs.load(chip).bandwidth_bytes_per_s)
+    assert 0.4 < share < 0.95

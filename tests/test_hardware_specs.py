@@ -24,9 +24,10 @@ REQUIRED = """
     a10g l20 rtx-3060 rtx-3080 rtx-4060 rtx-4070 rtx-4080 rtx-5080 m1-pro m2-pro m3-pro m4-pro gb10 dgx-spark strix-halo
     rx-7900-xtx arc-pro-b60 m1-max m1-ultra m2 m2-max m3 m3-ultra m4 m5 m5-pro m5-max rtx-2080 rtx-2080-ti rtx-3060-ti
     rtx-3070 rtx-3070-ti rtx-3080-ti rtx-3090-ti rtx-4060-ti-16gb rtx-4070-super rtx-4070-ti rtx-4070-ti-super
-    rtx-4080-super rtx-4090-d rtx-5060-ti-16gb rtx-5070 rtx-5070-ti rtx-a4000 rtx-a5000 rtx-4000-ada rx-6800 rx-6800-xt
-    rx-6900-xt rx-7900-xt rx-9070 rx-9070-xt r9700 arc-b580 p40 p100 mi50-16gb mi100 v100s jetson-orin-nano-8gb
-    jetson-orin-nano-super jetson-thor h20-141gb ryzen-9-7950x core-i9-13900k core-ultra-9-285k epyc-7742 epyc-7763 epyc-9755 xeon-6980p
+    rtx-4080-super rtx-4090-d rtx-5060-ti-16gb rtx-5070 rtx-5070-ti rtx-a4000 rtx-a5000 rtx-4000-ada rx-6800
+    rx-6800-xt rx-6900-xt rx-7900-xt rx-9070 rx-9070-xt r9700 arc-b580 p40 p100 mi50-16gb mi100 v100s
+    jetson-orin-nano-8gb jetson-orin-nano-super jetson-thor h20-141gb ryzen-9-7950x core-i9-13900k core-ultra-9-285k
+    epyc-7742 epyc-7763 epyc-9755 xeon-6980p
 """.split()
 #: Names that tables of published measurements use.
 MEASURED = """

@@ -168,7 +168,7 @@ def _family(engine: str) -> str:
 @cache
 def _stem(folder: str, name: str) -> str:
     try:
-        return data.find(folder, name, "model")[1] if folder == "model_configs" else names.find(name)[1]
+        return (data.find(folder, name, "model") if folder == "model_configs" else names.find(name))[1]
     except UserError:
         return name
 

@@ -19,7 +19,7 @@ RUN = "analyze llama-2-7b --hardware h100"
     [
         (
             "analyze llama-2-7b",
-            "missing --hardware: Chip name, or path to its YAML (llmviewer analyze --help",
+            "missing --hardware: Chip name (2x4090: two), or path to its YAML (llmviewer analyze --help",
         ),
         ("analyze llama-2-7b h100", "; did you mean --hardware h100? (llmviewer analyze --help lists all)"),
         ("analyze --hardware h100", "missing MODEL: Model name, Hub id, or path"),

@@ -78,13 +78,17 @@ Model = Annotated[
     ),
 ]
 Hardware = Annotated[
-    str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chip name, or path to its YAML.")
+    str,
+    typer.Option("--hardware", autocompletion=candidates.chips, help="Chip name (2x4090: two), or path to its YAML."),
 ]
 Models = Annotated[
     str, typer.Argument(autocompletion=candidates.models, help="Models, comma-separated: names or paths.")
 ]
 Chips = Annotated[
-    str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, comma-separated: names or paths.")
+    str,
+    typer.Option(
+        "--hardware", autocompletion=candidates.chips, help="Chips (2x4090: two), comma-separated: names or paths."
+    ),
 ]
 BatchSize, InputLen, OutputLen = map(annotation, WORKLOAD)
 InputLens = Annotated[str, listed("input_len", "Prompt lengths: a list or ranges.")]

@@ -37,7 +37,7 @@ NAMED: Mapping[str, Schema] = {
     },
     "hardware": {
         "type": ["string", "object"],
-        "description": "A chip: its name (h100-sxm, a100-80gb-sxm, mi300x), or the fields of a spec file.",
+        "description": "A chip: its name (h100-sxm, 4090; 8xh100: a tensor group of 8), or the fields of a spec file.",
     },
 }
 #: Texts of lists and ranges of whole numbers.
