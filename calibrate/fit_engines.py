@@ -296,7 +296,7 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
         if part in own_free:
             of_part = preset.of_generation(part)
             refitted = (*own_free[part], "request")
-            stated = (of_part.constants | of_part.factors).items()
+            stated = {**of_part.constants, **of_part.factors}.items()
             fits[part] = fit(of_part, own_free[part], trials, {k: v for k, v in stated if k not in refitted})
         else:
             newest = fits[""].engine

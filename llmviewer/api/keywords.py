@@ -20,6 +20,14 @@ class RunOptions(TypedDict, total=False):
     max_model_len: int | str | None
     enforce_eager: bool
     ignore_fields: tuple[str, ...]
+    gpu_layers: str | float
+    n_cpu_moe: str | float
+    override_tensor: str | float
+    cache_type_k: str
+    cache_type_v: str
+    logical_batch: int | str | None
+    split_mode: str
+    tensor_split: str | float
     trace_model: bool
     set: str | float | Mapping[str, str | float]
     power_limit: str | float
@@ -70,6 +78,14 @@ class RunOptionLists(TypedDict, total=False):
     max_model_len: int | str | Sequence[int | str] | None
     enforce_eager: bool | Sequence[bool]
     ignore_fields: tuple[str, ...]
+    gpu_layers: str | float | Sequence[str | float]
+    n_cpu_moe: str | float | Sequence[str | float]
+    override_tensor: str | float | Sequence[str | float]
+    cache_type_k: str | Sequence[str]
+    cache_type_v: str | Sequence[str]
+    logical_batch: int | str | Sequence[int | str] | None
+    split_mode: str | Sequence[str]
+    tensor_split: str | float | Sequence[str | float]
     trace_model: bool | Sequence[bool]
     set: str | float | Mapping[str, str | float] | Sequence[str | float | Mapping[str, str | float]]
     power_limit: str | float | Sequence[str | float]
