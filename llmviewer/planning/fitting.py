@@ -83,6 +83,9 @@ OWN = {
         help="Formats to try in this order, comma-separated: q8_0,q4_k_m; default: those of the engine, widest first.",
         json=_LIST,
     ),
+    "engine": replace(
+        OPTIONS["engine"], default=None, group="", help="Serving engine; default: the one that usually serves the chip."
+    ),
     "top": Option(kind=Kind.WHOLE, default=20, help="Models to show, the largest first."),
 }
 
@@ -374,7 +377,7 @@ def _in(text: str) -> str:
     return "" if text == AS_STORED else f" in {text}"
 
 
-@taking(RUN_OPTIONS, {"quantization": OWN["quantization"]})
+@taking(RUN_OPTIONS, {name: one for name, one in OWN.items() if name in OPTIONS})
 def fit(
     hardware: ChipName,
     *,

@@ -186,13 +186,11 @@ def require(
     output_len = arguments.whole_number("output_len", output_len)
     targets = _targets({name: given.get(name) for name in (*METRICS, "tokens_per_s")}, output_len)
     options = {name: value for name, value in given.items() if name not in TARGETS}
-    names = _varied(vary)
+    names, sizes = _varied(vary), {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     if names[0] in SIZES_OF_A_RUN:
-        sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
         return _largest(names[0], model, hardware, options, sizes, targets)
     metric, target = _one_of(targets)
     chosen = configuration(model, hardware, **options)
-    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     question = Search(configuration=chosen.settled(), workload=request(*sizes.values()), metric=metric, target=target)
     question.check(names)
     fixed = {CAPACITY: least_capacity(question.configuration, question.workload)} if CAPACITY in names else {}
@@ -200,9 +198,7 @@ def require(
     rates = tuple(name for name in names if name != CAPACITY)
     idle = question.idle(rates)
     rates = tuple(name for name in rates if name not in idle)
-    floor = question.floor(rates)
-    if np.isnan(floor):
-        raise UserError(f"{metric} has no value here: the pass of the first token decides all others; limit another")
+    floor = _known(metric, question.floor(rates))
     solutions = question.solutions(rates) if floor <= target else ()
     fixed |= {name: question.own(name) for name in idle}
     solutions = tuple(replace(one, figures={**one.figures, **fixed}) for one in solutions)
@@ -220,6 +216,13 @@ def require(
         idle=idle,
     )
     return replace(found, nearest=_nearest(found, options)) if solutions else found
+
+
+def _known(metric: str, seconds: float) -> float:
+    """A time.  Raises UserError where the metric has no value."""
+    if np.isnan(seconds):
+        raise UserError(f"{metric} has no value here: the pass of the first token decides all others; limit another")
+    return seconds
 
 
 def _largest(
@@ -320,7 +323,7 @@ def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
     sizes = [VARIED_SIZES[name] for word in words if (name := word.replace("_", "-")) in VARIED_SIZES]
     if sizes:
         if len(words) > 1:
-            raise UserError(f"--vary is {quoted(','.join(words))}; a size varies alone: {', '.join(VARIED_SIZES)}")
+            raise UserError(f"vary is {quoted(','.join(words))}; a size varies alone: {', '.join(VARIED_SIZES)}")
         return (sizes[0],)
     names = tuple(dict.fromkeys(map(_figure_name, words)))
     if not names:
