@@ -226,12 +226,24 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
         prompt_bytes=partial(_prompt_bytes, model, system),
         new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
         token_budget=token_budget,
+        step_tokens=step_tokens(system, token_budget),
         microbatches=system.parallelism.microbatches,
         verified_tokens=system.generation.shape.new_tokens,
         tokens_per_round=system.generation.tokens,
         scheduler=SCHEDULERS[system.engine.scheduler or USUAL],
         mixes=not (system.generation.counts_passes or (system.scheme is not None and system.scheme.alone)),
     )
+
+
+def step_tokens(system: System, token_budget: float) -> float:
+    """Most tokens of a step, which runs as several passes where it has more than a pass.
+
+    token_budget: most tokens of a pass.
+    """
+    if system.batching.name == "chunked":  # its steps are passes, whatever the engine's
+        return token_budget
+    own = system.engine.logical_batch
+    return max(token_budget, SCHEDULERS[system.engine.scheduler or USUAL].logical_batch if own is None else own)
 
 
 def _prompt_bytes(model: Model, system: System, request: Request) -> Count:

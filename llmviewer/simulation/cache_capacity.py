@@ -7,7 +7,7 @@ from math import ceil, floor, isfinite
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.capacity import memory_of, step_tokens
 from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
@@ -32,7 +32,8 @@ class CacheCapacity:
 
     blocks: of KV cache; 0 where the weights do not fit.  block_tokens: tokens of a block.  sequence_blocks: blocks that
     a sequence occupies beside those of its tokens (recurrent state, windows).  max_sequences: that run concurrently.
-    token_budget: most tokens of a step.  max_context: most tokens of a sequence.
+    token_budget: most tokens of a step; pass_tokens: of a forward pass, of which a step may run several.  max_context:
+    most tokens of a sequence.
     """
 
     blocks: int
@@ -40,6 +41,7 @@ class CacheCapacity:
     sequence_blocks: int
     max_sequences: int
     token_budget: int
+    pass_tokens: int
     max_context: int
 
 
@@ -76,7 +78,8 @@ def cache_capacity(configuration: Configuration, context: float = TYPICAL_CONTEX
         block_tokens=size,
         sequence_blocks=state,
         max_sequences=int(engine.max_num_seqs) if isfinite(engine.max_num_seqs) else MAX_SEQUENCES,
-        token_budget=int(tokens),
+        token_budget=int(step_tokens(system, tokens)),
+        pass_tokens=int(tokens),
         max_context=longest,
     )
 
