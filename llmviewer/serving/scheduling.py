@@ -23,7 +23,8 @@ class Scheduler:
     free when a request is admitted; with 1.0 nothing is ever preempted.
 
     logical_batch: tokens of a step that runs as forward passes of the engine's token budget, one after another; 0: a
-    step is one pass, and has that budget.
+    step is one pass, and has that budget.  pipelined: steps follow each other through the stages of a pipeline;
+    otherwise one leaves the last stage before the next begins.
 
     policies: orders of the queue that it has, of which the first is usual.  policy: that of a run, in which a preempted
     request keeps its place.
@@ -39,6 +40,7 @@ class Scheduler:
     alone: bool = False
     reserved: float = 0.0
     logical_batch: float = 0.0
+    pipelined: bool = True
     policies: tuple[str, ...] = ("fcfs",)
     policy: str = "fcfs"
     source: str = ""
@@ -81,6 +83,7 @@ SCHEDULERS = {
             name="llama.cpp",
             reserved=1.0,  # a slot keeps its part of the cache until its answer ends
             logical_batch=2048.0,  # -b, in micro-batches of -ub
+            pipelined=False,
             source="update_slots of https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-context.cpp: "
             "a token of every slot that generates, then prompts up to the logical batch; -b, -ub, -np and -cb: "
             "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",

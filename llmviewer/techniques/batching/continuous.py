@@ -285,7 +285,7 @@ class Continuous(Batching):
             return Running(request=running, prompts_per_pass=np.minimum(prompts, fitting), most_prompts=fitting)
         plan = plan_chunks(together, new, steps, budget, replica.verified_tokens, whole=whole)
         decoding = plan.decodes * replica.verified_tokens
-        passes = np.maximum(np.ceil((plan.chunk_tokens + decoding) / of_pass), 1.0)
+        passes = np.maximum(np.ceil((plan.chunk_tokens + decoding) / of_pass), 1.0) if of_pass < budget else 1.0
         return ChunkedRunning(
             request=running,
             prompts_per_pass=plan.prompts_per_pass,
