@@ -172,7 +172,7 @@ def system(chip: Chip, options: Options) -> System:
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
-    if built.batching is STATIC and built.engine.batching == STATIC.name and built.engine.own_slots:
+    if built.batching is STATIC and built.engine.batching != "continuous" and built.engine.own_slots:
         built = replace(built, engine=replace(built.engine, max_num_seqs=np.inf))  # its slots are those of its server
     return replace(built, any_chunks=_any_chunks(built, options))
 

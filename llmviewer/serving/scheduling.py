@@ -84,8 +84,8 @@ SCHEDULERS = {
             reserved=1.0,  # a slot keeps its part of the cache until its answer ends
             logical_batch=2048.0,  # -b, in micro-batches of -ub
             pipelined=False,
-            source="update_slots of https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-context.cpp: "
-            "a token of every slot that generates, then prompts up to the logical batch; -b, -ub, -np and -cb: "
+            source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-context.cpp (update_slots: a "
+            "token of every slot that generates, then prompts up to the logical batch); -b, -ub, -np and -cb: "
             "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
         ),
     )
