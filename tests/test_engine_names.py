@@ -29,6 +29,7 @@ def test_a_program_has_a_preset_a_source_and_chips(one: Named) -> None:
     assert one.preset in engine.names() and one.name not in engine.names()
     assert one.source.startswith("https://") and set(one.makers) <= MAKERS
     assert not (one.nearest and one.same_versions)
+    assert "https://" in one.slots_source or not (one.max_num_seqs or one.logical_batch or one.slots_source)
 
 
 @pytest.mark.parametrize("one", PROGRAMS)

@@ -28,6 +28,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("gpt-oss-20b", "mi300x", {"engine": "vllm", "batching": "continuous", "batch_size": 32}),
     ("llama-3.1-70b", "h100-sxm", {"engine": "trtllm", "tensor_parallel_size": 4, "quantization": "fp8"}),
     ("gemma-2-9b", "l40s", {"engine": "vllm", "max_num_batched_tokens": 512}),
+    ("llama-3.1-8b", "m4-max", {"engine": "llama.cpp", "batching": "continuous", "batch_size": 4, "input_len": 3000}),
     ("glm-4.7-flash", "h100-sxm", {}),  # latent attention whose expanded keys are as wide as its values
 )
 NUMBERS = (*METRICS, *(f"memory.{name}" for name in NAMES), "stages.prefill.time_s", "stages.decode.time_s")

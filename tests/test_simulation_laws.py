@@ -241,6 +241,7 @@ SERVERS = (
     ("llama-3.1-70b", "h100-sxm", {"engine": "vllm", "tensor_parallel_size": 4}),
     ("llama-3.1-8b", "b200", {"engine": "trtllm", "quantization": "nvfp4"}),
     ("llama-3.1-8b", "h200", {"engine": "sglang"}),
+    ("llama-3.1-8b", "m4-max", {"engine": "llama.cpp", "quantization": "q4_k_m", "max_num_seqs": 8}),
     ("qwen3-30b-a3b", "h200", {"engine": "vllm", "data_parallel_size": 4, "expert_parallel_size": 4}),
 )
 #: Users, prompt and answer: rare prompts, several in a pass, more than the cache or a step holds, several steps each.

@@ -23,7 +23,7 @@ from llmviewer.hardware.chip import Chip, Host
 from llmviewer.layers.compressed_attention import INDEX_CACHE
 from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.models.model import Model
-from llmviewer.serving.batching import Replica, Running
+from llmviewer.serving.batching import STATIC, Replica, Running
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.serving.schedule import START_TOKENS, Schedule
@@ -226,12 +226,24 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
         prompt_bytes=partial(_prompt_bytes, model, system),
         new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
         token_budget=token_budget,
+        step_tokens=step_tokens(system, token_budget),
         microbatches=system.parallelism.microbatches,
         verified_tokens=system.generation.shape.new_tokens,
         tokens_per_round=system.generation.tokens,
         scheduler=SCHEDULERS[system.engine.scheduler or USUAL],
         mixes=not (system.generation.counts_passes or (system.scheme is not None and system.scheme.alone)),
     )
+
+
+def step_tokens(system: System, token_budget: float) -> float:
+    """Most tokens of a step, which runs as several passes where it has more than a pass.
+
+    token_budget: most tokens of a pass.
+    """
+    if system.batching.name in ("static", "chunked"):  # steps are passes, whatever the engine's
+        return token_budget
+    own = system.engine.logical_batch
+    return max(token_budget, SCHEDULERS[system.engine.scheduler or USUAL].logical_batch if own is None else own)
 
 
 def _prompt_bytes(model: Model, system: System, request: Request) -> Count:
@@ -421,8 +433,8 @@ def concurrent_sequences(model: Model, system: System, request: Request, token_b
 
     token_budget: tokens of one pass, which set the activations.
     """
-    system = system.one_replica()
-    system = system.unallocated()
+    most = _max_concurrent(system, request)
+    system = system.one_replica().unallocated()
     single = 0.0 * request.batch_size + 1.0
     tokens = np.where(np.isinf(token_budget), 0.0, token_budget)
     prompts = np.maximum(np.floor(tokens / request.input_len), single)
@@ -432,13 +444,19 @@ def concurrent_sequences(model: Model, system: System, request: Request, token_b
         for count in (1.0, 2.0, prompts)
     )
     each = np.maximum(two.kv_cache_bytes - one.kv_cache_bytes, 1.0)
-    count: Count = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, _max_concurrent(system, request))
+    count: Count = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, most)
     return count
 
 
 def _max_concurrent(system: System, request: Request) -> Count:
-    """Requests whose sequences the engine runs concurrently; each branch counts as one sequence."""
-    branches = system.generation.branches
+    """Requests whose sequences the engine runs concurrently, in the cache that it allocates at start-up if any.
+
+    Each branch counts as one sequence.
+    """
+    branches, allocated = system.generation.branches, system.engine.allocated_tokens
+    if allocated and system.batching is not STATIC:
+        held = np.maximum(np.floor(allocated / (request.input_len + request.output_len)), 1.0)
+        return np.minimum(held, system.engine.max_num_seqs)
     if branches is None:
         return system.engine.max_num_seqs
     return np.maximum(

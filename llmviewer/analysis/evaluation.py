@@ -78,7 +78,8 @@ def _passes_of_running(system: System, own: Request, token_budget: float, runnin
         plan = with_filled_chunks(plan, budget * running.filled)
     if np.any(running.decodes):
         context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
-        plan = with_decodes(plan, running.decodes, context, system.generation.shape)
+        share = 1.0 if running.prompt_steps is None else running.prompt_steps / plan.prefill(1.0)
+        plan = with_decodes(plan, running.decodes * share, context, system.generation.shape)
     return plan
 
 

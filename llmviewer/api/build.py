@@ -21,6 +21,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
 from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
+from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels
@@ -171,6 +172,8 @@ def system(chip: Chip, options: Options) -> System:
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
+    if built.batching is STATIC and built.engine.batching != "continuous" and built.engine.own_slots:
+        built = replace(built, engine=replace(built.engine, max_num_seqs=np.inf))  # its slots are those of its server
     return replace(built, any_chunks=_any_chunks(built, options))
 
 
@@ -238,7 +241,9 @@ def _with_limits(preset: Engine, options: Options) -> Engine:
     wanted = {"tokens": options.max_num_batched_tokens, "sequences": options.max_num_seqs}
     limits = {name: float(value) or np.inf for name, value in wanted.items() if value is not None}
     if options.max_num_seqs is not None:
-        preset = replace(preset, max_num_seqs=float(options.max_num_seqs))
+        preset = replace(preset, max_num_seqs=float(options.max_num_seqs), own_slots=False)
+    if options.logical_batch is not None:
+        preset = replace(preset, logical_batch=float(options.logical_batch))
     if options.max_model_len is not None:
         preset = replace(preset, max_model_len=float(options.max_model_len))
     if preset.free_memory and options.max_num_batched_tokens is not None:  # its compute buffers are those of a pass

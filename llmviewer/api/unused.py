@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmviewer.analysis.capacity import step_tokens
 from llmviewer.analysis.memory import weights_bytes
 from llmviewer.analysis.system import System
 from llmviewer.core.ir import Graph
@@ -72,7 +73,7 @@ IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
     "kv_reserve": NO_CACHE,
     "matformer": (lambda run: run.without("matformer"), "the model has no feed-forward layers"),
     "logical_batch": (
-        lambda run: _limit(run) < (run.options.logical_batch or 0),
+        lambda run: step_tokens(run.system, _limit(run)) == _limit(run) < (run.options.logical_batch or 0),
         "the micro-batch is smaller and decides",
     ),
     "split_mode": (lambda run: run.system.parallelism.devices == 1, "one device"),

@@ -59,7 +59,7 @@ def _passes(structure: Structure, room: CacheCapacity) -> Iterator[tuple[float, 
     """Models of a decode round: how often each runs, its passes, and whether it prefills prompts."""
     one = structure.configuration
     sizes = Sizes(
-        sequences=room.max_sequences, tokens=room.token_budget, context=min(float(room.max_context), LONGEST_CONTEXT)
+        sequences=room.max_sequences, tokens=room.pass_tokens, context=min(float(room.max_context), LONGEST_CONTEXT)
     )
     yield 1.0, Passes(model=one.model, system=one.system, decode=one.system.generation.shape, sizes=sizes), True
     for drafter in one.system.drafters:

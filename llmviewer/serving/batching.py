@@ -316,6 +316,7 @@ class Replica:
     max_sequences: sequences of a request whose KV cache fits, given the largest number of tokens of a pass.
     prompt_bytes: KV cache of one prompt on each device.  new_tokens: tokens of each prompt without its prefix hit.
     token_budget: most tokens of a prefill pass.  microbatches: parts of the running sequences, one per pipeline stage.
+    step_tokens: most tokens of a step, in passes of token_budget one after another.
     verified_tokens: tokens of a sequence in a decode step; tokens_per_round: those that it keeps in expectation.
     scheduler: policy of its engine; mixes: whether a pass with prompts can hold decoding sequences too.
     """
@@ -324,6 +325,7 @@ class Replica:
     prompt_bytes: Callable[[Request], Count]
     new_tokens: Callable[[Request], Count]
     token_budget: float = np.inf
+    step_tokens: float = np.inf
     microbatches: int = 1
     verified_tokens: Count = 1.0
     tokens_per_round: Count = 1.0
@@ -339,6 +341,7 @@ class Running:
     chunk_tokens: most prompt tokens of a pass, if it differs from the engine's token budget.
     decodes: sequences that decode in every prefill pass.  filled: 1.0 where the last pass of a prompt is filled up with
     tokens of the next prompt.  mixed: prompts are prefilled in the steps of their micro-batch, chunk by chunk.
+    prompt_steps: steps of a prompt where each runs as several passes, which share its decodes; None: a step is a pass.
     """
 
     request: Request
@@ -348,6 +351,7 @@ class Running:
     decodes: Count = 0.0
     filled: Count = 0.0
     mixed: bool = False
+    prompt_steps: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,10 @@ class Scheduler:
     unless the user states the budget; otherwise it is refused.  reserved: share of the output for which blocks must be
     free when a request is admitted; with 1.0 nothing is ever preempted.
 
+    logical_batch: tokens of a step that runs as forward passes of the engine's token budget, one after another; 0: a
+    step is one pass, and has that budget.  pipelined: steps follow each other through the stages of a pipeline;
+    otherwise one leaves the last stage before the next begins.
+
     policies: orders of the queue that it has, of which the first is usual.  policy: that of a run, in which a preempted
     request keeps its place.
 
@@ -35,6 +39,8 @@ class Scheduler:
     chunks: bool = True
     alone: bool = False
     reserved: float = 0.0
+    logical_batch: float = 0.0
+    pipelined: bool = True
     policies: tuple[str, ...] = ("fcfs",)
     policy: str = "fcfs"
     source: str = ""
@@ -73,6 +79,15 @@ SCHEDULERS = {
             "https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm.py",
         ),
         Scheduler(name="splitfuse", source="https://arxiv.org/abs/2401.08671"),
+        Scheduler(
+            name="llama.cpp",
+            reserved=1.0,  # a slot keeps its part of the cache until its answer ends
+            logical_batch=2048.0,  # -b, in micro-batches of -ub
+            pipelined=False,
+            source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-context.cpp (update_slots: a "
+            "token of every slot that generates, then prompts up to the logical batch); -b, -ub, -np and -cb: "
+            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+        ),
     )
 }
 #: Policy of an engine that states none.

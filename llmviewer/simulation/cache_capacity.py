@@ -7,7 +7,7 @@ from math import ceil, floor, isfinite
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.capacity import memory_of, step_tokens
 from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
@@ -32,7 +32,8 @@ class CacheCapacity:
 
     blocks: of KV cache; 0 where the weights do not fit.  block_tokens: tokens of a block.  sequence_blocks: blocks that
     a sequence occupies beside those of its tokens (recurrent state, windows).  max_sequences: that run concurrently.
-    token_budget: most tokens of a step.  max_context: most tokens of a sequence.
+    token_budget: most tokens of a step; pass_tokens: of a forward pass, of which a step may run several.  max_context:
+    most tokens of a sequence.
     """
 
     blocks: int
@@ -40,6 +41,7 @@ class CacheCapacity:
     sequence_blocks: int
     max_sequences: int
     token_budget: int
+    pass_tokens: int
     max_context: int
 
 
@@ -71,12 +73,16 @@ def cache_capacity(configuration: Configuration, context: float = TYPICAL_CONTEX
     else:
         state = ceil(max(growth.own / growth.block - length / size, 0.0) - 1e-9)
         each = length / size + state
+    blocks = floor(_concurrency(configuration, growth, float(length)) * each + 1e-9)
+    if (allocated := configuration.system.engine.allocated_tokens) and growth.block > 0.0:
+        blocks = min(blocks, floor(allocated / length * each))
     return CacheCapacity(
-        blocks=floor(_concurrency(configuration, growth, float(length)) * each + 1e-9),
+        blocks=blocks,
         block_tokens=size,
         sequence_blocks=state,
         max_sequences=int(engine.max_num_seqs) if isfinite(engine.max_num_seqs) else MAX_SEQUENCES,
-        token_budget=int(tokens),
+        token_budget=int(step_tokens(system, tokens)),
+        pass_tokens=int(tokens),
         max_context=longest,
     )
 
@@ -91,12 +97,12 @@ def block_bytes(configuration: Configuration) -> float:
 def _max_context(configuration: Configuration) -> int:
     """Most tokens of a sequence: the engine's limit, else the model's."""
     model, engine = configuration.model, configuration.system.engine
-    return int(engine.max_model_len or (model.max_context if model.max_context < ABSENT_CONTEXT else UNSTATED_CONTEXT))
+    return int(engine.slot_context or (model.max_context if model.max_context < ABSENT_CONTEXT else UNSTATED_CONTEXT))
 
 
 def _alone(configuration: Configuration) -> System:
-    """One replica whose sequences find nothing in its cache; the event loop counts what they share."""
-    system = configuration.system.one_replica()
+    """One replica whose sequences find nothing in its cache, as the event loop counts what they share."""
+    system = configuration.system.one_replica().unallocated()
     return replace(system, kv_cache=replace(system.kv_cache, hit_rate=0.0, shared=False, cascade=False))
 
 

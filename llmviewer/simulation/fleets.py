@@ -67,7 +67,7 @@ def pool_of(one: Configuration, router: str | None, instances: int = 1, length: 
         host_s=times.request_s,
         devices=system.parallelism.devices // (system.parallelism.data * system.parallelism.instances),
         ranks=system.parallelism.ranks,
-        stages=system.parallelism.pipeline,
+        stages=system.parallelism.pipeline if policy.pipelined else 1,
         kv_cache=system.kv_cache,
     )
 

@@ -47,10 +47,11 @@ class StepTimes:
     tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
     passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
     outside kernels.  most_tokens: prompt tokens of a step, up to which its time is known; of a longer prompt that runs
-    alone, in proportion.  shared: tokens of a pass of each rank -> time of the work on those of all ranks; empty where
-    there is one.  stage_shares: tokens of a pass -> share of each pipeline stage in its time; empty without a pipeline.
-    rows: sequences -> segment of their mean context -> time of a decode step as a line over the
-    total context, made when first asked; empty where it is none.
+    alone, in proportion.  in_passes: a step of more tokens is passes of so many, one after another.  shared: tokens of
+    a pass of each rank -> time of the work on those of all ranks; empty where there is one.  stage_shares: tokens of a
+    pass -> share of each pipeline stage in its time; empty without a pipeline.  rows: sequences -> segment of their
+    mean context -> time of a decode step as a line over the total context, made when first asked; empty where it is
+    none.
     """
 
     tokens_per_round: float
@@ -60,6 +61,7 @@ class StepTimes:
     drafts: tuple[Drafting, ...]
     means: Knots
     most_tokens: int
+    in_passes: bool
     shared: list[float]
     stage_shares: list[tuple[float, ...]]
     rows: list[list[Line | tuple[()] | None] | None] = field(repr=False)
@@ -103,6 +105,8 @@ class StepTimes:
         """
         if not tokens:
             return self.decode_s(sequences, context)
+        if self.in_passes and tokens > (room := self._room_beside(sequences)):
+            return self._passes_s((sequences, context, room), tokens, pairs / tokens, prompts)
         if tokens > self.most_tokens:
             share = tokens / self.most_tokens
             return share * self.mixed_s(sequences, context, self.most_tokens, pairs / share, prompts)
@@ -111,6 +115,22 @@ class StepTimes:
         if self.drafts:
             seconds += self._drafts_s(sequences, mean, tokens, pairs)
         return seconds
+
+    def _room_beside(self, sequences: int) -> int:
+        """Prompt tokens of a pass beside the decoding sequences."""
+        return max(self.most_tokens - ceil(sequences * self.target.new), 0)
+
+    def _passes_s(self, decoding: tuple[int, float, int], tokens: int, keys: float, prompts: int) -> float:
+        """Time of a step of several passes [s]: the first has the decoding sequences, the last the ends of prompts.
+
+        decoding: sequences, their context, and the prompt tokens beside them.  keys: of a prompt token in the mean.
+        """
+        sequences, context, first = decoding
+        full, last = divmod(tokens - first - 1, self.most_tokens)
+        seconds = self.mixed_s(sequences, context, first, keys * first, 0) if sequences or first else 0.0
+        if full:
+            seconds += full * self.mixed_s(0, 0.0, self.most_tokens, keys * self.most_tokens, 0)
+        return seconds + self.mixed_s(0, 0.0, last + 1, keys * (last + 1), prompts)
 
     def _drafts_s(self, sequences: int, mean: float, tokens: int, pairs: float) -> float:
         """Draft passes of the decoding sequences, and prompt tokens in the caches of draft models [s]."""
@@ -164,6 +184,7 @@ def step_times(configuration: Configuration) -> StepTimes:
         drafts=tuple(_drafting(one, sizes) for one in system.drafters),
         means=decode_knots(sizes),
         most_tokens=sizes.tokens,
+        in_passes=capacity.pass_tokens < capacity.token_budget,
         shared=passes.shared() if system.parallelism.ranks > 1 else [],
         stage_shares=passes.stages() if system.parallelism.pipeline > 1 else [],
         rows=[None] * (capacity.max_sequences + 1),
@@ -180,7 +201,7 @@ def _drafting(one: Drafter, sizes: Sizes) -> Drafting:
 def _sizes(capacity: CacheCapacity) -> Sizes:
     return Sizes(
         sequences=capacity.max_sequences,
-        tokens=capacity.token_budget,
+        tokens=capacity.pass_tokens,
         context=min(float(capacity.max_context), LONGEST_CONTEXT) + SHORT,
     )
 

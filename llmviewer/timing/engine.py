@@ -189,6 +189,8 @@ class Engine(Fitted):
     prompt_generations: generations of chips to whose runs the factor `prompt` was fitted; it holds on no others.
     versions: first version -> its own fields, which hold until the next first version.
     measured: versions whose runs it was fitted to; empty: those runs do not state theirs.
+    own_slots: whether max_num_seqs is its own and not the user's, so that its slots share one cache.
+    logical_batch: most tokens of a step, as the user or the program states it; None: its scheduler's.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     free_memory: how it fills a device without a profiling run; None: its budget is a fraction of the memory.
@@ -235,6 +237,8 @@ class Engine(Fitted):
         default_factory=dict, metadata=stated(by_version(partial(record.values, OfVersion, given=("factors",))))
     )
     measured: tuple[str, ...] = field(default=(), metadata=stated(record.listed(engine_memory.a_version)))
+    own_slots: bool = field(default=True, metadata=ABSENT)
+    logical_batch: float | None = field(default=None, metadata=ABSENT)
     version: str = field(default="", metadata=ABSENT)
     memory_versions: MemoryVersions | None = field(default=None, metadata=stated(engine_memory.MEMORY, "memory"))
     memory: EngineMemory | None = None
@@ -427,9 +431,10 @@ class Engine(Fitted):
     def slot_context(self) -> float | None:
         """The longest context of one request: of slots that share the engine's evenly, that of a slot; None: unknown.
 
-        Source: n_ctx_seq of llama.cpp, https://github.com/ggml-org/llama.cpp/blob/master/src/llama-context.cpp
+        They do where the user states their number: https://github.com/ggml-org/llama.cpp/pull/17997 (--kv-unified), and
+        n_ctx_seq of https://github.com/ggml-org/llama.cpp/blob/master/src/llama-context.cpp
         """
-        slots = self.max_num_seqs if self.start is AtStart.ALLOCATES else np.inf
+        slots = self.max_num_seqs if self.start is AtStart.ALLOCATES and not self.own_slots else np.inf
         whole = self.max_model_len
         return whole if whole is None or np.isinf(slots) else whole / max(slots, 1.0)
 
@@ -503,7 +508,8 @@ def load(text: str) -> Engine:
     if program is not None:
         preset = load(program.preset_of(version))
         most = program.max_num_batched_tokens or preset.max_num_batched_tokens
-        return replace(preset, program=program, max_num_batched_tokens=most)
+        slots, logical = program.max_num_seqs or preset.max_num_seqs, program.logical_batch or preset.logical_batch
+        return replace(preset, program=program, max_num_batched_tokens=most, max_num_seqs=slots, logical_batch=logical)
     if name == KERNELS_ONLY.name and not version:
         return KERNELS_ONLY
     if name not in names():

@@ -21,6 +21,8 @@ class Named:
     nearest: why this preset is the nearest to a program that nobody here measured; empty: the program runs its code.
     makers: of the chips that it runs on; none: those of the preset.  max_num_batched_tokens: most prompt tokens of a
     pass by default, where they are not the preset's.  same_versions: whether its versions are those of the preset.
+    max_num_seqs, logical_batch: requests that it answers at once and tokens of a step by default, where they are not
+    the preset's; slots_source: where that stands.
     """
 
     name: str
@@ -30,6 +32,9 @@ class Named:
     nearest: str = ""
     makers: Sequence[str] = field(default=(), metadata=stated(record.listed(record.filled)))
     max_num_batched_tokens: float | None = None
+    max_num_seqs: float | None = None
+    logical_batch: float | None = None
+    slots_source: str = ""
     same_versions: bool = False
 
     def check(self, chip: Chip) -> None:

@@ -11,6 +11,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request
 from llmviewer.serving.batching import STATIC, Batching, BatchingFacts
+from llmviewer.serving.scheduling import SCHEDULERS, USUAL
 from llmviewer.techniques.technique import Change, Whole, technique
 
 
@@ -29,7 +30,7 @@ def _filled(system: System, batching: Batching) -> System:
     own = system.parallelism
     if system.block:
         raise UserError(f"--batching {batching.name}: --offload gpu_batches divides a static batch; remove one of them")
-    if not (batching.fills_pipeline and own.fills):
+    if not (batching.fills_pipeline and own.fills and SCHEDULERS[system.engine.scheduler or USUAL].pipelined):
         return system
     return replace(system, parallelism=replace(own, microbatches=own.pipeline))
 

@@ -271,8 +271,9 @@ class Continuous(Batching):
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that fit in the KV cache, and the passes of their prompts."""
-        budget = self.budget(None, replica.token_budget)
-        places = replica.max_sequences(request, budget)
+        budget = self.budget(None, replica.step_tokens)
+        of_pass = min(budget, replica.token_budget)
+        places = replica.max_sequences(request, of_pass)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
         together = np.ceil(running.batch_size / np.minimum(running.batch_size, float(replica.microbatches)))
         steps, new = (request.output_len - 1.0) / replica.tokens_per_round, replica.new_tokens(request)
@@ -283,14 +284,17 @@ class Continuous(Batching):
             prompts = np.clip(in_one_pass(running.batch_size, np.maximum(steps, 1.0) - 1.0), 1.0, running.batch_size)
             return Running(request=running, prompts_per_pass=np.minimum(prompts, fitting), most_prompts=fitting)
         plan = plan_chunks(together, new, steps, budget, replica.verified_tokens, whole=whole)
+        decoding = plan.decodes * replica.verified_tokens
+        passes = np.maximum(np.ceil((plan.chunk_tokens + decoding) / of_pass), 1.0) if of_pass < budget else 1.0
         return ChunkedRunning(
             request=running,
             prompts_per_pass=plan.prompts_per_pass,
             most_prompts=fitting,
-            chunk_tokens=plan.chunk_tokens,
+            chunk_tokens=np.where(passes > 1.0, of_pass - decoding / passes, plan.chunk_tokens),
             decodes=plan.decodes,
             filled=plan.filled,
             mixed=True,
+            prompt_steps=plan.chunks if of_pass < budget else None,
             plan=plan,
             budget=budget,
             together=together,
