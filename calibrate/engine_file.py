@@ -104,8 +104,8 @@ def _figures(fit: EngineFit) -> dict[str, Any]:
     for metric in sorted({str(metric) for metric in fit.metrics}):
         for basis in ("fitted", "transferred", "afar"):
             rows = (fit.metrics == metric) & (fit.bases == basis)
-            if rows.any():
-                error.setdefault(metric, {})[basis] = error_summary(fit, rows)
+            if rows.any() and (summary := error_summary(fit, rows)):
+                error.setdefault(metric, {})[basis] = summary
             rows = rows & np.isfinite(fit.ratio) & fit.possible
             if rows.sum() >= MIN_ROWS_FOR_QUANTILES:
                 residuals.setdefault(metric, {})[basis] = list(quantiles(fit.ratio[rows]))

@@ -144,10 +144,19 @@ def page(comparison: Comparison) -> Page:
     return side_by_side(comparison.configurations())
 
 
+def _speeds(result: Result) -> str:
+    """Returns the bounds of tokens/s per user from those of the time per token."""
+    known = result.intervals().get("tpot_s")
+    if known is None or None in known["80"]:
+        return fmt.DASH
+    low, high = known["80"]
+    return f"{fmt.per_second(1.0 / high)}–{fmt.per_second(1.0 / low)}"
+
+
 #: Heading of a figure of a ranking, its rank, and what a result has there.
 RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
     ("tok/s/user", 0, lambda r: fmt.per_second(1.0 / float(r.tpot_s)) if float(r.tpot_s) > 0.0 else fmt.DASH),
-    ("80 %", 3, lambda r: _speeds(r)),
+    ("80 %", 3, _speeds),
     ("TTFT", 0, lambda r: fmt.duration(float(r.ttft_s))),
     ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
     ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
@@ -161,15 +170,6 @@ def _known(result: Result, name: str) -> float | None:
     """Returns a metric; None where it is not known."""
     found: float | None = METRICS[name].of(result.metrics(names=(name,)))
     return found
-
-
-def _speeds(result: Result) -> str:
-    """Returns the bounds of tokens/s per user from those of the time per token."""
-    known = result.intervals().get("tpot_s")
-    if known is None or None in known["80"]:
-        return fmt.DASH
-    low, high = known["80"]
-    return f"{fmt.per_second(1.0 / high)}–{fmt.per_second(1.0 / low)}"
 
 
 def _ranking(results: tuple[Result, ...], refused: Mapping[str, str]) -> Page:

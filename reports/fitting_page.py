@@ -54,7 +54,7 @@ def _facts(found: Fitting, answer: dict[str, Any]) -> tuple[tuple[str, str], ...
     lines = [
         (
             "Order",
-            f"parameters, the largest first, since no source ranks these models; each in the first format that fits{fast}",
+            f"parameters, the largest first, as no source ranks these models; each in the first format that fits{fast}",
         ),
         (
             "Speed",

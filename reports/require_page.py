@@ -12,7 +12,6 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
 from llmviewer.result.columns import figure_text
 
-
 #: Size that varied -> its word, alone and with a number.
 SIZE_WORDS = {
     "batch_size": ("batch", "batch {}"),

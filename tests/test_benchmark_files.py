@@ -319,7 +319,7 @@ def test_throughput_counts_output_tokens(tmp_path: Path) -> None:
         (VLLM, (), "does not state the chip: add --hardware NAME"),
         (VLLM, ("--hardware", "h999"), "unknown chip 'h999'"),
         ({**VLLM, "model_id": "acme/own"}, ("--hardware", "h100"), "--model NAME replaces what"),
-        (VLLM, ("--hardware", "h100", "--engine", "tgi"), "unknown engine 'tgi'"),
+        (VLLM, ("--hardware", "h100", "--engine", "nosuch"), "unknown engine 'nosuch'"),
         (VLLM, ("--hardware", "h100", "--quantization", "fp3"), "fp3"),
         (VLLM, ("--hardware", "h100", "-tp", "3"), "3"),
         ({**VLLM, "completed": 0}, ("--hardware", "h100"), "no request of this run was completed"),

@@ -68,7 +68,8 @@ def test_four_bits_are_no_slower_than_sixteen_where_memory_is_the_bound(chip: st
     for engine in ENGINES:
         plain = result(chip, engine)
         if plain.stage("decode")["bound"] == "memory" and specs.load(chip).bandwidth_bytes_per_s < 1e13:
-            assert times(chip, engine, quantization="w4a16")[0] < float(plain.tpot_s), engine
+            four = times(chip, engine, quantization="w4a16")[0]
+            assert four < float(plain.tpot_s) or plain.stage("decode")["served_s"].get("host"), engine
 
 
 @pytest.mark.parametrize("chip", TENSOR_CORES)

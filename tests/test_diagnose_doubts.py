@@ -90,7 +90,7 @@ def test_launches_one_by_one_that_are_predicted_are_no_difference() -> None:
 
 def test_an_engines_own_kernels_are_time_of_operators_not_of_gaps() -> None:
     """llama.cpp's own matrix-vector kernels replace those of PyTorch: its terms are products and launches alone."""
-    chosen = configuration("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quantization="q4_k_m")
+    chosen = configuration("llama-3.1-8b", "m3-max", engine="llama.cpp", quantization="q4_k_m")
     found = priced(chosen, [_step("execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk512sqsq1sqsk512)")])
     kernels = sum(float(one.seconds[0]) for one in found.operators)
     whole = float(np.max(found.evaluation.time_s))

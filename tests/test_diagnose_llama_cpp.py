@@ -18,7 +18,7 @@ EXPERTS, JOINED = "llama.cpp, prompt of experts", "llama.cpp, gate and up of exp
 
 def _answer(title: str, passes: int) -> dict[str, Any]:
     case = cases()[title]
-    chosen = configuration(case["model"], case["hardware"], engine="llama.cpp", **case["options"])
+    chosen = configuration(case["model"], case["hardware"], engine=case["engine"], **case["options"])
     stated = Stated(**case["stated"])
     return diagnosis_of(served(case, passes=passes).recording, chosen, stated, "served").to_dict()
 
@@ -81,7 +81,7 @@ def _answer_with_gate() -> dict[str, Any]:
     alone = "\n".join(f"{operator} 33 {name}" for operator in ("gate_proj", "up_proj"))
     layer = case["layers"]["layer"].replace(fused, alone + "\nmlp_act 2 void unary_gated_op_kernel<&(op_silu(float))")
     case["layers"] = {"layer": layer}
-    chosen = configuration(case["model"], case["hardware"], engine="llama.cpp", **case["options"])
+    chosen = configuration(case["model"], case["hardware"], engine=case["engine"], **case["options"])
     return diagnosis_of(served(case).recording, chosen, Stated(**case["stated"]), "served").to_dict()
 
 

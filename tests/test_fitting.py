@@ -164,7 +164,7 @@ def test_the_exit_status_says_whether_any_model_runs(capsys: pytest.CaptureFixtu
         ("--formats q4_k_m,", "formats has an empty value"),
         ("--models llama-3.1-8bx", "unknown model 'llama-3.1-8bx'; did you mean 'llama-3.1-8b'?"),
         ("-dp 2", "fit asks for one request, of one replica"),
-        ("--engine llamacpp", "unknown engine 'llamacpp'"),
+        ("--engine nosuch", "unknown engine 'nosuch'"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

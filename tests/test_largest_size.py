@@ -41,7 +41,9 @@ def test_without_a_target_sizes_are_those_that_fit_as_an_analysis_tells_them() -
     assert size(largest("batch-size", engine="vllm")) == memory["max_batch_size"]
     words = {"quantization": "q4_k_m", "engine": "llama.cpp"}
     found = largest("context", hardware="rtx-4090", **words)
-    assert size(found) == lv.analyze("llama-3.1-8b", "rtx-4090", **words).memory["max_context_len"]  # type: ignore[arg-type]
+    assert size(found) == 131072 < lv.analyze("llama-3.1-8b", "rtx-4090", **words).memory["max_context_len"]  # type: ignore[arg-type]
+    found = largest("context", hardware="rtx-4060", **words)
+    assert size(found) == lv.analyze("llama-3.1-8b", "rtx-4060", **words).memory["max_context_len"]  # type: ignore[arg-type]
     assert found.beyond.broken == ("memory",)
 
 

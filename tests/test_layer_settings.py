@@ -134,7 +134,7 @@ def test_explained_numbers_add_up(name: str) -> None:
         ({"quantization": "w4a16+w8a16@0-5+w8a8@5"}, "layer 5 has two settings"),
         ({"quantization": "w4a16+w9a16@5"}, "asks for 9 bits"),
         ({"kv_cache_dtype": "k9v4"}, "KV cache dtype 'k9v4' asks for 9 bits"),
-        ({"kv_cache_dtype": "k8"}, "or bits of keys and of values, as in k8v4"),
+        ({"kv_cache_dtype": "k8"}, "or those of keys and of values, as in k8v4"),
         ({"kv_cache_dtype": "auto+fp8@99"}, "kv_cache_dtype: there is no layer 99"),
         ({"matformer": "1+2@0"}, "matformer"),
     ],

@@ -79,7 +79,8 @@ def test_a_spelling_of_llama_cpp_answers_as_ours(
         (["--engine", "vllm", "-ngl", "20"], "-ngl is an option of llama.cpp"),
         (["--engine", "sglang", "-ctk", "q8_0"], "-ctk is an option of llama.cpp"),
         (["-ngl", "many"], "-ngl is 'many'; allowed: a whole number, all, auto"),
-        (["-ctv", "q4_0"], "-ctv q4_0 needs FlashAttention"),
+        (["-ctv", "q4_0", "-fa", "off"], "-ctv q4_0 needs FlashAttention"),
+        (["--engine", "llama.cpp==b6000", "-ctv", "q4_0"], "-ctv q4_0 needs FlashAttention"),
         (["-ctk", "q9_0"], "unknown value of -ctk 'q9_0'"),
         (["-ts", "3,1"], "-ts is '3,1'; allowed: equal shares"),
         (["-ts", "1,1", "-sm", "row"], "-sm row divides matrices alone"),
@@ -255,10 +256,10 @@ def test_a_layer_more_on_the_host_is_slower_in_decode_and_smaller_on_the_device(
 @pytest.mark.parametrize(
     ("model", "mib", "options"),
     [
-        ("llama-3-8b", 560.0, {"max_model_len": 8192}),
-        ("llama-3-8b", 640.0, {"max_model_len": 8192, "pipeline_parallel_size": 2}),
-        ("llama-3.1-8b", 258.5, {"max_model_len": 512, "input_len": 256}),
-        ("llama-3.1-8b", 296.0, {"max_model_len": 4096}),
+        ("llama-3-8b", 560.0, {"max_model_len": 8192, "attention": "off"}),
+        ("llama-3-8b", 640.0, {"max_model_len": 8192, "pipeline_parallel_size": 2, "attention": "off"}),
+        ("llama-3.1-8b", 258.5, {"max_model_len": 512, "input_len": 256, "attention": "off"}),
+        ("llama-3.1-8b", 296.0, {"max_model_len": 4096, "attention": "off"}),
         (EXPERT, 304.75, {"max_model_len": 32768, "attention": "on"}),
     ],
 )

@@ -33,7 +33,7 @@ NAMES = [name for name in OPTIONS if name not in LOCAL]
 #: Options with a default that an address can state.
 STATED = [name for name in NAMES if default_text(name)]
 #: Defaults beside engines that choose other kernels where none are stated.
-CHOSEN = [("fusion", "none", "vllm"), ("fusion", "none", "trtllm"), ("attention", "flash", "llama.cpp")]
+CHOSEN = [("fusion", "none", "vllm"), ("fusion", "none", "trtllm"), ("attention", "flash", "llama.cpp==b6000")]
 
 
 def viewed(query: str) -> View:

@@ -100,7 +100,9 @@ PIPELINE = ("spatial", "on")
 
 
 def number_formats(configuration: Configuration) -> list[list[tuple[str, str]]]:
-    """The values of each option in NUMBER_FORMATS that the chip computes natively."""
+    """The values of options of number formats that the engine has, else those that the chip computes natively."""
+    if own := configuration.system.engine.number_formats:
+        return [[(name, value) for value in values] for name, values in own.items()]
     rates = {"", *configuration.chip.matrix_flops_per_s}
     return [
         [(name, value) for value, needed in values.items() if needed in rates]

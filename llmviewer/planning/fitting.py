@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.fit/1"
 #: Tokens of the answer at the end of the context.
 ANSWER = 128
-#: Formats of files of llama.cpp, the widest first; those among them that --quantization knows are tried.
-GGUF = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q3_k_m", "q2_k")
+#: Formats of files of llama.cpp, the widest first.  Q2_K and narrower cost more than half of the perplexity again
+#: (accuracy.yaml): they are tried where --quantization names them.
+GGUF = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q3_k_m")
 #: Format of a GGUF file of a checkpoint in MXFP4, which is not converted.
 GGUF_OF_MXFP4 = "mxfp4_moe"
 #: Formats of a server where the checkpoint has 16 bit, the widest first: its own, 8 and 4 bits.

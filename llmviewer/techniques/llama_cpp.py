@@ -66,6 +66,8 @@ def translated(model: Model, options: Options) -> Options:
         raise UserError(
             f"--{first.replace('_', '-')} is an option of llama.cpp; --engine {options.engine} has none like it"
         )
+    if "logical_batch" in given and name == engine.KERNELS_ONLY.name:
+        raise UserError("--logical-batch is llama.cpp's logical batch; state its engine, or --batch-size for sequences")
     techniques = dict(options.techniques)
     if attention in ATTENTION:
         techniques["attention"] = ATTENTION[attention]
@@ -174,7 +176,7 @@ def _count(name: str, text: str, words: tuple[str, ...], most: int) -> int | str
     number = parse_number(text)
     if text in words:
         return text
-    if isinstance(number, str) or number != int(number) or number < 0:
+    if isinstance(number, str) or not float(number).is_integer() or number < 0:
         allowed = ", ".join(("a whole number", *(word for word in words if word != "-1")))
         raise UserError(f"--{name.replace('_', '-')} is {quoted(text)}; allowed: {allowed}")
     return min(int(number), most)
