@@ -96,7 +96,7 @@ def test_a_number_before_a_chip(text: str, count: int, name: str) -> None:
     assert names.counted(text) == (count, name)
 
 
-@pytest.mark.parametrize("options", [{}, {"engine": "vllm"}, {"engine": "llama.cpp", "quantization": "q4_0"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"engine": "vllm"}], ids=str)
 def test_two_chips_are_a_tensor_group_of_two(options: dict[str, str]) -> None:
     counted = lv.analyze(MODEL, "2xh100", **options)
     assert counted.to_dict() == lv.analyze(MODEL, "h100", tensor_parallel_size=2, **options).to_dict()
@@ -146,3 +146,13 @@ def test_a_sizing_takes_it_as_the_most_devices() -> None:
     for hardware, bound in (("8xh100", {"max_gpus": 4}), (["8xh100", "4xb200"], {}), ("8xh100,b200", {})):
         with pytest.raises(UserError, match="size has one bound on devices"):
             size(MODEL, hardware, **load, **bound)
+
+
+def test_llama_cpp_divides_layers_unless_told_otherwise() -> None:
+    """-sm layer is its default: each token passes the cards one after the other."""
+    run = {"engine": "llama.cpp", "quantization": "q8_0"}
+    counted = lv.analyze("llama-3.1-8b", "2x3090", **run).to_dict()  # type: ignore[arg-type]
+    layers = lv.analyze("llama-3.1-8b", "rtx-3090", pipeline_parallel_size=2, **run).to_dict()  # type: ignore[arg-type]
+    assert counted["metrics"] == layers["metrics"]
+    tensors = lv.analyze("llama-3.1-8b", "2x3090", tensor_parallel_size=2, **run).to_dict()  # type: ignore[arg-type]
+    assert tensors["metrics"]["tpot_s"] < 0.7 * counted["metrics"]["tpot_s"]

@@ -38,6 +38,8 @@ PLAIN_FILES = ("none", "f16", "fp16", "bf16")
 FILES = "of files: q2_k ... q8_0, iq1_s ... iq4_nl, tq1_0, tq2_0, mxfp4_moe, f16, bf16, ud-q2_k_xl ... ud-q8_k_xl"
 #: Options with settings by layer.
 BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
+#: What engines divide among devices -> the option that says among how many.
+OF_DIVIDED = {"tensors": "tensor_parallel_size", "layers": "pipeline_parallel_size"}
 #: Options that state how many devices there are.
 PARALLEL = (
     "tensor_parallel_size",
@@ -133,13 +135,17 @@ def chip_of(given: object) -> Chip:
 
 
 def with_devices(hardware: object, options: Mapping[str, Any]) -> tuple[object, dict[str, Any], int]:
-    """The chip of `8xh100` without the number, the options with a tensor group of it, and the number; 0 without one.
+    """The chip of `8xh100` without the number, the options with that many devices, and the number; 0 without one.
 
-    Options that state a layout stay as they are; `check_devices` compares.
+    They are a tensor group, or where the engine divides layers, pipeline stages.  Options that state a layout stay as
+    they are; `check_devices` compares.
     """
     count, name = counted(hardware) if isinstance(hardware, str) else (0, hardware)
-    stated = not count or any(options.get(one) is not None for one in PARALLEL)
-    return name, {**options, **({} if stated else {"tensor_parallel_size": str(count)})}, count
+    if not count or any(options.get(one) is not None for one in PARALLEL):
+        return name, dict(options), count
+    chosen = options.get("engine")
+    divides = engine.load(chosen).divides if isinstance(chosen, str) else "tensors"
+    return name, {**options, OF_DIVIDED[divides]: str(count)}, count
 
 
 def check_devices(hardware: object, count: int, devices: int) -> None:

@@ -176,6 +176,7 @@ class Engine(Fitted):
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
     integer_share: fraction of the chip's 8-bit peak that its own integer kernels reach in larger products with narrow
     weights, which then are not converted; 0.0: it has no such kernels.
+    divides: what it divides among several devices unless told otherwise: tensors of every layer, or layers.
     number_formats: values of options of number formats that are advised with it; empty: those of api/trials.py.
     flash_from: version from which attention is as stated; before, it is eager; empty: all are.  flash_source: where
     that stands.
@@ -220,6 +221,7 @@ class Engine(Fitted):
     share: float = 1.0
     unpacked_bytes: float = 0.0
     integer_share: float = 0.0
+    divides: str = field(default="tensors", metadata=stated(record.choice("divides", ("tensors", "layers"))))
     number_formats: Mapping[str, Sequence[str]] = field(
         default_factory=dict, metadata=stated(record.mapped(record.listed()))
     )
