@@ -180,3 +180,14 @@ def test_the_table_fits_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "https://" not in line) <= columns
     assert sum("tok/s" in line for line in lines) == 1
+
+
+def test_two_cards_hold_what_one_does_not() -> None:
+    """Qwen2.5-72B in q4_k_m has 44 GB: layers on two cards of 24 GiB, at the speed of a run with as many stages."""
+    words = {"models": "qwen2.5-72b", "context": 4096, "quantization": "q4_k_m"}
+    assert not lv.fit("rtx-3090", **words).holds  # type: ignore[arg-type]
+    both = lv.fit("2x3090", **words)  # type: ignore[arg-type]
+    assert (both.devices, len(both.found)) == (2, 1)
+    run = {"engine": "llama.cpp", "quantization": "q4_k_m", "input_len": 3968, "output_len": 128}
+    stages = lv.analyze("qwen2.5-72b", "rtx-3090", pipeline_parallel_size=2, **run)  # type: ignore[arg-type]
+    assert both.found[0].tokens_per_s == pytest.approx(1.0 / float(stages.tpot_s))

@@ -176,6 +176,7 @@ class Fitting:
     """
 
     hardware: str
+    devices: int
     input_len: int
     output_len: int
     min_speed: float | None
@@ -216,6 +217,7 @@ class Fitting:
             "schema": SCHEMA,
             "warnings": list(self.warnings),
             "hardware": self.hardware,
+            "devices": self.devices,
             "context": self.context,
             "input_len": self.input_len,
             "output_len": self.output_len,
@@ -235,12 +237,15 @@ Candidate: TypeAlias = tuple[Model, str, tuple[str, ...]]
 class Search:
     """A chip, the lengths of a request and the options of every run.
 
+    devices: that share the model.  is_counted: whether `hardware` says so (2x3090), which each engine lays out itself.
     engines: those to try, the usual one first; None: kernels alone.  formats: as stated; empty: those of the engine.
     room_bytes: most bytes that all devices hold; infinite where options change what they store.
     """
 
     chip: Chip
     hardware: Any
+    devices: int
+    is_counted: bool
     input_len: int
     output_len: int
     options: Mapping[str, Any]
@@ -295,7 +300,7 @@ class Search:
                 continue
             words = {**self.options, "quantization": text, **({"engine": engine} if engine else {})}
             try:
-                result = configuration(model, self.chip, **words).answer(workload)
+                result = configuration(model, self.hardware if self.is_counted else self.chip, **words).answer(workload)
                 fits = result.runs
                 if refused := self.refusal(engine, model, result.analysis.whole_graph) if fits else "":
                     raise UserError(refused)
@@ -413,6 +418,7 @@ def fit(
     found.sort(key=lambda one: (-one.model.parameters, -one.tokens_per_s, one.name))
     return Fitting(
         hardware=search.chip.name,
+        devices=search.devices,
         input_len=search.input_len,
         output_len=search.output_len,
         min_speed=speed,
@@ -425,7 +431,8 @@ def fit(
 
 def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], **more: Any) -> Search:
     """The search on a chip, whose memory bounds the weights unless options change what a device stores."""
-    chip, options = build.chip_of(hardware), build.options_of(words)
+    name, laid_out, count = build.with_devices(hardware, words)
+    chip, options = build.chip_of(name), build.options_of(laid_out)
     if (replicas := options.techniques.get("data_parallel_size", "1")) != "1":
         raise UserError(f"--data-parallel-size is {quoted(replicas)}; fit asks for one request, of one replica")
     for text in formats:
@@ -435,10 +442,13 @@ def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], *
         serving = (name for name in usual(chip) if chip.generation in engines.load(name).serves.generations)
         tried = tuple(serving) or tried
     system = build.system(chip, options)
+    build.check_devices(name, count, system.parallelism.devices)
     room = float(figure_of(system.chip, "capacity") or math.inf) * float(system.parallelism.devices)
     if any(options.techniques.get(name, OPTIONS[name].default) != OPTIONS[name].default for name in SHRINKING):
         room = math.inf
-    return Search(chip=chip, hardware=hardware, options=words, engines=tried, room_bytes=room, formats=formats, **more)
+    devices = int(system.parallelism.devices)
+    kept = {"options": words, "engines": tried, "formats": formats, "room_bytes": room}
+    return Search(chip=chip, hardware=hardware, devices=devices, is_counted=bool(count), **kept, **more)
 
 
 def _listed(name: str, value: str | float | Sequence[str] | None) -> tuple[str, ...]:
