@@ -81,7 +81,7 @@ def test_eight_bits_are_between_four_and_sixteen(chip: str) -> None:
 
 @pytest.mark.parametrize("chip", OWNED)
 def test_llama_cpp_reads_the_weights_at_a_plausible_share_of_the_bandwidth(chip: str) -> None:
-    """Of 8.03B weights 7.505B have 4.5 bits in q4_0, and 525M (the output) 6.5625 in q6_k: 4.65 GB for each token."""
+    """7.505B of 8.03B weights have 4.5 bits in q4_0, and 525M (the output) 6.5625 in q6_k: 4.65 GB for each token."""
     found = lv.analyze("llama-3.1-8b", chip, engine="llama.cpp", quantization="q4_0", input_len=64, output_len=16)
     read = 7.505e9 * 4.5 / 8 + 525.3e6 * 6.5625 / 8
     share = read / float(found.tpot_s) / float(specs.load(chip).bandwidth_bytes_per_s)

@@ -121,7 +121,7 @@ class FittingModel:
 
     @property
     def risk(self) -> Risk:
-        """What the format is known to cost in quality."""
+        """The known cost of the format in quality."""
         return risk("quantization", self.format)
 
     @property
@@ -446,9 +446,10 @@ def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], *
     room = float(figure_of(system.chip, "capacity") or math.inf) * float(system.parallelism.devices)
     if any(options.techniques.get(name, OPTIONS[name].default) != OPTIONS[name].default for name in SHRINKING):
         room = math.inf
-    devices = int(system.parallelism.devices)
-    kept = {"options": words, "engines": tried, "formats": formats, "room_bytes": room}
-    return Search(chip=chip, hardware=hardware, devices=devices, is_counted=bool(count), **kept, **more)
+    return Search(
+        chip=chip, hardware=hardware, devices=int(system.parallelism.devices), is_counted=bool(count),
+        options=words, engines=tried, formats=formats, room_bytes=room, **more,
+    )  # fmt: skip
 
 
 def _listed(name: str, value: str | float | Sequence[str] | None) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def _count(name: str, text: str, words: tuple[str, ...], most: int) -> int | str
     number = parse_number(text)
     if text in words:
         return text
-    if isinstance(number, str) or not float(number).is_integer() or number < 0:
+    if isinstance(number, str) or number < 0 or (isinstance(number, float) and not number.is_integer()):
         allowed = ", ".join(("a whole number", *(word for word in words if word != "-1")))
         raise UserError(f"--{name.replace('_', '-')} is {quoted(text)}; allowed: {allowed}")
     return min(int(number), most)

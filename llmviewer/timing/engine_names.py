@@ -53,7 +53,7 @@ class Named:
 
     @property
     def note(self) -> str:
-        """What an answer says of a program that nobody here measured; "" for one that runs the preset's code."""
+        """The note of an answer on a program that nobody here measured; "" for one that runs the preset's code."""
         if not self.nearest:
             return ""
         return f"engine {self.name}: {self.title} was not measured here; nearest is {self.preset}: {self.nearest}"
