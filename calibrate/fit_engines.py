@@ -285,10 +285,9 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
     parts: dict[str, dict[int, RequestCase]] = {"": {}}
     for at, case in cases.items():
         if case.engine == name:
-            chip = specs.load(case.hardware)
+            kind = engine.kind_of(specs.load(case.hardware), own_free)
             first = replace(preset, version=case.version).first_version
-            chips = next((one for one in (chip.name, chip.generation) if one in own_free), "")
-            part = chips or ("" if first == preset.first_version else first)
+            part = kind if kind in own_free else "" if first == preset.first_version else first
             parts.setdefault(part, {})[at] = case
     fits: dict[str, EngineFit] = {}
     for part, own in parts.items():  # that of "" is the first

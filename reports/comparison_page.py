@@ -147,10 +147,7 @@ def page(comparison: Comparison) -> Page:
 def _speeds(result: Result) -> str:
     """Returns the bounds of tokens/s per user from those of the time per token."""
     known = result.intervals().get("tpot_s")
-    if known is None or None in known["80"]:
-        return fmt.DASH
-    low, high = known["80"]
-    return f"{fmt.per_second(1.0 / high)}–{fmt.per_second(1.0 / low)}"
+    return fmt.DASH if known is None else fmt.rates(known["80"])
 
 
 #: Heading of a figure of a ranking, its rank, and what a result has there.

@@ -76,7 +76,7 @@ def _table(answer: dict[str, Any]) -> Table:
         *([(left("Engine", 2), lambda one: one["engine"])] if several else []),
         (left("Format"), lambda one: one["quantization"]),
         (right("tok/s"), lambda one: fmt.per_second(one["tokens_per_s"])),
-        (right("80 %", 3), lambda one: _speeds(one["tpot_interval80_s"])),
+        (right("80 %", 3), lambda one: fmt.rates(one["tpot_interval80_s"] or ())),
         (right("TTFT", 1), lambda one: fmt.duration(one["ttft_s"])),
         (right("Memory"), lambda one: fmt.memory(one["total_bytes"])),
         (
@@ -97,14 +97,6 @@ def _table(answer: dict[str, Any]) -> Table:
 def _active(one: dict[str, Any]) -> str:
     sparse = one["active_parameters"] < one["parameters"]
     return fmt.parameters(one["active_parameters"]) if sparse else ""
-
-
-def _speeds(interval: list[float] | None) -> str:
-    """Returns the bounds of tokens/s from those of the time per token."""
-    if interval is None:
-        return fmt.DASH
-    low, high = interval
-    return f"{fmt.per_second(1.0 / high)}–{fmt.per_second(1.0 / low)}"
 
 
 def _perplexity(increase: float | None) -> str:

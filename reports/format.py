@@ -5,7 +5,7 @@ Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import floor, isinf, log10
 from typing import TypeAlias
 
@@ -172,6 +172,18 @@ def whole(value: Number) -> str:
 def per_second(value: Number) -> str:
     """Formats a rate per second: `57.1`, `12,345`."""
     return DASH if value is None else digits(float(value))
+
+
+def rates(seconds: Sequence[float | None]) -> str:
+    """Formats the range of a rate per second by the least and the most seconds of one: `52.1–80.3`.
+
+    A dash where either is not known.
+    """
+    known = [one for one in seconds if one is not None]
+    if len(known) < 2:
+        return DASH
+    least, most = known
+    return f"{per_second(1.0 / most)}–{per_second(1.0 / least)}"
 
 
 def decimal(value: Number) -> str:

@@ -42,7 +42,7 @@ def as_ggml_counts(here: Memory, model: Model, system: System, graph: Graph, req
         weights_bytes=here.weights_bytes - table,
         kv_cache_bytes=np.maximum(here.kv_cache_bytes, cells if system.engine.allocated_tokens else 0.0),
         activations_bytes=compute_buffer_bytes(model, system, graph, request),
-        framework_bytes=free.framework_gib * 2.0**30 if system.chip.maker == "NVIDIA" else here.framework_bytes,
+        framework_bytes=free.context_bytes(system.chip) or here.framework_bytes,
         parts={**here.parts, **({TABLE_ON_HOST: -table} if table else {})},
     )
 

@@ -238,8 +238,8 @@ def _calibrated(built: System, options: Options) -> System:
     free = preset.free_memory
     if free is None or options.gpu_memory_utilization != RUN["gpu_memory_utilization"].default:
         return built
-    counted = free.framework_gib if chip.maker == "NVIDIA" else 0.0  # in the total, and in the margin
-    return replace(built, memory_utilization=1.0, margin_bytes=(free.margin_gib - counted) * 2.0**30)
+    left = free.margin_gib * 2.0**30 - free.context_bytes(chip)  # which is in the total, and in the margin
+    return replace(built, memory_utilization=1.0, margin_bytes=left)
 
 
 def _with_limits(preset: Engine, options: Options) -> Engine:

@@ -105,20 +105,23 @@ def compare(
     sizes = request(batch_size, input_len, output_len)
     made = combinations({"model": model, "hardware": hardware, **options})
     if hardware in (EVERY_CHIP, [EVERY_CHIP]):
-        if len(made) > 1:
-            raise UserError(f"--hardware all compares one configuration; the other lists make {len(made)}")
-        return _on_every_chip(sizes, **made[0])
+        return on_every_chip(sizes, made)
     return Comparison(results=tuple(configuration(**one).answer(sizes) for one in made))
 
 
-def _on_every_chip(sizes: Request, *, hardware: object, **run: Any) -> Comparison:
-    """A run on every known chip, the fastest that holds it first.  Raises UserError where no chip takes it."""
+def on_every_chip(sizes: Request, made: Sequence[Mapping[str, Any]]) -> Comparison:
+    """A run on every known chip, the fastest that holds it first.
+
+    made: combinations of options, of which there may be one.  Raises UserError, also where no chip takes the run.
+    """
     from llmviewer.result.comparison import Comparison
 
+    if len(made) > 1:
+        raise UserError(f"--hardware all compares one configuration; the other lists make {len(made)}")
     results, refusals = [], dict[str, UserError]()
     for name in specs.names():
         try:
-            results.append(configuration(hardware=name, **run).answer(sizes))
+            results.append(configuration(**{**made[0], "hardware": name}).answer(sizes))
         except UserError as error:
             refusals[name] = error
     if not results:

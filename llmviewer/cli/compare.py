@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmviewer import api
-from llmviewer.api.calls import EVERY_CHIP
+from llmviewer.api.calls import EVERY_CHIP, on_every_chip
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError
@@ -41,17 +41,13 @@ def command(
     request = api.request(batch_size, input_len, output_len)
     combinations = opt.combinations(options, model=model, hardware=hardware)
     if hardware.strip() == EVERY_CHIP:
-        if len(combinations) > 1:
-            raise UserError(f"--hardware all compares one configuration; the other lists make {len(combinations)}")
-        comparison = api.compare(**combinations[0], batch_size=batch_size, input_len=input_len, output_len=output_len)
-        return _shown(comparison, kind, output, no_fit_check=no_fit_check)
+        return _shown(on_every_chip(request, combinations), kind, output, no_fit_check=no_fit_check)
     if len(combinations) > MAX_COMPARED:
         raise UserError(
             f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep takes any number"
         )
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
-    comparison = Comparison(results=results)
-    return _shown(comparison, kind, output, no_fit_check=no_fit_check)
+    return _shown(Comparison(results=results), kind, output, no_fit_check=no_fit_check)
 
 
 def _shown(comparison: Comparison, kind: str, output: str | None, *, no_fit_check: bool) -> int:

@@ -34,8 +34,8 @@ LEAST, LISTED = 3, 8
 
 def counted(text: str) -> tuple[int, str]:
     """The number of chips and the name of one in `8xh100` or `2*4090`; 0 and the text itself without a number."""
-    found = None if data.user_path(text) else COUNT.fullmatch(text)
-    return (int(found[1]), found[2].strip()) if found else (0, text)
+    found = COUNT.fullmatch(text)
+    return (int(found[1]), found[2].strip()) if found and not data.user_path(text) else (0, text)
 
 
 def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
@@ -46,7 +46,7 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     plain = name.strip().lower().partition("(")[0].strip()
     if data.is_path(name) or not NAME.fullmatch(plain):
         return data.find(FOLDER, name, "chip")
-    stem = _exact(plain) or _with_memory(name, plain)
+    stem = plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
     if not stem and not data.user_path(name):
         stem = _only(name, {one for _, one in _containing(_parts(plain))})
     if not stem:
@@ -125,8 +125,8 @@ def _only(name: str, stems: Iterable[str]) -> str:
 
 def _check_maker(name: str, plain: str, stem: str) -> None:
     """Raise UserError for the words of another maker: `amd rtx 4090`."""
-    stated, maker = {MAKERS[word] for word in PART.findall(plain) if word in MAKERS}, _field(stem, "maker")
-    if stated - {maker}:
+    stated = {MAKERS[word] for word in PART.findall(plain) if word in MAKERS}
+    if stated and stated != {maker := _field(stem, "maker")}:
         raise UserError(f"unknown chip {quoted(name)} ({stem} is made by {maker})")
 
 

@@ -26,13 +26,13 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import figure_of
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.models.config import ABSENT_CONTEXT
+from llmviewer.models.file_names import OF_MXFP4
 from llmviewer.models.model import Model
 from llmviewer.planning.accuracy import Risk, risk
 from llmviewer.result.result import Result
 from llmviewer.result.stages import request_at, value_at
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS
 from llmviewer.techniques.quantization.grammar import parse_scheme
-from llmviewer.techniques.quantization.presets import PRESETS
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_serving import AT_A_DESK, usual
 
@@ -48,8 +48,6 @@ ANSWER = 128
 #: Formats of files of llama.cpp, the widest first.  Q2_K and narrower cost more than half of the perplexity again
 #: (accuracy.yaml): they are tried where --quantization names them.
 GGUF = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q3_k_m")
-#: Format of a GGUF file of a checkpoint in MXFP4, which is not converted.
-GGUF_OF_MXFP4 = "mxfp4_moe"
 #: Formats of a server where the checkpoint has 16 bit, the widest first: its own, 8 and 4 bits.
 AS_STORED, FP8, W8A16, W4A16 = "none", "fp8", "w8a16", "w4a16"
 #: Known models that nobody chats with: published without a chat or instruct form of the same network, or embedders.
@@ -237,7 +235,8 @@ Candidate: TypeAlias = tuple[Model, str, tuple[str, ...]]
 class Search:
     """A chip, the lengths of a request and the options of every run.
 
-    devices: that share the model.  is_counted: whether `hardware` says so (2x3090), which each engine lays out itself.
+    hardware: as it was given; a number before it (2x3090) is laid out by each engine itself.  devices: that share the
+    model.
     engines: those to try, the usual one first; None: kernels alone.  formats: as stated; empty: those of the engine.
     room_bytes: most bytes that all devices hold; infinite where options change what they store.
     """
@@ -245,7 +244,6 @@ class Search:
     chip: Chip
     hardware: Any
     devices: int
-    is_counted: bool
     input_len: int
     output_len: int
     options: Mapping[str, Any]
@@ -300,7 +298,7 @@ class Search:
                 continue
             words = {**self.options, "quantization": text, **({"engine": engine} if engine else {})}
             try:
-                result = configuration(model, self.hardware if self.is_counted else self.chip, **words).answer(workload)
+                result = configuration(model, self.hardware, **words).answer(workload)
                 fits = result.runs
                 if refused := self.refusal(engine, model, result.analysis.whole_graph) if fits else "":
                     raise UserError(refused)
@@ -346,10 +344,10 @@ def formats_of(engine: str | None, model: Model, chip: Chip) -> Iterator[str]:
     """Formats that an engine serves a model in, the widest first; none that stores more than the checkpoint does."""
     named = None if engine in (None, engines.KERNELS_ONLY.name) else engines.load(engine).name
     if (named or usual(chip)[0]).partition("==")[0] == AT_A_DESK:
-        known = [name for name in GGUF if name in PRESETS]
+        known: Sequence[str] = GGUF
         stored = () if model.checkpoint is as_built else tuple(_stored(model))  # 16 bit is wider than all
         if any(tensor.dtype.name == "mxfp4" for tensor, _ in stored):
-            known = [GGUF_OF_MXFP4]
+            known = (OF_MXFP4,)
         elif stored:
             known = [name for name in known if weight_floor(model, name) < _bytes(stored)]
         yield from known or (AS_STORED,)
@@ -447,8 +445,8 @@ def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], *
     if any(options.techniques.get(name, OPTIONS[name].default) != OPTIONS[name].default for name in SHRINKING):
         room = math.inf
     return Search(
-        chip=chip, hardware=hardware, devices=int(system.parallelism.devices), is_counted=bool(count),
-        options=words, engines=tried, formats=formats, room_bytes=room, **more,
+        chip=chip, hardware=hardware, devices=int(system.parallelism.devices), options=words, engines=tried,
+        formats=formats, room_bytes=room, **more,
     )  # fmt: skip
 
 

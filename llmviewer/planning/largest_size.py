@@ -153,7 +153,7 @@ class SizeSearch:
 
     def largest(self) -> tuple[Tried | None, Tried]:
         """The largest size that breaks nothing, and the next one; None if the least breaks something."""
-        low = least = self._least
+        low = self._least
         if self.at(low).broken:
             return None, self.at(low)
         high = 2 * low
@@ -162,7 +162,6 @@ class SizeSearch:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self.at(middle).broken else (middle, high)
-        assert low >= least
         return self.at(low), self.at(high)
 
     @property
@@ -177,19 +176,14 @@ class SizeSearch:
         return self.tried[size]
 
     def _answered(self, size: int) -> Tried:
-        if size > self._most:
-            longest = longest_context(self.configuration.model, self.configuration.system)
-            return Tried(size=size, broken=(LONGEST if self.name == CONTEXT and longest is not None else SEARCH,))
+        longest = longest_context(self.configuration.model, self.configuration.system) if self.name == CONTEXT else None
+        if size > (MOST if longest is None else longest):
+            return Tried(size=size, broken=(SEARCH if longest is None else LONGEST,))
         result = self.configuration.answer(resized(self.name, self.workload, size))
         if lacking := self._lacking(result, size):
             return Tried(size=size, broken=(lacking,), result=result)
         broken = [one.metric for one in self.limits if not float(getattr(result, one.metric)) <= one.seconds]
         return Tried(size=size, broken=tuple(broken), result=result)
-
-    @property
-    def _most(self) -> float:
-        longest = longest_context(self.configuration.model, self.configuration.system)
-        return longest if self.name == CONTEXT and longest is not None else MOST
 
     def _lacking(self, result: Result, size: int) -> str:
         """MEMORY or SEQUENCES if not all requests of the size run at once; "" if they do."""

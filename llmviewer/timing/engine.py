@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial
@@ -307,7 +307,7 @@ class Engine(Fitted):
             self.program.check(chip)
         if self.version:
             version_numbers(self.version, self.name)
-        kind = chip.name if chip.name in self.generations else chip.generation
+        kind = kind_of(chip, self.generations)
         engine = self.of_generation("" if self._outgrew(kind) else kind).of_version()
         if self.memory_versions is None:
             return engine
@@ -489,6 +489,11 @@ ELSEWHERE = {
 }
 
 
+def kind_of(chip: Chip, known: Collection[str]) -> str:
+    """The name of a chip if it is known by itself, being unlike others of its generation, else its generation."""
+    return chip.name if chip.name in known else chip.generation
+
+
 def names() -> tuple[str, ...]:
     """Names of all engine presets."""
     return ("kernels", *data.stems(FOLDER))
@@ -510,16 +515,16 @@ def load(text: str) -> Engine:
     """
     typed, version = engine_memory.split_version(text)
     name = typed.lower()
-    program = engine_names.named().get(name)
-    if program is not None:
+    if name == KERNELS_ONLY.name and not version:
+        return KERNELS_ONLY
+    if name not in names():
+        program = engine_names.named().get(name)
+        if program is None:
+            raise unknown("engine", typed, accepted(), elsewhere=ELSEWHERE)
         preset = load(program.preset_of(version))
         most = program.max_num_batched_tokens or preset.max_num_batched_tokens
         slots, logical = program.max_num_seqs or preset.max_num_seqs, program.logical_batch or preset.logical_batch
         return replace(preset, program=program, max_num_batched_tokens=most, max_num_seqs=slots, logical_batch=logical)
-    if name == KERNELS_ONLY.name and not version:
-        return KERNELS_ONLY
-    if name not in names():
-        raise unknown("engine", typed, accepted(), elsewhere=ELSEWHERE)
     path = data.folder(FOLDER) / f"{name}.yaml"
     found = replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
     return found if found.is_from(found.flash_from) or not found.flash_from else replace(found, attention="eager")

@@ -212,6 +212,10 @@ class FreeMemory:
     framework_source: str
     buffers: Sequence[str] = field(metadata=stated(record.listed()))
 
+    def context_bytes(self, chip: Chip) -> float:
+        """The context of CUDA on a chip that has one, else 0.0 [byte]."""
+        return self.framework_gib * 2.0**30 if chip.maker == "NVIDIA" else 0.0
+
 
 #: The `memory` of a preset; `error` holds the errors of its fit.
 MEMORY = partial(
