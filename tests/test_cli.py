@@ -168,6 +168,18 @@ def test_help_exits_0(run, words):
     assert "Usage: llmviewer" in out
 
 
+@pytest.mark.parametrize("words", [["analyze"], ["calibrate", "run"], []])
+def test_help_of_a_command_is_that_of_its_option(run, words):
+    assert run("help", *words) == run(*words, "--help")
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    code = "import sys; from llmviewer.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f"\n  {name} " in found.stdout for name in COMMANDS)
+    assert not {module for module, _ in COMMANDS.values()} & set(found.stderr.split())
+
+
 def test_the_version_is_printed(run):
     import llmviewer
 

@@ -17,10 +17,14 @@ from llmviewer.questions import QUESTIONS
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     """Parse `words`, run the command and return its exit status."""
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     name = words[0] if words else ""
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")
-    command = command_tree(commands, "" if name.startswith("-") else name)
+    command = command_tree(commands, name) if name in commands else _list_of(commands)
     checked = _checked(words, command)
     process.command_starts()
     try:
@@ -42,6 +46,23 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
 
 def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
     """The parser with only the command `name`, or with all commands if it is empty."""
+    app = _application()
+    for known, (module, summary) in commands.items():
+        if name in (known, ""):
+            _register(app, known, module, summary)
+    return typer.main.get_command(app)
+
+
+def _list_of(commands: Mapping[str, tuple[str, str]]) -> Any:
+    """The parser of what stands before a command: its help lists the commands, none of which is imported."""
+    app = _application()
+    for name, (_, summary) in commands.items():
+        app.command(name, help=summary)(lambda: None)
+    return typer.main.get_command(app)
+
+
+def _application() -> typer.Typer:
+    """The application without its commands."""
     app = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -50,10 +71,7 @@ def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": MAX_WIDTH},
     )
     app.callback()(_root)
-    for known, (module, summary) in commands.items():
-        if name in (known, ""):
-            _register(app, known, module, summary)
-    return typer.main.get_command(app)
+    return app
 
 
 HELP = "Predicts how fast an LLM runs on a chip, what limits it, and what would make it faster."
