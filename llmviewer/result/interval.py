@@ -119,6 +119,7 @@ def metric_bounds(analysis: Analysis) -> dict[str, Array]:
     return {name: ratios * getattr(analysis, name) for name, ratios in metric_ratios(analysis).items()}
 
 
+@lru_cache(maxsize=8)
 def metric_ratios(analysis: Analysis) -> dict[str, Array]:
     """Bounds of TTFT, TPOT and E2E over their values, shape (4, points) each.
 
