@@ -41,6 +41,7 @@ RUN = {
     "max_model_len": _case("200", "--engine vllm"),
     "enforce_eager": _case("", "--engine vllm"),
     "ignore_fields": _case("novelty", model="CONFIG"),
+    "model_set": _case("num_hidden_layers=8"),
     "trace_model": _case(""),
     "gpu_layers": _case("8"),
     "n_cpu_moe": _case("4", model=MOE),

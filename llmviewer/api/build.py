@@ -87,6 +87,8 @@ def model_of(given: object, options: Options) -> Model:
     Raises UserError.
     """
     if isinstance(given, Model):
+        if options.model_set != given.changed:
+            raise UserError("model_set changes the config of a model by its name; this one is read already")
         return _with_latent_attention(given, options)
     if options.trace_model:
         if files.is_restricted():
@@ -95,13 +97,19 @@ def model_of(given: object, options: Options) -> Model:
             )
         from llmviewer.tracing.load import load_traced  # torch and transformers
 
+        if options.model_set != "none":
+            raise UserError("model_set changes a config; --trace-model reads a class of transformers")
         found = load_traced(given, options.dtype)
     elif isinstance(given, Mapping) and given:
-        found = models.from_fields(given, dtype=options.dtype, ignored=options.ignore_fields)
+        found = models.from_fields(given, **as_read(options))
     else:
-        name = arguments.path_or_name("model", given)
-        found = _noted(models.load(name, dtype=options.dtype, ignored=options.ignore_fields), options)
+        found = _noted(models.load(arguments.path_or_name("model", given), **as_read(options)), options)
     return _with_latent_attention(found, options)
+
+
+def as_read(options: Options) -> dict[str, Any]:
+    """Keyword arguments of `models.load`: how a config is read."""
+    return {"dtype": options.dtype, "ignored": options.ignore_fields, "changed": options.model_set}
 
 
 def _noted(model: Model, options: Options) -> Model:

@@ -20,6 +20,7 @@ class RunOptions(TypedDict, total=False):
     max_model_len: int | str | None
     enforce_eager: bool
     ignore_fields: tuple[str, ...]
+    model_set: str | float
     gpu_layers: str | float
     n_cpu_moe: str | float
     override_tensor: str | float
@@ -78,6 +79,7 @@ class RunOptionLists(TypedDict, total=False):
     max_model_len: int | str | Sequence[int | str] | None
     enforce_eager: bool | Sequence[bool]
     ignore_fields: tuple[str, ...]
+    model_set: str | float | Sequence[str | float]
     gpu_layers: str | float | Sequence[str | float]
     n_cpu_moe: str | float | Sequence[str | float]
     override_tensor: str | float | Sequence[str | float]

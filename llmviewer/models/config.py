@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -229,6 +229,13 @@ class Config:
                 f"{self.where}: {noun} {names} {verb} not supported for this architecture and may change its shapes "
                 f"(to ignore: --ignore-fields {printable(unread[0])})"
             )
+
+    def check_used(self, changed: Iterable[str]) -> None:
+        """Raise if no count depends on one of these fields, `section.name` if nested, which a user has changed."""
+        read = self.read.union(*(section.read for section in self.all_sections()))
+        for name in changed:
+            if name.rpartition(".")[2] not in read:
+                raise UserError(f"{self.where}: no count depends on field {quoted(name)}, which --model-set changes")
 
 
 #: Stands for "no limit" where a config states no maximum context.

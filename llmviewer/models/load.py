@@ -22,18 +22,25 @@ def names() -> list[str]:
     return data.stems("model_configs")
 
 
-def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
+def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = (), changed: str = "none") -> Model:
     """The model called `name`: a stem or alias in model_configs/, a path, or a Hub id, as `card.read` finds them.
 
     dtype: `auto` is the checkpoint's dtype; a missing one or float32 becomes 16 bit with a note, as in vLLM.
-    ignored: unsupported fields to ignore.
+    ignored: unsupported fields to ignore.  changed: fields with other values, `num_key_value_heads=4,...`.
     """
-    return build(read(name), dtype=dtype, ignored=ignored)
+    return build(read(name), dtype=dtype, ignored=ignored, changed=changed)
 
 
-def build(card: Card, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """The model that a Card describes; dtype and ignored as in `load`."""
-    return card.finish(replace(parse(card.config, card.name, dtype, ignored), source=card.source))
+def build(card: Card, *, dtype: str = "auto", ignored: tuple[str, ...] = (), changed: str = "none") -> Model:
+    """The model that a Card describes; dtype, ignored and changed as in `load`."""
+    fields: Mapping[str, Any] = {}
+    if changed != "none":
+        from llmviewer.models import edited
+
+        fields = edited.changes(changed)
+        card = replace(edited.with_changes(card, fields), name=f"{card.name}[{changed}]")
+    model = parse(card.config, card.name, dtype, ignored, fields)
+    return card.finish(replace(model, source=card.source, changed=changed))
 
 
 def name_of(fields: Mapping[str, Any]) -> str:
@@ -42,13 +49,21 @@ def name_of(fields: Mapping[str, Any]) -> str:
     return name.rpartition("/")[2] or name
 
 
-def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """The model with these fields of a config.json, named by them."""
-    return parse(fields, name_of(fields), dtype, ignored)
+def from_fields(
+    fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tuple[str, ...] = (), changed: str = "none"
+) -> Model:
+    """The model with these fields of a config.json, named by them; ignored and changed as in `load`."""
+    return build(Card(name=name_of(fields), config=fields), dtype=dtype, ignored=ignored, changed=changed)
 
 
-def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """The Model described by the fields of a config.json."""
+def parse(
+    fields: Mapping[str, Any],
+    name: str,
+    dtype: str = "auto",
+    ignored: tuple[str, ...] = (),
+    changed: Mapping[str, Any] | None = None,
+) -> Model:
+    """The Model described by the fields of a config.json.  changed: those of them that a user has changed."""
     from llmviewer.models.draft_heads import refuse_draft, with_own_head
     from llmviewer.models.wrappers import parser, type_of
 
@@ -64,6 +79,7 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
         from llmviewer.models.quantization import with_checkpoint_formats
 
         model = with_checkpoint_formats(model, config)
+    config.check_used(changed or ())
     config.check_all_read(ignored)
     architectures = config.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else model_type

@@ -145,6 +145,7 @@ class Model:
     quantization: format of --quantization that the model's name states (`q4_k_m`), if none is given.
     doubt_bytes: by which the weights may be larger, where only the name of the checkpoint states their format.
     uncompared: the Hub id that was asked for, if its own config.json was never compared with this model's.
+    changed: the fields of its config that the user set, as typed; `none`: none.
     is_encoder: one bidirectional pass without a cache; nothing is decoded (encoders, diffusion transformers).
     encoder: the encoder beside which `layers` are a decoder with cross attention; None without one.
     vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
@@ -164,6 +165,7 @@ class Model:
     named_format: str = ""
     quantization: str = ""
     uncompared: str = ""
+    changed: str = "none"
     doubt_bytes: float = 0.0
     vision_parameters: float = 0.0
     is_encoder: bool = False

@@ -24,7 +24,7 @@ from llmviewer.simulation import options
 from llmviewer.simulation.call import simulate
 from llmviewer.simulation.limits import STATISTICS
 from llmviewer.simulation.result import METRICS
-from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.techniques.options import MODEL_OPTIONS, OPTIONS, WORKLOAD
 from llmviewer.timing import engine, engine_memory
 
 #: Spelling of an option without hyphens in front -> its name.
@@ -276,8 +276,6 @@ def _checked(sizes: dict[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
 PLAIN = ("metrics", "memory", "model")
 #: Groups that are predictions of a run, which what does not fit in memory never makes.
 OF_A_RUN = ("metrics", "serving", *STAGES)
-#: Options that facts of a model alone depend on.
-OF_MODELS = ("dtype", "ignore_fields", "trace_model", "latent_attention")
 #: Numbers of a simulation beside its latencies.
 OF_SERVERS = (
     "output_tokens_per_s",
@@ -363,7 +361,7 @@ def _numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 def check_names(subject: Subject, condition: Condition) -> None:
     """Raise UserError for a model, a chip, an option or a metric of a load that does not exist; computes nothing."""
     if not subject.hardware:
-        needing = [name for name in subject.options if name not in OF_MODELS]
+        needing = [name for name in subject.options if name not in MODEL_OPTIONS]
         asked = [*condition.load, *condition.sizes, *(("fits",) if condition.metric == ROOM else ()), *needing]
         if asked:
             raise UserError(f"{asked[0]} needs a chip; write {printable(subject.model)} on CHIP")

@@ -433,6 +433,8 @@ def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], *
     chip, options = build.chip_of(name), build.options_of(laid_out)
     if (replicas := options.techniques.get("data_parallel_size", "1")) != "1":
         raise UserError(f"--data-parallel-size is {quoted(replicas)}; fit asks for one request, of one replica")
+    if options.model_set != OPTIONS["model_set"].default:
+        raise UserError(f"--model-set is {quoted(options.model_set)}; fit tries models as their configs are")
     for text in formats:
         build.system(chip, build.options_of({**words, "quantization": text}))  # so that each is refused by name
     tried: tuple[str | None, ...] = (words.get("engine"),)

@@ -14,6 +14,7 @@ from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.simulation.call import BATCHING
+from llmviewer.techniques.options import MODEL_OPTIONS
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.timing.engine_serving import ENGINE
 
@@ -127,8 +128,7 @@ def structures(
 
 def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Words that choose how a config is read."""
-    names = ("dtype", "ignore_fields", "trace_model", "latent_attention")
-    return {name: allowed[name][0] for name in names if name in allowed}
+    return {name: allowed[name][0] for name in MODEL_OPTIONS if name in allowed}
 
 
 def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structure | Refusal:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Options that say how a model is read; they go with it.
-OF_MODEL = ("trace_model", "ignore_fields")
+OF_MODEL = ("trace_model", "ignore_fields", "model_set")
 MODEL = "model"
 #: Option whose figures and times are factors one by one.
 SET = "set"
@@ -60,7 +60,7 @@ class Pair:
         a, b = self.a.words, self.b.words
         found = []
         if self.a.model != self.b.model or any(a[name] != b[name] for name in OF_MODEL):
-            found.append(Factor(name=MODEL, a=_name(self.a.model), b=_name(self.b.model)))
+            found.append(Factor(name=MODEL, a=_name(self.a), b=_name(self.b)))
         names = [name for name in OPTIONS if name not in (*OF_MODEL, SET) and a[name] != b[name]]
         found += [Factor(name=name, a=_told(a[name]), b=_told(b[name])) for name in names]
         for name in TIMES:
@@ -134,8 +134,10 @@ def _told(value: Any) -> Any:
     return "the engine's" if value is None else value
 
 
-def _name(model: Any) -> str:
-    return model if isinstance(model, str) else str(getattr(model, "name", "a config"))
+def _name(one: Side) -> str:
+    name = one.model if isinstance(one.model, str) else str(getattr(one.model, "name", "a config"))
+    changed = one.words["model_set"]
+    return name if changed == OPTIONS["model_set"].default else f"{name}[{changed}]"
 
 
 #: Sets of names of the factors that have the value of B -> each with the value of the metric, or the error it raised.

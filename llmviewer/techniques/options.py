@@ -62,6 +62,8 @@ LLAMA_CPP_OPTIONS = (
     *("gpu_layers", "n_cpu_moe", "override_tensor", "cache_type_k", "cache_type_v"),
     *("logical_batch", "split_mode", "tensor_split"),
 )
+#: Options that say how a model's config is read.
+MODEL_OPTIONS = ("dtype", "ignore_fields", "model_set", "trace_model", "latent_attention")
 #: Options that only an engine has.
 ENGINE_OPTIONS = ("max_num_seqs", "max_model_len", "enforce_eager")
 
@@ -115,6 +117,13 @@ class Options:
     )
     enforce_eager: bool = _declared(Kind.SWITCH, False, "The engine captures no CUDA graphs.", Panel.MEMORY)
     ignore_fields: tuple[str, ...] = _declared(Kind.WORDS, (), "Ignore this unknown field of the config.", Panel.OUTPUT)
+    model_set: str = _declared(
+        Kind.TEXT,
+        "none",
+        "Fields of config.json with other values: num_key_value_heads=4,num_hidden_layers=48.",
+        Panel.OUTPUT,
+        separator=";",
+    )
     gpu_layers: str = _of_llama_cpp(
         Kind.TEXT, "all", "layers on the GPU, the head included, the rest on the host: 20, auto, all.", "-ngl",
         "--n-gpu-layers",
