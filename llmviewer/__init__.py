@@ -42,6 +42,7 @@ __all__ = [
     "elasticity",
     "explain",
     "fit",
+    "launch_line",
     "list_engines",
     "list_hardware",
     "list_models",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from llmviewer.planning.contract import Check, check
     from llmviewer.planning.elasticity import Elasticities, elasticity
     from llmviewer.planning.fitting import Fitting, fit
+    from llmviewer.planning.manifests.launch_line import launch_line
     from llmviewer.planning.require import Required, require
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.train import Training, train
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
 _HOME = {
     "UserError": "llmviewer.core.errors",
     "plot": "llmviewer.reports.plots.plot",
+    "launch_line": "llmviewer.planning.manifests.launch_line",
     **dict.fromkeys(("list_engines", "list_hardware", "list_models", "list_techniques"), "llmviewer.api"),
 }
 

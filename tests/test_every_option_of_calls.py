@@ -46,7 +46,16 @@ OF_COMMANDS = {
     "diagnose": "llmviewer.calibrate.diagnosis.call.diagnose",
 }
 #: Calls without options of a run, and those whose runs are texts: test_every_option.py has them.
-WITHOUT_OPTIONS = ("list_engines", "list_hardware", "list_models", "list_techniques", "check", "why", "plot")
+WITHOUT_OPTIONS = (
+    "launch_line",
+    "list_engines",
+    "list_hardware",
+    "list_models",
+    "list_techniques",
+    "check",
+    "why",
+    "plot",
+)
 RUN = {"model": "llama-3.2-1b", "hardware": "a100-80gb-sxm"}
 #: Arguments that are the subject of a call.
 SUBJECT = ("model", "hardware", "number", "measured", "a", "b", "contract", "advance")

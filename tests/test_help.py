@@ -18,9 +18,9 @@ from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 from tests.answers import refusal
 
 #: The options that most questions need.
-TEN = (
+COMMON = (
     "--hardware --batch-size --input-len --output-len --quantization --kv-cache-dtype --tensor-parallel-size --engine "
-    "--format -o"
+    "--from --format -o"
 ).split()
 
 
@@ -47,10 +47,10 @@ def spelled(panel: str) -> list[str]:
     return re.findall(r"^  (-\S+?)(?:,|\s)", panel, flags=re.MULTILINE)
 
 
-def test_the_ten_common_options_come_first(help_of) -> None:  # type: ignore[no-untyped-def]
+def test_the_common_options_come_first(help_of) -> None:  # type: ignore[no-untyped-def]
     shown = panels(help_of("analyze"))
     assert [*shown] == ["Arguments", *(panel.value for panel in Panel if panel not in (Panel.LOAD, Panel.SIZING))]
-    assert sorted(spelled(shown["Common options"])) == sorted(TEN)
+    assert sorted(spelled(shown["Common options"])) == sorted(COMMON)
 
 
 def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-untyped-def]

@@ -11,6 +11,7 @@ import typer
 
 from llmviewer.cli import process
 from llmviewer.cli.help import MAX_WIDTH, PanelCommand
+from llmviewer.cli.launched import with_launch_line
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
 
@@ -25,6 +26,7 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, name) if name in commands else _list_of(commands)
+    words = with_launch_line(words, command)
     checked = _checked(words, command)
     process.command_starts()
     try:

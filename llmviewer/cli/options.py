@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates, views
+from llmviewer.cli import candidates, launched, views
 from llmviewer.cli.help import UNSET
 from llmviewer.core.errors import UserError, naming, quoted
 from llmviewer.hardware.hypothetical import alternatives
@@ -154,6 +154,12 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
         for name, declaration in OPTIONS.items()
         if declaration.group != "workload" and name not in declared.parameters
     ]
+
+    if any(one.default is Parameter.empty for name, one in declared.parameters.items() if name in ("model", "models")):
+        shown = typer.Option(launched.OPTION, help=launched.SUMMARY, rich_help_panel=Panel.COMMON.value)
+        added.append(
+            Parameter(launched.NAME, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, shown])
+        )
 
     left_out = {one.name for one in added} | getattr(command, UNSET, set())
 
