@@ -59,7 +59,10 @@ ECHO = {
 #: Objects of an answer whose names are titles of configurations, which list their options.
 TITLED = ("loads",)
 #: Option -> why it is not tried here.
-NOT_TRIED = {"trace_model": "test_trace_model.py: it needs transformers"}
+NOT_TRIED = {
+    "trace_model": "test_trace_model.py: it needs transformers",
+    "launch_line": "test_launch_line.py: it stands for a model and options",
+}
 
 
 @cache
