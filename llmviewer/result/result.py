@@ -110,7 +110,7 @@ class Result:
 
     def __repr__(self) -> str:
         points = f"{len(self):,} point{'s' if len(self) > 1 else ''}"
-        return f"<Result: {self.analysis.model.name} on {self.analysis.system.chip.name}, {self.efficiency}, {points}>"
+        return f"<Result: {self.analysis.model.name} on {self.analysis.system.hardware}, {self.efficiency}, {points}>"
 
     @property
     def fits(self) -> bool:
@@ -178,6 +178,12 @@ class Result:
         if not 0 <= point < len(self):
             raise UserError(f"point is {quoted(point)}; allowed: 0 to {len(self) - 1}")
 
+    def check_one_kind(self, what: str) -> None:
+        """Raise UserError for a result of a split, which `what` does not show."""
+        if self.analysis.system.split is not None:
+            devices = self.analysis.system.hardware
+            raise UserError(f"{what} is of devices with even shares; {devices} are shown by analyze and compare")
+
     @property
     def memory(self) -> dict[str, Any]:
         """Memory use, capacity and limits of the first point [byte]; `memory_at(i)` for another point."""
@@ -188,7 +194,7 @@ class Result:
         """One row per point, stage, block and operator."""
         import pandas as pd
 
-        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
+        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.hardware}
         rows = [
             {**run, **self._workload(point), "stage": stage, **row}
             for point in range(len(self))
@@ -225,6 +231,7 @@ class Result:
             "generation": lambda: self._generation(point),
             "batching": lambda: self.analysis.system.batching.name,
             "serving": lambda: self.serving(point),
+            **({"devices": lambda: self.devices_at(point)} if self.analysis.system.split else {}),
             "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": lambda: [applied.name for applied in self.analysis.system.passes],
             "fusions": lambda: fusions,
@@ -237,6 +244,15 @@ class Result:
             "metrics": lambda: self.metrics(point),
             **{name: partial(lambda one: self.of_engine(point)[one], name) for name in SERVED},
         }
+
+    def devices_at(self, point: int = 0) -> list[dict[str, Any]]:
+        """The devices of one point with their layers, times and memory; empty where all have even shares."""
+        self._check(point)
+        if self.analysis.system.split is None:
+            return []
+        from llmviewer.result.devices import device_objects  # devices with even shares need none
+
+        return device_objects(self.analysis, self.token_budget, point)
 
     def serving(self, point: int = 0) -> dict[str, Any]:
         """The serving object of one point: running sequences, queueing, contents of a step."""
@@ -320,6 +336,7 @@ class Result:
         Each row has `start_s`, `end_s` [s], its `track`, and its counts in `facts`.
         """
         self._check(point)
+        self.check_one_kind("a timeline")
         from llmviewer.result.timeline.timeline import timeline  # few callers need it
 
         return [event.row() for event in timeline(self.analysis, steps, point)]

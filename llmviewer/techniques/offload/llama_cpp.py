@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.pipeline import of_fullest
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request, decode
@@ -95,8 +96,10 @@ def _policy(model: Model, system: System, request: Request, token_budget: float)
         return bool(np.all(memory_of(model, one, request, token_budget).fits))
 
     if every and fits(with_experts(count)):
-        return _fewest(with_experts, count, fits)
-    return _fewest(with_layers, count + 1, fits)
+        found = _fewest(with_experts, count, fits)
+    else:
+        found = _fewest(with_layers, count + 1, fits)
+    return found if found.split is None else of_fullest(found.split, model)
 
 
 def _fewest(make: Callable[[int], System], most: int, fits: Callable[[System], bool]) -> System:
@@ -113,6 +116,10 @@ def _placed(system: System, placement: Placement, count: int) -> System:
 
     count: layers of the model.
     """
+    if system.split is not None:
+        placed = {id(one): _placed(one, placement, count) for one in system.split.stages}
+        stages = tuple(placed[id(one)] for one in system.split.stages)
+        return replace(stages[0], split=replace(system.split, stages=stages))
     at = [applied.name for applied in system.passes].index(NAME)
     before = replace(system, passes=system.passes[:at], policy=None)
     drafters = tuple(
