@@ -68,7 +68,8 @@ class Memory:
         least = np.argmin(np.stack(np.broadcast_arrays(*(one.room_bytes for one in of_device))), axis=0)
         if np.all(least == least.flat[0]):
             return of_device[int(least.flat[0])]
-        names = [entry.name for entry in fields(of_device[0]) if entry.name not in ("parts", "cache_fraction")]
+        alike = ("parts", "cache_fraction", "host_capacity_bytes")
+        names = [entry.name for entry in fields(of_device[0]) if entry.name not in alike]
         figures = {name: np.choose(least, [getattr(one, name) for one in of_device]) for name in names}
         return replace(of_device[0], **figures)
 

@@ -17,6 +17,7 @@ from llmviewer.hardware.chip import NETWORK, Chip
 from llmviewer.hardware.names import HOST_WORDS, counted, listed
 from llmviewer.models.model import Model
 from llmviewer.techniques import llama_cpp
+from llmviewer.techniques.offload.offload import DEFAULT_HOST
 from llmviewer.techniques.options import RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
@@ -124,7 +125,7 @@ def split_system(model: Model, devices: Devices, options: Options, build: Callab
 
     build: the system of one chip and options.  Raises UserError.
     """
-    count = len(devices.chips)
+    count, options = len(devices.chips), _on_one_host(devices.chips[0], options)
     known = {chip.name: build(chip, options) for chip in devices.chips}
     systems = {name: replace(one, parallelism=Parallelism(pipeline=count)) for name, one in known.items()}
     stages = tuple(systems[chip.name] for chip in devices.chips)
@@ -132,6 +133,15 @@ def split_system(model: Model, devices: Devices, options: Options, build: Callab
     policy = stages[0].policy
     split = Split(stages=stages, shares=shares, machines=_machines(devices, stages, options))
     return replace(of_fullest(split, model), policy=policy)
+
+
+def _on_one_host(chip: Chip, options: Options) -> Options:
+    """The options with the host of the first device, where they put layers on a host and state none."""
+    text = options.techniques.get("offload", "none")
+    if not text.startswith("llama.cpp") or ",host=" in text:
+        return options
+    host = chip.default_host or DEFAULT_HOST
+    return replace(options, techniques={**options.techniques, "offload": f"{text},host={host}"})
 
 
 def _free_bytes(system: System) -> float:

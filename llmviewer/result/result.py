@@ -364,7 +364,7 @@ class Result:
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
             "host": None if host is None else host.name,
-            **({} if host is None else {"host_layers": layers_on_host(self.analysis.passes.graph)}),
+            **({} if host is None else {"host_layers": self._layers_on_host()}),
             "host_bytes": number(value_at(memory.host_bytes, point)),
             "host_capacity_bytes": number(memory.host_capacity_bytes),
             "disk": host.disk.name if host is not None and host.disk is not None else None,
@@ -379,6 +379,13 @@ class Result:
             "items": memory_items(model, system, here),
             **limits.assumptions(model, system, self.token_budget),
         }
+
+    def _layers_on_host(self) -> dict[str, int]:
+        """Layers that the host computes beside the device, or beside all devices of a split."""
+        if self.analysis.system.split is None:
+            return layers_on_host(self.analysis.passes.graph)
+        parts = [layers_on_host(one.graph) for one in self.analysis.evaluation.stages]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
 
     def metrics(self, point: int = 0, names: Iterable[str] = METRICS) -> dict[str, Any]:
         """The metrics object of one point.  names: of METRICS that it has."""
