@@ -33,7 +33,8 @@ def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
     """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials."""
     answer = result.to_dict(point)
     first = at_once(answer) if found is None else verdict(found, answer)
-    return (first, header(answer), *devices(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
+    parts = (*stages(answer, result.token_budget), *details(answer, result.token_budget))
+    return (first, header(answer), *devices(answer), *parts)
 
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:

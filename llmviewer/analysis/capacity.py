@@ -406,7 +406,9 @@ def memory_of_devices(
 
 
 def memory_of(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Memory:
-    """Memory of a request without timing any operator, draft models included; of a split, that of the tightest device.
+    """Memory of a request without timing any operator, draft models included.
+
+    Of a split, that of the device with the least room.
     """
     if system.split is not None:
         padded = system.batching.padded(request)

@@ -77,18 +77,18 @@ def send(layer: Block, stage: int, system: System) -> Block:
     """The send of one device to its counterpart in the next pipeline stage: tokens x hidden."""
     group = system.parallelism.group
     crosses = (stage * group) // system.chip.near != ((stage + 1) * group) // system.chip.near
-    return _send(layer, system, bool(crosses))
+    return _send(layer, system, 1.0 if crosses else system.chip.near)
 
 
-def _send(layer: Block, system: System, crosses: bool) -> Block:
-    """A send over the link of the sender, or where it crosses to another machine, over the network."""
+def _send(layer: Block, system: System, near: float) -> Block:
+    """A send over the link of the sender, which joins `near` devices: over the network if it joins only one."""
     made = layer.operators[-1].output
     size = made.elements * made.dtype.bytes
     shape = CollectiveShape(
         pattern=Collective.SEND,
         devices=2.0,
         size_bytes=size,
-        near=1.0 if crosses else system.chip.near,
+        near=near,
         through_host=system.chip.through_host,
     )
     hidden = Tensor(name="hidden", elements=made.elements, dtype=made.dtype)
@@ -127,12 +127,14 @@ def layers_by_share(shares: Sequence[float], layers: int, on_host: int = 0) -> t
 
 
 def devices_of(graph: Graph, split: Split) -> tuple[Device, ...]:
-    """The devices of a split that hold layers or the head, each with its part.  graph: of the model before all passes."""
+    """The devices of a split that hold layers or the head, each with its part.
+
+    graph: of the model before all passes.
+    """
     whole = {id(one): one.prepared(graph) for one in split.stages}
     first_graph = whole[id(split.stages[0])]
     hosted = layers_on_host(first_graph)
-    on_host = hosted["whole"] % hosted["all"]  # of a model that is there whole, every device has its part
-    sizes, head = layers_by_share(split.shares, hosted["all"], on_host)
+    sizes, head = layers_by_share(split.shares, hosted["all"], hosted["whole"])
     used = [at for at, size in enumerate(sizes) if size or at == head]
     found, first = [], 0
     for at, after in zip(used, (*used[1:], None), strict=True):
@@ -140,8 +142,8 @@ def devices_of(graph: Graph, split: Split) -> tuple[Device, ...]:
         part = _layers_between(whole[id(one)], first, first + sizes[at], hosted["all"])
         if after is not None:
             last = next(block for block in reversed(whole[id(one)].blocks) if block.is_layer)
-            sent = _send(last, one, split.machines[at] != split.machines[after])
-            part = Graph(blocks=(*part.blocks, sent))
+            near = one.chip.near if split.machines[at] == split.machines[after] else 1.0
+            part = Graph(blocks=(*part.blocks, _send(last, one, near)))
         found.append(Device(place=at, first=first, layers=sizes[at], system=one, graph=part))
         first += sizes[at]
     return tuple(found)

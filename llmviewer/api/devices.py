@@ -14,7 +14,7 @@ from llmviewer.analysis.system import Parallelism, Split, System
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import NETWORK, Chip
-from llmviewer.hardware.names import HOST_WORDS, counted, listed
+from llmviewer.hardware.names import HOST_WORDS, counted, is_host, listed
 from llmviewer.models.model import Model
 from llmviewer.techniques import llama_cpp
 from llmviewer.techniques.offload.offload import DEFAULT_HOST
@@ -49,16 +49,16 @@ class Devices:
 def stated(hardware: object, options: Mapping[str, Any]) -> tuple[Devices | None, object, dict[str, Any]]:
     """The devices of a sum, what is named without them, and the options.  None where one kind of chip is named.
 
-    A host in the sum, `rtx-4090+cpu`, computes the layers that do not fit: `-ngl auto` unless the options place them.
+    A host in the sum, `rtx-4090+cpu` or +desktop-ddr5-6000, computes the layers that do not fit: `-ngl auto` unless the
+    options place them.
     Chips that are alike are machines of their own only where the options state their network.  Raises UserError.
     """
     parts = listed(hardware) if isinstance(hardware, str) else ()
     if len(parts) < 2:
         return None, hardware, dict(options)
-    chosen, chips = dict(options), [one for one in parts if one.lower() not in HOST_WORDS]
     _check_engine(hardware, options)
-    if len(chips) < len(parts) and all(options.get(name) is None for name in PLACING):
-        chosen["gpu_layers"] = "auto"
+    hosts, chips = [one for one in parts if is_host(one)], [one for one in parts if not is_host(one)]
+    chosen = {**_hosted(hosts, options), **options} if hosts else dict(options)
     if not chips:
         raise UserError(f"--hardware is {quoted(hardware)}; allowed: a chip beside the host, as in rtx-4090+cpu")
     rest = "+".join(chips)
@@ -73,6 +73,15 @@ def stated(hardware: object, options: Mapping[str, Any]) -> tuple[Devices | None
         rest,
         chosen,
     )
+
+
+def _hosted(hosts: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a host in a sum stands for."""
+    named = [one for one in hosts if one.lower() not in HOST_WORDS]
+    if len(hosts) > 1:
+        raise UserError(f"--hardware: {' and '.join(hosts)} are two hosts; the devices of a sum have one")
+    placed = any(options.get(name) is not None for name in PLACING)
+    return ({} if placed else {"gpu_layers": "auto"}) | ({"offload": f"host={named[0]}"} if named else {})
 
 
 def _check_engine(hardware: object, options: Mapping[str, Any]) -> None:
@@ -104,7 +113,9 @@ def used(devices: Devices, options: Options) -> tuple[Devices, Options]:
     if shares and len(shares) != count:
         raise UserError(f"--tensor-split has {len(shares)} shares for {count} devices ({devices}); state one for each")
     if options.split_mode == "tensor":
-        raise UserError(f"--split-mode tensor needs devices that are alike; {devices} take layer, or none for the first")
+        raise UserError(
+            f"--split-mode tensor needs devices that are alike; {devices} take layer, or none for the first"
+        )
     techniques = dict(options.techniques)
     stages = techniques.pop(PIPELINE, str(count))
     if stages not in ("1", str(count)):
@@ -112,7 +123,7 @@ def used(devices: Devices, options: Options) -> tuple[Devices, Options]:
     for name, text in techniques.items():
         if name not in OF_EACH and text != TECHNIQUES[name].default:
             raise UserError(f"--{name.replace('_', '-')} is not modelled on devices with unlike shares ({devices})")
-    if not techniques.get("offload", "none").partition(",")[0].partition("=")[0] in ("none", "host", "llama.cpp"):
+    if techniques.get("offload", "none").partition(",")[0].partition("=")[0] not in ("none", "host", "llama.cpp"):
         raise UserError("--offload: of several devices only llama.cpp's placement is modelled: -ngl, --n-cpu-moe, -ot")
     kept = [at for at in range(count) if not shares or shares[at]]
     kept = kept[:1] if options.split_mode == "none" else kept
@@ -161,8 +172,8 @@ def _machines(devices: Devices, stages: tuple[System, ...], options: Options) ->
     lone = next((one for one in chips if one.link_rate is None or one.near < len(chips)), None)
     if not networked and lone is not None:
         raise UserError(
-            f"--hardware {devices}: {lone.name} has no link to the others in one machine; state the network between "
-            f"machines: --network {', '.join(specs.network_names())}"
+            f"--hardware {devices}: {lone.name} has no link to the others in one machine; a CPU beside its cards is "
+            f"written +cpu, and machines need --network {', '.join(specs.network_names())}"
         )
     if not networked:
         return (0,) * len(chips)

@@ -182,7 +182,7 @@ class Result:
         """Raise UserError for a result of a split, which `what` does not show."""
         if self.analysis.system.split is not None:
             devices = self.analysis.system.hardware
-            raise UserError(f"{what} is of devices with even shares; {devices} are shown by analyze and compare")
+            raise UserError(f"{what} shows devices of one kind; {devices} are shown by analyze and compare")
 
     @property
     def memory(self) -> dict[str, Any]:
