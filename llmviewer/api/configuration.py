@@ -215,6 +215,8 @@ def on_devices(
 ) -> Configuration:
     """The Configuration of a model, a chip or unlike devices (`rtx-4090+rtx-3090`), and options.  Raises UserError."""
     several, rest, chosen = devices.stated(hardware, options)
+    if several is not None or rest != hardware:
+        devices.check_engine(hardware, options)
     variables = tuple(map(os.environ.get, HUB_VARIABLES))
     if several is not None:
         return CACHE.get((model, rest, chosen, variables), lambda: _built(model, several.chips[0], chosen, several))

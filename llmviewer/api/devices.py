@@ -56,7 +56,6 @@ def stated(hardware: object, options: Mapping[str, Any]) -> tuple[Devices | None
     parts = listed(hardware) if isinstance(hardware, str) else ()
     if len(parts) < 2:
         return None, hardware, dict(options)
-    _check_engine(hardware, options)
     hosts, chips = [one for one in parts if is_host(one)], [one for one in parts if not is_host(one)]
     chosen = {**_hosted(hosts, options), **options} if hosts else dict(options)
     if not chips:
@@ -84,7 +83,7 @@ def _hosted(hosts: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
     return ({} if placed else {"gpu_layers": "auto"}) | ({"offload": f"host={named[0]}"} if named else {})
 
 
-def _check_engine(hardware: object, options: Mapping[str, Any]) -> None:
+def check_engine(hardware: object, options: Mapping[str, Any]) -> None:
     """Raise UserError for an engine that does not give each device layers of its own."""
     chosen = options.get("engine")
     if isinstance(chosen, str) and chosen != RUN["engine"].default and engine.load(chosen).divides != "layers":
