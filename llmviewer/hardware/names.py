@@ -42,7 +42,7 @@ def listed(text: str) -> tuple[str, ...]:
     plain = _plain(text)
     if "+" not in plain or data.is_path(text) or data.user_path(text):
         return (text,)
-    if _exact(plain) or any(_containing(_parts(plain))):  # 8480+
+    if _stem(text) or any(_containing(_parts(plain))):  # 8480+
         return (text,)
     parts = tuple(one.strip() for one in text.split("+"))
     if not all(parts):
@@ -79,13 +79,19 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     plain = _plain(name)
     if data.is_path(name) or not NAME.fullmatch(plain):
         return data.find(FOLDER, name, "chip")
-    stem = plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
+    stem = _stem(name)
     if not stem and not data.user_path(name):
         stem = _only(name, {one for _, one in _containing(_parts(plain))})
     if not stem:
         return data.find(FOLDER, name, "chip")
     _check_maker(name, plain, stem)
     return data.folder(FOLDER) / f"{stem}.yaml", stem, data.aliases(FOLDER).get(stem, ())
+
+
+def _stem(name: str) -> str:
+    """The chip whose name this is in one of its forms, with its memory or not; empty if there is none."""
+    plain = _plain(name)
+    return plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
 
 
 def _plain(name: str) -> str:
