@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis.engine_parts import capacity_bytes
 from llmviewer.analysis.pipeline import of_fullest
 from llmviewer.analysis.system import Parallelism, Split, System
+from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import NETWORK, Chip
@@ -19,6 +20,7 @@ from llmviewer.models.model import Model
 from llmviewer.techniques import llama_cpp
 from llmviewer.techniques.offload.offload import DEFAULT_HOST
 from llmviewer.techniques.options import RUN, Options
+from llmviewer.techniques.parallel.sizes import MAX_DEVICES
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
 
@@ -99,7 +101,8 @@ def alike(model: Model, chip: Chip, options: Options) -> Devices | None:
     None for all others.  Raises UserError.
     """
     shares = llama_cpp.shares_of(options)
-    count = len(shares) or int(options.techniques.get(PIPELINE, "1").partition(",")[0] or 1)
+    stages = parse_number(options.techniques.get(PIPELINE, "1"))
+    count = len(shares) or (stages if isinstance(stages, int) and 1 < stages <= MAX_DEVICES else 1)
     uneven = len(set(shares)) > 1
     if count < 2 or options.split_mode not in ("", "layer") or not (uneven or llama_cpp.placement(options, model)):
         return None
@@ -178,6 +181,6 @@ def _machines(devices: Devices, stages: tuple[System, ...], options: Options) ->
         return (0,) * len(chips)
     machines = [0]
     for at in range(1, len(chips)):
-        new = devices.parts[at] != devices.parts[at - 1] or chips[at].near < 2.0
+        new = devices.parts[at] != devices.parts[at - 1] or NETWORK == chips[at].default_link
         machines.append(machines[-1] + new)
     return tuple(machines)

@@ -13,6 +13,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, decode
+from llmviewer.hardware.chip import NETWORK
 from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
@@ -56,7 +57,7 @@ def _is_one_node(system: System) -> bool:
     """Whether no two devices are in different machines."""
     if system.split is not None:
         return max(system.split.machines) == 0
-    return system.parallelism.exchanging <= system.chip.near
+    return system.parallelism.exchanging <= system.chip.near and system.chip.default_link != NETWORK
 
 
 def _limit(run: Run) -> float:
