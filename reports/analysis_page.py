@@ -8,6 +8,7 @@ from llmviewer.language.quantity import METRICS
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.bottleneck import fusions
+from llmviewer.reports.devices import devices
 from llmviewer.reports.generation import exits, generation
 from llmviewer.reports.memory_bar import beside_budget, memory_parts, shortage
 from llmviewer.reports.page import Emphasis, Facts, Page
@@ -24,6 +25,7 @@ from llmviewer.reports.serving import (
 )
 from llmviewer.reports.stage_table import stage_table
 from llmviewer.reports.verdict import at_once, verdict
+from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result, Verdict
 
 
@@ -31,7 +33,8 @@ def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
     """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials."""
     answer = result.to_dict(point)
     first = at_once(answer) if found is None else verdict(found, answer)
-    return (first, header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
+    parts = (*stages(answer, result.token_budget), *details(answer, result.token_budget))
+    return (first, header(answer), *devices(answer), *parts)
 
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:
@@ -83,9 +86,10 @@ def formats(model: dict[str, Any]) -> str:
 
 def _hardware(answer: dict[str, Any]) -> str:
     hardware, roof = answer["hardware"], answer["roofline"]
-    devices = answer["parallelism"]["devices"]
+    count = answer["parallelism"]["devices"]
+    several = f"{hardware_name(answer)}; figures below are of " if "devices" in answer else f"{count} × " * (count > 1)
     return (
-        f"{f'{devices} × ' if devices > 1 else ''}{hardware['name']} ({hardware['title']}), "
+        f"{several}{hardware['name']} ({hardware['title']}), "
         f"{fmt.flops_per_s(roof['peak_flops_per_s'])} dense {roof['compute_dtype']}, "
         f"{fmt.bandwidth(roof['bandwidth_bytes_per_s'])}, {fmt.capacity(hardware['memory_bytes'])}; "
         f"ridge at {fmt.intensity(roof['ridge_flops_per_byte'])} FLOP/B"

@@ -16,6 +16,7 @@ from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES
 from llmviewer.result.comparison import Comparison
+from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
 
 Configuration: TypeAlias = dict[str, Any]
@@ -29,7 +30,7 @@ STYLES = {**BOUND_STYLES, "NO": "bold red"}
 #: Properties of a configuration: a row if they differ, otherwise stated once above the table.
 PROPERTIES: dict[str, Show] = {
     "Model": lambda c: str(c["model"]["name"]),
-    "Hardware": lambda c: str(c["hardware"]["name"]),
+    "Hardware": hardware_name,
     "Dtype": lambda c: str(c["dtype"]),
     "Engine": lambda c: str(c["efficiency"].get("engine_title", NO_ENGINE)),
 }

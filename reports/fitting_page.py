@@ -31,7 +31,8 @@ def page(found: Fitting) -> Page:
 def verdict(answer: dict[str, Any]) -> str:
     """Returns how many models run, and the largest one."""
     count, of_all = answer["fitting"], answer["fitting"] + len(answer["left_out"])
-    chips = f"{answer['devices']} × {answer['hardware']}" if answer["devices"] > 1 else answer["hardware"]
+    is_counted = answer["devices"] > 1 and "+" not in answer["hardware"]
+    chips = f"{answer['devices']} × {answer['hardware']}" if is_counted else answer["hardware"]
     where = f"on {chips} with a context of {fmt.whole(answer['context'])} tokens"
     fast = "" if answer["min_speed"] is None else f" at {fmt.digits(answer['min_speed'])} tokens/s or more"
     if not count:

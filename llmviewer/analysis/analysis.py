@@ -24,7 +24,7 @@ from llmviewer.analysis.capacity import (
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.evaluation import Evaluation, graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.memory import Memory
-from llmviewer.analysis.pipeline import stores_drafts
+from llmviewer.analysis.pipeline import devices_of, stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.rank_shares import rank_shares
 from llmviewer.analysis.system import System
@@ -246,6 +246,17 @@ class Analysis:
         efficiency = self.system.efficiency
         return None if efficiency is ideal else efficiency  # type: ignore[return-value]
 
+    @cached_property
+    def devices(self) -> tuple[Analysis, ...]:
+        """The analysis of each device of a split that holds a part of the model; itself for all others."""
+        if self.system.split is None:
+            return (self,)
+        devices = devices_of(self.model.graph(decode(1.0, 0.0)), self.system.split)
+        return tuple(
+            replace(self, system=one.system, passes=replace(self.passes, evaluated=partial(replace, part)))
+            for one, part in zip(devices, self.evaluation.stages, strict=True)
+        )
+
     def chip_per_pass(self) -> Chip:
         """The chip with the figures of each pass in `evaluation`."""
         piece, _ = next(self.schedule.pieces())
@@ -314,6 +325,8 @@ def _without_drafts(
 
     def stored() -> Memory:
         kept = stored_request(system, request, running)
+        if system.split is not None:
+            return memory_of(model, system, kept, token_budget)
         if passes.is_whole:
             return memory_of_passes(model, system, kept, passes.schedule, passes.graph)
         if running is None:

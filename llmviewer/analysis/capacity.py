@@ -13,7 +13,7 @@ from llmviewer.analysis.compute_buffers import TABLE_ON_HOST, as_ggml_counts
 from llmviewer.analysis.engine_parts import capacity_bytes, engine_parts, vision_bytes
 from llmviewer.analysis.evaluation import graph_of_device, largest_passes_of
 from llmviewer.analysis.memory import Memory
-from llmviewer.analysis.pipeline import stores_drafts
+from llmviewer.analysis.pipeline import Device, devices_of, stores_drafts
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
@@ -395,8 +395,24 @@ def _framework_bytes(chip: Chip) -> float:
     return FRAMEWORK_BYTES if prefix is not None and chip.generation.startswith(prefix) else 0.0
 
 
+def memory_of_devices(
+    model: Model, system: System, request: Request, token_budget: Count = np.inf
+) -> tuple[tuple[Device, Memory], ...]:
+    """Memory of a request on each device of a split that holds a part of the model."""
+    assert system.split is not None
+    plan = largest_passes_of(model, system, request, token_budget)
+    devices = devices_of(model.graph(plan.step), system.split)
+    return tuple((one, memory_of_passes(model, one.system, request, plan, one.graph)) for one in devices)
+
+
 def memory_of(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Memory:
-    """Memory of a request without timing any operator, draft models included."""
+    """Memory of a request without timing any operator, draft models included.
+
+    Of a split, that of the device with the least room.
+    """
+    if system.split is not None:
+        padded = system.batching.padded(request)
+        return Memory.tightest([held for _, held in memory_of_devices(model, system, padded, token_budget)])
     request = system.batching.padded(request)
     stored, _ = _memory_and_graph(model, system, request, token_budget)
     for drafter in system.drafters if stores_drafts(model, system) else ():

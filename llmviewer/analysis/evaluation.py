@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.analysis.pipeline import fullest, stages_of
+from llmviewer.analysis.pipeline import devices_of, fullest, fullest_device, stages_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.errors import UserError
@@ -112,6 +112,9 @@ def places_in_answers(plan: Schedule) -> Array:
 
 def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:
     """The graph of one device after all techniques; in a pipeline, of the fullest pipeline stage."""
+    if system.split is not None:
+        devices = devices_of(model.graph(plan.step), system.split)
+        return devices[fullest_device(devices)].graph
     graph = system_per_pass(system, plan).prepared(model.graph(plan.step))
     if system.parallelism.pipeline == 1:
         return graph
@@ -266,12 +269,13 @@ def _less_overlap(serial: Count, layers: tuple[LayerWithCopies, ...]) -> Count:
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     """Build the graph of `step`, apply the graph passes and time every operator; of a pipeline, its fullest stage."""
+    if system.split is not None:
+        devices = devices_of(model.graph(step), system.split)
+        parts = tuple(_on_device(one.system, one.graph, step) for one in devices)
+        return replace(parts[fullest_device(devices)], stages=parts)
     graph = system.prepared(model.graph(step))
     if system.parallelism.pipeline == 1:
-        rows = tuple(_row(system, block, operator) for block, operator in graph)
-        return _served(Evaluation(graph=graph, rows=rows), system, step)
-    from llmviewer.analysis.pipeline import fullest, stages_of  # only pipelines need it
-
+        return _on_device(system, graph, step)
     graphs = stages_of(graph, system)
     priced: dict[int, TimedOperator] = {}
     stages = tuple(
@@ -284,6 +288,12 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
 
     times = [pipeline_exits.StageTimes(stage.graph, stage.kernels_s, stage.time_s) for stage in stages]
     return replace(found, known_s=pipeline_exits.time_to_next_pass(times, system.exits.unknown(graph)))
+
+
+def _on_device(system: System, graph: Graph, step: Step) -> Evaluation:
+    """The evaluation of the graph of one device."""
+    rows = tuple(_row(system, block, operator) for block, operator in graph)
+    return _served(Evaluation(graph=graph, rows=rows), system, step)
 
 
 def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:

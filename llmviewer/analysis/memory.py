@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, KeysView, Mapping
+from collections.abc import Collection, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -59,6 +59,19 @@ class Memory:
             host_bytes=self.host_bytes + other.host_bytes,
             disk_bytes=self.disk_bytes + other.disk_bytes,
         )
+
+    @staticmethod
+    def tightest(memories: Sequence[Memory]) -> Memory:
+        """Memory of the device that has the least room, at every point; the host stores what all of them offload."""
+        offloaded = total(one.host_bytes for one in memories)
+        of_device = [replace(one, host_bytes=offloaded) for one in memories]
+        least = np.argmin(np.stack(np.broadcast_arrays(*(one.room_bytes for one in of_device))), axis=0)
+        if np.all(least == least.flat[0]):
+            return of_device[int(least.flat[0])]
+        alike = ("parts", "cache_fraction", "host_capacity_bytes")
+        names = [entry.name for entry in fields(of_device[0]) if entry.name not in alike]
+        figures = {name: np.choose(least, [getattr(one, name) for one in of_device]) for name in names}
+        return replace(of_device[0], **figures)
 
     def at(self, points: slice) -> Memory:
         """The memory of some of the points."""

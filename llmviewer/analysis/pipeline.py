@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from llmviewer.analysis.memory import weights_bytes
-from llmviewer.analysis.system import Drafter, System
+import numpy as np
+
+from llmviewer.analysis.memory import layers_on_host, weights_bytes
+from llmviewer.analysis.system import Drafter, Split, System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Tensor, whole
 from llmviewer.core.workload import decode
@@ -73,15 +75,20 @@ def graphs_of_stages(graph: Graph, sizes: Sequence[int], system: System) -> tupl
 
 def send(layer: Block, stage: int, system: System) -> Block:
     """The send of one device to its counterpart in the next pipeline stage: tokens x hidden."""
-    made = layer.operators[-1].output
-    size = made.elements * made.dtype.bytes
     group = system.parallelism.group
     crosses = (stage * group) // system.chip.near != ((stage + 1) * group) // system.chip.near
+    return _send(layer, system, 1.0 if crosses else system.chip.near)
+
+
+def _send(layer: Block, system: System, near: float) -> Block:
+    """A send over the link of the sender, which joins `near` devices: over the network if it joins only one."""
+    made = layer.operators[-1].output
+    size = made.elements * made.dtype.bytes
     shape = CollectiveShape(
         pattern=Collective.SEND,
         devices=2.0,
         size_bytes=size,
-        near=1.0 if crosses else system.chip.near,
+        near=near,
         through_host=system.chip.through_host,
     )
     hidden = Tensor(name="hidden", elements=made.elements, dtype=made.dtype)
@@ -89,6 +96,84 @@ def send(layer: Block, stage: int, system: System) -> Block:
     tokens = layer.operators[0].output_shape[0]
     operator = collective("send", (whole(hidden),), (whole(received),), tokens, shape)
     return Block(name="send", operators=(operator,), scope="model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Device:
+    """A device of a split with its part of a graph.
+
+    place: its number in the split.  first, layers: the number of its first layer, and how many it has.  system: on it.
+    """
+
+    place: int
+    first: int
+    layers: int
+    system: System
+    graph: Graph
+
+
+def layers_by_share(shares: Sequence[float], layers: int, on_host: int = 0) -> tuple[list[int], int]:
+    """Layers of each device by its share, and the device of the head, as llama.cpp divides them.
+
+    on_host: of the layers, the first ones, which the host computes and the first device counts among its own.  The head
+    counts as a layer.  Source: load_tensors, https://github.com/ggml-org/llama.cpp/blob/master/src/llama-model.cpp
+    """
+    ends = np.cumsum(shares) / np.sum(shares)
+    here = layers - on_host
+    device = np.searchsorted(ends[:-1], np.arange(here + 1) / (here + 1.0), side="right")
+    sizes = [int(count) for count in np.bincount(device[:here], minlength=len(shares))]
+    sizes[0] += on_host
+    return sizes, int(device[-1])
+
+
+def devices_of(graph: Graph, split: Split) -> tuple[Device, ...]:
+    """The devices of a split that hold layers or the head, each with its part.
+
+    graph: of the model before all passes.
+    """
+    whole = {id(one): one.prepared(graph) for one in split.stages}
+    first_graph = whole[id(split.stages[0])]
+    hosted = layers_on_host(first_graph)
+    sizes, head = layers_by_share(split.shares, hosted["all"], hosted["whole"])
+    used = [at for at, size in enumerate(sizes) if size or at == head]
+    found, first = [], 0
+    for at, after in zip(used, (*used[1:], None), strict=True):
+        one = split.stages[at]
+        part = _layers_between(whole[id(one)], first, first + sizes[at], hosted["all"])
+        if after is not None:
+            last = next(block for block in reversed(whole[id(one)].blocks) if block.is_layer)
+            near = one.chip.near if split.machines[at] == split.machines[after] else 1.0
+            part = Graph(blocks=(*part.blocks, _send(last, one, near)))
+        found.append(Device(place=at, first=first, layers=sizes[at], system=one, graph=part))
+        first += sizes[at]
+    return tuple(found)
+
+
+def _layers_between(graph: Graph, first: int, last: int, layers: int) -> Graph:
+    """The blocks of some layers, with the embedding before the first of all layers and the head after the last."""
+    of_layers = [block for block in graph.blocks if block.is_layer]
+    numbers = dict(zip(map(id, of_layers), layer_numbers(of_layers), strict=True))
+    end = max(at for at, block in enumerate(graph.blocks) if block.is_layer)
+    blocks = []
+    for at, block in enumerate(graph.blocks):
+        if block.is_layer:
+            own = tuple(number for number in numbers[id(block)] if first <= number < last)
+            blocks += [replace(block, repeats=len(own), numbers=own)] if own else []
+        elif first == 0 if at < end else last == layers:
+            blocks.append(block)
+    return Graph(blocks=tuple(blocks))
+
+
+def fullest_device(devices: Sequence[Device]) -> int:
+    """Index of the device whose weights take the largest part of its memory; the last of several."""
+    taken = [weights_bytes(one.graph) / float(np.max(one.system.chip.memory_bytes)) for one in devices]
+    return max(range(len(devices)), key=lambda at: (taken[at], at))
+
+
+def of_fullest(split: Split, model: Model) -> System:
+    """The system of the fullest device of a split, which all devices are told by."""
+    devices = devices_of(model.graph(decode(1.0, 0.0)), split)
+    return replace(devices[fullest_device(devices)].system, split=split, policy=None)
 
 
 def fullest(stages: Sequence[Graph], system: System) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -146,6 +147,7 @@ class System:
     policy: adapts the system to a request: model, system, request, token budget -> system.
     exits: early exit in a pipeline.  over_answer: adapts the system to the place of the tokens of every pass in their
     answer (passes.places_in_answers); None if no technique depends on it.
+    split: the devices of a pipeline whose layers are divided by shares; the system itself is that of the fullest one.
     programs: what this very system computes again and again; a changed copy begins with none.
     """
 
@@ -171,7 +173,16 @@ class System:
     exits: PipelineExits | None = None
     over_answer: Callable[[System, Count], System] | None = None
     drafters: tuple[Drafter, ...] = ()
+    split: Split | None = None
     programs: Programs = field(init=False, default_factory=Programs)
+
+    @property
+    def hardware(self) -> str:
+        """The name of its chip, or the chips of a split in order: `rtx-4090+2xrtx-3090`."""
+        if self.split is None:
+            return self.chip.name
+        kinds = [(name, len(list(same))) for name, same in groupby(one.chip.name for one in self.split.stages)]
+        return "+".join(f"{count}x{name}" if count > 1 else name for name, count in kinds)
 
     @property
     def outside_kernels_s(self) -> Count:
@@ -231,7 +242,20 @@ class System:
     def undivided(self) -> System:
         """The system with the graph passes that leave the whole model on one device."""
         kept = tuple(applied for applied in self.passes if not applied.divides)
-        return replace(self, passes=kept, parallelism=Parallelism())
+        return replace(self, passes=kept, parallelism=Parallelism(), split=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Split:
+    """Devices, alike or not, that each hold their share of the layers as one pipeline stage.
+
+    stages: the system on each device, in order.  shares: of the layers, whose sum need not be 1.  machines: the number
+    of the machine that each device stands in, where a network joins several.
+    """
+
+    stages: tuple[System, ...]
+    shares: tuple[float, ...]
+    machines: tuple[int, ...]
 
 
 Policy: TypeAlias = Callable[[Model, System, Request, float], System]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmviewer.api.build import list_engines, list_hardware, list_models, list_techniques, options_of, system
 from llmviewer.api.calls import analyze, compare, crossover, request, sweep
-from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.api.configuration import Configuration, configuration, on_devices
 
 __all__ = [
     "Configuration",
@@ -16,6 +16,7 @@ __all__ = [
     "list_hardware",
     "list_models",
     "list_techniques",
+    "on_devices",
     "options_of",
     "request",
     "sweep",

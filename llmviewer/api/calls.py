@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.api.configuration import configuration
+from llmviewer.api.configuration import configuration, on_devices
 from llmviewer.core import arguments
 from llmviewer.core.arguments import Sizes
 from llmviewer.core.counts import Array
@@ -58,7 +58,7 @@ def analyze(
     output_len: whole numbers, or sequences of one length (one point each; a single number holds for all).  options:
     every option of `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
-    return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
+    return on_devices(model, hardware, **options).answer(request(batch_size, input_len, output_len))
 
 
 @taking(RUN_OPTIONS)
@@ -106,7 +106,7 @@ def compare(
     made = combinations({"model": model, "hardware": hardware, **options})
     if hardware in (EVERY_CHIP, [EVERY_CHIP]):
         return on_every_chip(sizes, made)
-    return Comparison(results=tuple(configuration(**one).answer(sizes) for one in made))
+    return Comparison(results=tuple(on_devices(**one).answer(sizes) for one in made))
 
 
 def on_every_chip(sizes: Request, made: Sequence[Mapping[str, Any]]) -> Comparison:

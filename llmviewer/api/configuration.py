@@ -15,7 +15,8 @@ from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
-from llmviewer.api import build, unused
+from llmviewer.api import build, devices, unused
+from llmviewer.api.devices import Devices
 from llmviewer.core.errors import UserError
 from llmviewer.core.files import CacheOfFiles
 from llmviewer.core.workload import Request
@@ -37,7 +38,8 @@ from llmviewer.timing.engine_serving import usual
 class Configuration:
     """A model on a system, built from options.
 
-    chip: the chip before techniques change it.  techniques: name -> text of its option, defaults included.  candidates:
+    chip: the chip before techniques change it; of several unlike devices, the first.  devices: where they are unlike,
+    or have unlike shares of the layers.  techniques: name -> text of its option, defaults included.  candidates:
     generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
     engine -> this configuration with it, once it was asked for.
     """
@@ -47,6 +49,7 @@ class Configuration:
     system: System
     options: Options
     techniques: Mapping[str, str]
+    devices: Devices | None = None
     candidates: tuple[Generation, ...] = ()
     states_engine: bool = False
     served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
@@ -80,10 +83,12 @@ class Configuration:
         techniques = {name: value for name, value in words.items() if name in TECHNIQUES}
         others = {name: value for name, value in words.items() if name not in TECHNIQUES}
         options = replace(self.options, **others, techniques={**self.options.techniques, **techniques})
-        return _assembled(self.model, self.chip, options)
+        return _assembled(self.model, self.chip, options, self.devices)
 
     def on_chip(self, chip: Chip) -> Configuration:
         """The configuration on another chip, such as one with arrays of figures.  Raises UserError."""
+        if self.devices is not None:
+            raise UserError(f"figures of a chip vary on one kind of chip; {self.devices} are several devices")
         return _assembled(self.model, chip, self.options)
 
     def settled(self) -> Configuration:
@@ -194,32 +199,61 @@ def configuration(
     """The Configuration of a model, a chip and options; built again only after a file it was read from has changed.
 
     model, hardware: names, paths, fields of a config.json or spec file, or objects; 8xh100 are eight chips.  Raises
-    UserError.
+    UserError, also for devices that are unlike or have unlike shares.
     """
+    unlike, _, _ = devices.stated(hardware, options)
+    found = on_devices(model, hardware, **options) if unlike is None else None
+    if found is None or found.devices is not None:
+        raise UserError(f"--hardware {unlike or found.devices}: {devices.ANSWERED}")  # type: ignore[union-attr]
+    return found
+
+
+def on_devices(
+    model: str | os.PathLike[str] | Mapping[str, Any] | Model,
+    hardware: str | os.PathLike[str] | Mapping[str, Any] | Chip,
+    **options: object,
+) -> Configuration:
+    """The Configuration of a model, a chip or unlike devices (`rtx-4090+rtx-3090`), and options.  Raises UserError."""
+    several, rest, chosen = devices.stated(hardware, options)
+    if several is not None or rest != hardware:
+        devices.check_engine(hardware, options)
     variables = tuple(map(os.environ.get, HUB_VARIABLES))
-    chip, chosen, count = build.with_devices(hardware, options)
+    if several is not None:
+        return CACHE.get((model, rest, chosen, variables), lambda: _built(model, several.chips[0], chosen, several))
+    chip, chosen, count = build.with_devices(rest, chosen)
     found = CACHE.get((model, chip, chosen, variables), lambda: _built(model, chip, chosen))
     build.check_devices(chip, count, found.system.parallelism.devices)
     return found
 
 
-def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:
+def _built(
+    model: object, hardware: object, options: Mapping[str, object], several: Devices | None = None
+) -> Configuration:
     chosen = build.options_of(options)
-    made = _assembled(build.model_of(model, chosen), build.chip_of(hardware), chosen)
+    made = _assembled(build.model_of(model, chosen), build.chip_of(hardware), chosen, several)
     return replace(made, states_engine=options.get("engine") is not None)
 
 
-def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
-    """The configuration of a loaded model and chip."""
+def _assembled(model: Model, chip: Chip, options: Options, several: Devices | None = None) -> Configuration:
+    """The configuration of a loaded model and chip, or of several devices."""
     options = build.with_named_format(model, options)
-    options = llama_cpp.translated(model, options)
+    several = several or devices.alike(model, chip, options)
+    if several is not None:
+        several, options = devices.used(several, options)
+        chip, several = several.chips[0], several if len(several.chips) > 1 else None
+    options = llama_cpp.translated(model, options, devices=0 if several is None else len(several.chips))
     chosen = build.with_allocation(model, options)
     build.check_layers(model, chosen)
-    system = build.system(chip, chosen)
+    if several is not None:
+        system = devices.split_system(model, several, chosen, build.system)
+    else:
+        system = build.system(chip, chosen)
     if system.spatial:
         system = build.spatial_system(model, system, chosen)
     texts = {name: options.techniques.get(name, option.default) for name, option in TECHNIQUES.items()}
-    found = Configuration(model=model, chip=chip, system=system, options=options, techniques=texts)
+    if several is not None:
+        texts[devices.PIPELINE] = str(len(several.chips))
+    found = Configuration(model=model, chip=chip, system=system, options=options, techniques=texts, devices=several)
     return found if system.scheme is None else _generating(found, chosen)
 
 
@@ -255,7 +289,8 @@ def _made(scheme: GenerationScheme, one: Configuration) -> Generation:
 def _slow_link(system: System) -> tuple[str, ...]:
     """Warning that devices exchange data over the host's bus, which few readers expect."""
     chip, devices = system.chip, system.parallelism.exchanging
-    if devices == 1 or not chip.default_link.startswith("pcie") or chip.link_rate is None:
+    apart = system.split is not None and max(system.split.machines) > 0
+    if devices == 1 or apart or not chip.default_link.startswith("pcie") or chip.link_rate is None:
         return ()
     bridged = [f"; {link.name} would join {link.devices}" for link in chip.links.values() if link.needs_bridge]
     rate = float(np.max(chip.link_rate)) / 1e9

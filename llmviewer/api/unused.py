@@ -13,6 +13,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, decode
+from llmviewer.hardware.chip import NETWORK
 from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
@@ -52,6 +53,13 @@ def _has_no_attention(run: Run) -> bool:
     return not any(operator.kind in (Kind.ATTENTION, Kind.SOFTMAX) for _, operator in run.graph)
 
 
+def _is_one_node(system: System) -> bool:
+    """Whether no two devices are in different machines."""
+    if system.split is not None:
+        return max(system.split.machines) == 0
+    return system.parallelism.exchanging <= system.chip.near and system.chip.default_link != NETWORK
+
+
 def _limit(run: Run) -> float:
     """Most tokens of a pass."""
     return run.options.max_num_batched_tokens or run.system.engine.max_num_batched_tokens
@@ -65,7 +73,7 @@ IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         "the model has no latent attention",
     ),
     "link": (lambda run: run.is_alone, "one device"),
-    "network": (lambda run: run.system.parallelism.exchanging <= run.system.chip.near, "one node"),
+    "network": (lambda run: _is_one_node(run.system), "one node"),
     "expert_parallel_size": (lambda run: not has_routed_experts(run.graph), "the model has no routed experts"),
     "attention": (_has_no_attention, "the model has no attention"),
     "kv_cache_dtype": NO_CACHE,

@@ -35,7 +35,7 @@ def command(
     """
     kind = views.check_output(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
-    configuration = api.configuration(model, hardware, **options)
+    configuration = api.on_devices(model, hardware, **options)
     result = configuration.answer(request)
     views.show(_views(result, lambda: verdict(configuration, request, result)), kind, output)
     return 0 if result.runs or no_fit_check else 1

@@ -46,7 +46,7 @@ def command(
         raise UserError(
             f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep takes any number"
         )
-    results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
+    results = tuple(api.on_devices(**chosen).answer(request) for chosen in combinations)
     return _shown(Comparison(results=results), kind, output, no_fit_check=no_fit_check)
 
 

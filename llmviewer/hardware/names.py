@@ -28,14 +28,42 @@ FAMILIES = ("rtx", "rx", "arc")
 NAME, PART = re.compile(r"[a-z0-9 _.+-]+"), re.compile(r"[a-z]+|[0-9]+")
 MEMORY = re.compile(r"(.*[^0-9])([0-9]+) ?gi?b?")
 COUNT = re.compile(r"\s*([1-9][0-9]{0,2})\s*[x*\u00d7]\s*(\S.*)", re.IGNORECASE)
+#: Unlike devices as an error shows them, words for the host of a device in a sum, and the folder of those with names.
+SUM, HOST_WORDS, HOSTS = "rtx-4090+rtx-3090", ("cpu", "host", "cpu-host"), "hardware_specs/hosts"
 #: Fewest characters of a part of a name that stands for the whole, and most names in an error.
 LEAST, LISTED = 3, 8
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a sum of devices, `rtx-4090+2xrtx-3090`; of all else, `Ryzen AI Max+ 395`, the text itself.
+
+    Raises UserError for a part that is empty.
+    """
+    plain = _plain(text)
+    if "+" not in plain or data.is_path(text) or data.user_path(text):
+        return (text,)
+    if _stem(text) or any(_containing(_parts(plain))):  # 8480+
+        return (text,)
+    parts = tuple(one.strip() for one in text.split("+"))
+    if not all(parts):
+        raise UserError(f"--hardware is {quoted(text)}; allowed: a chip on both sides of each +, as in {SUM}")
+    return parts
+
+
 def counted(text: str) -> tuple[int, str]:
-    """The number of chips and the name of one in `8xh100` or `2*4090`; 0 and the text itself without a number."""
+    """The number of chips and the name of one in `8xh100`, `2*4090` or `h100+h100`; 0 and the text itself without a
+    number."""
+    if len(parts := listed(text)) > 1:
+        counts, names = zip(*map(counted, parts), strict=True)
+        alike = not any(map(is_host, names)) and len({find(name)[1] for name in names}) == 1
+        return (sum(max(one, 1) for one in counts), names[0]) if alike else (0, text)
     found = COUNT.fullmatch(text)
     return (int(found[1]), found[2].strip()) if found and not data.user_path(text) else (0, text)
+
+
+def is_host(name: str) -> bool:
+    """Whether a part of a sum is the host of the devices beside it: cpu, or the name of one."""
+    return name.lower() in HOST_WORDS or name in data.stems(HOSTS)
 
 
 def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
@@ -43,16 +71,32 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
 
     Raises UserError for an unknown name, with the nearest one, and for one of several chips, with all of them.
     """
-    plain = name.strip().lower().partition("(")[0].strip()
+    if len(listed(name)) > 1:
+        raise UserError(
+            f"{quoted(name)} are unlike devices, which analyze and compare answer with --engine llama.cpp; here name "
+            "one kind of chip"
+        )
+    plain = _plain(name)
     if data.is_path(name) or not NAME.fullmatch(plain):
         return data.find(FOLDER, name, "chip")
-    stem = plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
+    stem = _stem(name)
     if not stem and not data.user_path(name):
         stem = _only(name, {one for _, one in _containing(_parts(plain))})
     if not stem:
         return data.find(FOLDER, name, "chip")
     _check_maker(name, plain, stem)
     return data.folder(FOLDER) / f"{stem}.yaml", stem, data.aliases(FOLDER).get(stem, ())
+
+
+def _stem(name: str) -> str:
+    """The chip whose name this is in one of its forms, with its memory or not; empty if there is none."""
+    plain = _plain(name)
+    return plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
+
+
+def _plain(name: str) -> str:
+    """A name in small letters without what stands in brackets."""
+    return name.strip().lower().partition("(")[0].strip()
 
 
 def keys(name: str) -> set[str]:

@@ -14,14 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.analysis.limits import largest_sizes
-from llmviewer.api import build
+from llmviewer.api import build, devices
 from llmviewer.api.calls import request
-from llmviewer.api.configuration import configuration
+from llmviewer.api.configuration import on_devices
 from llmviewer.api.trials import SIZES, run_line
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.ir import Graph, Tensor, as_built
 from llmviewer.core.workload import decode
+from llmviewer.hardware import names
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import figure_of
 from llmviewer.language.option import Kind, Option, taking
@@ -252,6 +253,11 @@ class Search:
     min_speed: float | None = None
     room_bytes: float = math.inf
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether several devices, or one and its host, are named."""
+        return isinstance(self.hardware, str) and len(names.listed(self.hardware)) > 1
+
     def answers(self, models: Sequence[Candidate]) -> tuple[list[FittingModel | LeftOut], tuple[str, ...]]:
         """Models that run and do not, and notes; by kernels alone, as `analyze`, where no engine runs any.
 
@@ -298,7 +304,7 @@ class Search:
                 continue
             words = {**self.options, "quantization": text, **({"engine": engine} if engine else {})}
             try:
-                result = configuration(model, self.hardware, **words).answer(workload)
+                result = on_devices(model, self.hardware, **words).answer(workload)
                 fits = result.runs
                 if refused := self.refusal(engine, model, result.analysis.whole_graph) if fits else "":
                     raise UserError(refused)
@@ -415,7 +421,7 @@ def fit(
     found = [one for one in tried if isinstance(one, FittingModel)]
     found.sort(key=lambda one: (-one.model.parameters, -one.tokens_per_s, one.name))
     return Fitting(
-        hardware=search.chip.name,
+        hardware=search.hardware if search.is_sum else search.chip.name,
         devices=search.devices,
         input_len=search.input_len,
         output_len=search.output_len,
@@ -429,7 +435,10 @@ def fit(
 
 def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], **more: Any) -> Search:
     """The search on a chip, whose memory bounds the weights unless options change what a device stores."""
-    name, laid_out, count = build.with_devices(hardware, words)
+    several, rest, words = devices.stated(hardware, words)
+    if several is not None:
+        return _search_of_several(several, hardware, words, formats, **more)
+    name, laid_out, count = build.with_devices(rest, words)
     chip, options = build.chip_of(name), build.options_of(laid_out)
     if (replicas := options.techniques.get("data_parallel_size", "1")) != "1":
         raise UserError(f"--data-parallel-size is {quoted(replicas)}; fit asks for one request, of one replica")
@@ -444,11 +453,24 @@ def _search(hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], *
     system = build.system(chip, options)
     build.check_devices(name, count, system.parallelism.devices)
     room = float(figure_of(system.chip, "capacity") or math.inf) * float(system.parallelism.devices)
-    if any(options.techniques.get(name, OPTIONS[name].default) != OPTIONS[name].default for name in SHRINKING):
+    shrinks = any(options.techniques.get(name, OPTIONS[name].default) != OPTIONS[name].default for name in SHRINKING)
+    if shrinks or options.gpu_layers != OPTIONS["gpu_layers"].default:
         room = math.inf
     return Search(
         chip=chip, hardware=hardware, devices=int(system.parallelism.devices), options=words, engines=tried,
         formats=formats, room_bytes=room, **more,
+    )  # fmt: skip
+
+
+def _search_of_several(
+    several: devices.Devices, hardware: Any, words: Mapping[str, Any], formats: tuple[str, ...], **more: Any
+) -> Search:
+    """The search on unlike devices, by an engine that divides layers among them."""
+    devices.check_engine(hardware, words)
+    return Search(
+        chip=several.chips[0], hardware=hardware, devices=len(several.chips), options=words,
+        engines=(words.get("engine", AT_A_DESK),), formats=formats,
+        room_bytes=sum(float(figure_of(chip, "capacity") or math.inf) for chip in several.chips), **more,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def columns(figures: Figures, efficiency: str, techniques: Mapping[str, str]) ->
     point = np.ones(a.schedule.points)
     texts = {
         "model": a.model.name,
-        "hardware": a.system.chip.name,
+        "hardware": a.system.hardware,
         "dtype": a.model.dtype.name,
         "efficiency": efficiency,
         "engine": "" if a.calibration is None else a.system.engine.name,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.language.quantity import METRICS, Quantity
 from llmviewer.result.columns import flat
+from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
 from llmviewer.techniques.registry import TECHNIQUES
 
@@ -129,7 +130,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
     memory, stages, round_ = configuration["memory"], configuration["stages"], configuration["generation"]
     return {
         "model": configuration["model"]["name"],
-        "hardware": configuration["hardware"]["name"],
+        "hardware": hardware_name(configuration),
         "dtype": configuration["dtype"],
         **{name: configuration["techniques"].get(name, configuration[name]) for name in TECHNIQUES},
         "efficiency": configuration["efficiency"]["kind"],

@@ -32,7 +32,7 @@ def price_of(chip: Chip) -> prices.Price | None:
 
 
 def _usd_per_hour(a: Analysis) -> Count:
-    found = price_of(a.system.chip)
+    found = None if a.system.split else price_of(a.system.chip)  # which has several chips, and so several prices
     return np.nan if found is None else found.usd_per_hour * a.system.parallelism.devices
 
 
@@ -42,7 +42,7 @@ def _price_source(a: Analysis) -> str:
 
 
 def _watts(a: Analysis) -> Count:
-    found = power.energy_of(a, power_shares.shares_of(a.system.chip))
+    found = None if a.system.split else power.energy_of(a, power_shares.shares_of(a.system.chip))
     return np.nan if found is None else found.watts
 
 

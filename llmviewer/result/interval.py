@@ -128,7 +128,7 @@ def metric_ratios(analysis: Analysis) -> dict[str, Array]:
     """
     first, further = step_ratios(analysis).values()
     both = (analysis.ttft_s * first + analysis.generation_s * further) / analysis.e2e_s
-    e2e = _metric_ratios(analysis, "e2e_s", both)
+    e2e = _over_devices(analysis, "decode", lambda one: _metric_ratios(one, "e2e_s", both))
     if analysis.running is not None:
         first = first + (e2e - first) * (analysis.times.queue_s / analysis.ttft_s)
     return {"ttft_s": first, "tpot_s": further, "e2e_s": e2e}
@@ -136,12 +136,30 @@ def metric_ratios(analysis: Analysis) -> dict[str, Array]:
 
 def step_ratios(analysis: Analysis) -> dict[str, Array]:
     """Bounds over time of prefill and of a decode step or round, shape (4, points) each."""
-    prefill = stage_bounds(analysis, "prefill") / analysis.schedule.prefill(analysis.evaluation.time_s)
-    rounds = _widened(analysis, _round_ratios(analysis))
     return {
-        "prefill": _metric_ratios(analysis, "ttft_s", _launched(analysis, prefill)),
-        "decode": _metric_ratios(analysis, "tpot_s", _launched(analysis, rounds)),
+        "prefill": _over_devices(analysis, "prefill", _prefill_ratios),
+        "decode": _over_devices(analysis, "decode", _decode_ratios),
     }
+
+
+def _over_devices(analysis: Analysis, stage: str, ratios: Callable[[Analysis], Array]) -> Array:
+    """Bounds over time, of a split the mean of its devices by their times: their errors are taken to be correlated."""
+    if analysis.system.split is None:
+        return ratios(analysis)
+    pick: Pick = getattr(analysis.schedule, stage)
+    seconds = [pick(one.evaluation.time_s) for one in analysis.devices]
+    summed = total(ratios(one) * each for one, each in zip(analysis.devices, seconds, strict=True))
+    return np.asarray(summed / total(seconds))
+
+
+def _prefill_ratios(analysis: Analysis) -> Array:
+    prefill = stage_bounds(analysis, "prefill") / analysis.schedule.prefill(analysis.evaluation.time_s)
+    return _metric_ratios(analysis, "ttft_s", _launched(analysis, prefill))
+
+
+def _decode_ratios(analysis: Analysis) -> Array:
+    rounds = _widened(analysis, _round_ratios(analysis))
+    return _metric_ratios(analysis, "tpot_s", _launched(analysis, rounds))
 
 
 def _round_ratios(analysis: Analysis) -> Array:

@@ -110,7 +110,7 @@ class Result:
 
     def __repr__(self) -> str:
         points = f"{len(self):,} point{'s' if len(self) > 1 else ''}"
-        return f"<Result: {self.analysis.model.name} on {self.analysis.system.chip.name}, {self.efficiency}, {points}>"
+        return f"<Result: {self.analysis.model.name} on {self.analysis.system.hardware}, {self.efficiency}, {points}>"
 
     @property
     def fits(self) -> bool:
@@ -178,6 +178,12 @@ class Result:
         if not 0 <= point < len(self):
             raise UserError(f"point is {quoted(point)}; allowed: 0 to {len(self) - 1}")
 
+    def check_one_kind(self, what: str) -> None:
+        """Raise UserError for a result of a split, which `what` does not show."""
+        if self.analysis.system.split is not None:
+            devices = self.analysis.system.hardware
+            raise UserError(f"{what} shows devices of one kind; {devices} are shown by analyze and compare")
+
     @property
     def memory(self) -> dict[str, Any]:
         """Memory use, capacity and limits of the first point [byte]; `memory_at(i)` for another point."""
@@ -188,7 +194,7 @@ class Result:
         """One row per point, stage, block and operator."""
         import pandas as pd
 
-        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
+        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.hardware}
         rows = [
             {**run, **self._workload(point), "stage": stage, **row}
             for point in range(len(self))
@@ -225,6 +231,7 @@ class Result:
             "generation": lambda: self._generation(point),
             "batching": lambda: self.analysis.system.batching.name,
             "serving": lambda: self.serving(point),
+            **({"devices": lambda: self.devices_at(point)} if self.analysis.system.split else {}),
             "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": lambda: [applied.name for applied in self.analysis.system.passes],
             "fusions": lambda: fusions,
@@ -237,6 +244,15 @@ class Result:
             "metrics": lambda: self.metrics(point),
             **{name: partial(lambda one: self.of_engine(point)[one], name) for name in SERVED},
         }
+
+    def devices_at(self, point: int = 0) -> list[dict[str, Any]]:
+        """The devices of one point with their layers, times and memory; empty where all have even shares."""
+        self._check(point)
+        if self.analysis.system.split is None:
+            return []
+        from llmviewer.result.devices import device_objects  # devices with even shares need none
+
+        return device_objects(self.analysis, self.token_budget, point)
 
     def serving(self, point: int = 0) -> dict[str, Any]:
         """The serving object of one point: running sequences, queueing, contents of a step."""
@@ -320,6 +336,7 @@ class Result:
         Each row has `start_s`, `end_s` [s], its `track`, and its counts in `facts`.
         """
         self._check(point)
+        self.check_one_kind("a timeline")
         from llmviewer.result.timeline.timeline import timeline  # few callers need it
 
         return [event.row() for event in timeline(self.analysis, steps, point)]
@@ -347,7 +364,7 @@ class Result:
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
             "host": None if host is None else host.name,
-            **({} if host is None else {"host_layers": layers_on_host(self.analysis.passes.graph)}),
+            **({} if host is None else {"host_layers": self._layers_on_host()}),
             "host_bytes": number(value_at(memory.host_bytes, point)),
             "host_capacity_bytes": number(memory.host_capacity_bytes),
             "disk": host.disk.name if host is not None and host.disk is not None else None,
@@ -362,6 +379,13 @@ class Result:
             "items": memory_items(model, system, here),
             **limits.assumptions(model, system, self.token_budget),
         }
+
+    def _layers_on_host(self) -> dict[str, int]:
+        """Layers that the host computes beside the device, or beside all devices of a split."""
+        if self.analysis.system.split is None:
+            return layers_on_host(self.analysis.passes.graph)
+        parts = [layers_on_host(one.graph) for one in self.analysis.evaluation.stages]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
 
     def metrics(self, point: int = 0, names: Iterable[str] = METRICS) -> dict[str, Any]:
         """The metrics object of one point.  names: of METRICS that it has."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from llmviewer.api.calls import analyze, request
 from llmviewer.language.quantity import MEMORY, METRICS, unit_of
 from llmviewer.planning.run_metrics import RUN_METRICS
+from llmviewer.result.devices import hardware_name
 from llmviewer.simulation.call import of_server
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 from llmviewer.timing.engine_serving import ENGINE
@@ -59,7 +60,7 @@ def _short(run: Result, answer: Mapping[str, Any]) -> dict[str, Any]:
     """An analysis in short.  answer: the analysis object, of one among many without the key `served`."""
     return {
         "model": answer["model"]["name"],
-        "hardware": answer["hardware"]["name"],
+        "hardware": hardware_name(answer),
         "devices": answer["parallelism"]["devices"],
         "workload": answer["workload"],
         "fits": run.fits,

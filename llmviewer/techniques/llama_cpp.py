@@ -48,10 +48,10 @@ REPETITION = re.compile(r"(?<!\()[*+?{]")
 REPEATED_GROUP = re.compile(r"\)[*+{?]|[*+}]\s*[*+{]")
 
 
-def translated(model: Model, options: Options) -> Options:
+def translated(model: Model, options: Options, devices: int = 0) -> Options:
     """The options with those of llama.cpp, and a context of 0, replaced by what they stand for.  Raises UserError.
 
-    The same object where none is given.
+    The same object where none is given.  devices: those of a split, whose shares no other option states; 0: no split.
     """
     if options.max_model_len == 0:
         known = int(model.max_context) if model.max_context < ABSENT_CONTEXT else None
@@ -72,10 +72,11 @@ def translated(model: Model, options: Options) -> Options:
     if attention in ATTENTION:
         techniques["attention"] = ATTENTION[attention]
     _put(techniques, "kv_cache_dtype", _cache(options, techniques))
-    _put(techniques, *_devices(options))
-    if placed := _placement(options, model):
+    if not devices:
+        _put(techniques, *_devices(options))
+    if placed := placement(options, model):
         if _is_divided(techniques):
-            raise UserError("--gpu-layers and --n-cpu-moe beside several GPUs are not modelled; use one GPU")
+            raise UserError("--gpu-layers and --n-cpu-moe beside a tensor group are not modelled; use one GPU, or -pp")
         techniques["offload"] = _beside(placed, techniques.get("offload", ""))
     cleared = {name: RUN[name].default for name in given if name not in KEPT}
     return replace(options, **cleared, **_micro_batch(options), techniques=techniques)
@@ -117,20 +118,28 @@ def _cache(options: Options, techniques: Mapping[str, str]) -> str:
     return keys if keys == values else f"k{keys}v{values}"
 
 
-def _devices(options: Options) -> tuple[str, str]:
-    """The option that divides the model, and the number of GPUs; empty texts for one GPU."""
+def shares_of(options: Options, *, every: bool = False) -> tuple[float, ...]:
+    """The shares of --tensor-split above 0, or every one; empty where none is stated.  Raises UserError.
+
+    Also for a --split-mode that is unknown or not modelled.
+    """
     mode, split = options.split_mode or "layer", options.tensor_split
     if mode == "row":
         raise UserError("--split-mode row divides matrices alone, which is not modelled; allowed: layer, tensor, none")
     if mode not in SPLIT_MODES:
         raise unknown("value of --split-mode", mode, SPLIT_MODES)
     shares = [parse_number(one) for one in re.split("[,/]", split)] if split else []
-    numbers = [one for one in shares if not isinstance(one, str) and one >= 0.0]
-    if len(numbers) < len(shares):
+    numbers = [float(one) for one in shares if not isinstance(one, str) and one >= 0.0]
+    if len(numbers) < len(shares) or (split and not any(numbers)):
         raise UserError(f"--tensor-split is {quoted(split)}; allowed: shares of the GPUs, one for each: 1,1")
-    used = [one for one in numbers if one]
+    return tuple(one for one in numbers if one or every)
+
+
+def _devices(options: Options) -> tuple[str, str]:
+    """The option that divides the model evenly, and the number of GPUs; empty texts for one GPU."""
+    mode, used = options.split_mode or "layer", shares_of(options)
     if len(set(used)) > 1:
-        raise UserError(f"--tensor-split is {quoted(split)}; allowed: equal shares, since all GPUs are alike here: 1,1")
+        raise UserError(f"--tensor-split is {quoted(options.tensor_split)}; --split-mode {mode} takes equal shares")
     if options.split_mode and mode != "none" and not used and not _divided(options.techniques, SPLIT_MODES[mode]):
         option = SPLIT_MODES[mode].replace("_", "-")
         raise UserError(f"--split-mode {mode} divides nothing on one GPU; add -ts 1,1 or --{option} 2")
@@ -151,7 +160,7 @@ def _divided(techniques: Mapping[str, str], name: str) -> bool:
     return techniques.get(name, "1") != "1"
 
 
-def _placement(options: Options, model: Model) -> str:
+def placement(options: Options, model: Model) -> str:
     """Parameters of `--offload llama.cpp`; empty where everything is on the GPU."""
     layers = sum(layer.repeats for layer in model.all_layers)
     parts = []

@@ -82,6 +82,7 @@ def names() -> tuple[str, ...]:
 
 def explained(result: Result, name: str, point: int = 0) -> Explanation:
     """The explanation of a number of one point.  Raises UserError for an unknown name or an undefined number."""
+    result.check_one_kind("explain")
     one = Question(analysis=result.analysis, point=point)
     subject = f"{result.analysis.model.name} on {result.analysis.system.chip.name}"
     root, warnings = _root(result, one, name), (*result.warnings, *_ambiguous(one, name))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.capacity import memory_of, memory_of_devices
+from llmviewer.analysis.pipeline import devices_of, of_fullest
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request, decode
@@ -94,9 +95,35 @@ def _policy(model: Model, system: System, request: Request, token_budget: float)
     def fits(one: System) -> bool:
         return bool(np.all(memory_of(model, one, request, token_budget).fits))
 
-    if every and fits(with_experts(count)):
+    if not (every and fits(with_experts(count))):
+        found = _fewest(with_layers, count + 1, fits)
+    elif system.split is None:
         return _fewest(with_experts, count, fits)
-    return _fewest(with_layers, count + 1, fits)
+    else:
+        found = _fewest_of_each(model, system, request, token_budget)
+    return found if found.split is None else of_fullest(found.split, model)
+
+
+def _fewest_of_each(model: Model, system: System, request: Request, token_budget: float) -> System:
+    """The split in which every device keeps the experts of as many of its layers as it has room for."""
+    assert system.split is not None
+    devices = devices_of(model.graph(decode(1.0, 0.0)), system.split)
+    count, request = sum(one.layers for one in devices), system.batching.padded(request)
+
+    def placed(moved: Sequence[int]) -> System:
+        experts = {one.first + at for one, number in zip(devices, moved, strict=True) for at in range(number)}
+        return _placed(system, Placement(layers=0.0, experts=frozenset(experts)), count)
+
+    low, high = [0 for _ in devices], [one.layers for one in devices]
+    while low != high:
+        middle = [(least + most) // 2 for least, most in zip(low, high, strict=True)]
+        held = memory_of_devices(model, placed(middle), request, token_budget)
+        for at, (_, memory) in enumerate(held):
+            if low[at] < high[at] and np.all(memory.fits):
+                high[at] = middle[at]
+            elif low[at] < high[at]:
+                low[at] = middle[at] + 1
+    return placed(low)
 
 
 def _fewest(make: Callable[[int], System], most: int, fits: Callable[[System], bool]) -> System:
@@ -113,6 +140,10 @@ def _placed(system: System, placement: Placement, count: int) -> System:
 
     count: layers of the model.
     """
+    if system.split is not None:
+        placed = {id(one): _placed(one, placement, count) for one in system.split.stages}
+        stages = tuple(placed[id(one)] for one in system.split.stages)
+        return replace(stages[0], split=replace(system.split, stages=stages))
     at = [applied.name for applied in system.passes].index(NAME)
     before = replace(system, passes=system.passes[:at], policy=None)
     drafters = tuple(
