@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, refusals, whole
+from llmviewer.calibrate import against, devices, fit_tables, measured_chip, profile_file, refusals, whole
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_usable
@@ -104,6 +104,8 @@ def fit_profile(
     if not force:
         fits = refusals.without_absurd(fits, inputs.gathered)
     chip = inputs.chip
+    versions = [str(source.environment["torch"]) for source in inputs.sources if "torch" in source.environment]
+    fits = against.with_ratios(fits, inputs.gathered.samples, chip, next(iter(versions), ""))
     header = {**({"origin": origin} if origin else {}), **provenance(inputs, fits)}
     stored = [*profile_file.kept_fits(extend, chip, fits), *fits]
     if extend is not None:
