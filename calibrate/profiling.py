@@ -100,6 +100,8 @@ def fit_profile(
     extend: a profile of the chip whose fits of other keys are kept.
     """
     profile_file.kept_fits(extend, inputs.chip, ())  # refused before the fit, which takes minutes
+    if not force:
+        refusals.check_stable(inputs.gathered, inputs.sources)
     fits = tuple(_fit_with_progress(inputs.gathered, on_progress))
     if not force:
         fits = refusals.without_absurd(fits, inputs.gathered)
@@ -130,8 +132,18 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
         "whole": found.whole,
         "left_out": dict(inputs.gathered.left_out),
         "unstable": dict(inputs.gathered.unstable),
+        "against": [
+            {"fit": fit.key, "chip": chip, **ratios} for fit in found.fits for chip, ratios in fit.against.items()
+        ],
         "more_rows": refusals.more_rows(inputs.gathered, inputs.sources) or None,
+        "next": next_command(inputs, path, chip_path),
     }
+
+
+def next_command(inputs: FitInputs, path: str, chip_path: str) -> str:
+    """The command that uses a profile, with the chip's YAML if it has no spec; MODEL is the user's to name."""
+    chip = refusals.in_shell(Path(chip_path)) if chip_path else inputs.chip.name
+    return f"llmviewer analyze MODEL --hardware {chip} --profile {refusals.in_shell(Path(path))}"
 
 
 def _rows_of_devices(source: TableSource, words: Sequence[str]) -> TableSource:
