@@ -81,7 +81,10 @@ def without_absurd(fits: Sequence[Fit], gathered: FitData) -> tuple[Fit, ...]:
         worst = sorted(fits, key=lambda fit: -fit.error["all"]["mape"])
         errors = _listed([f"{fit.key} {fit.error['all']['mape']:,.0%}" for fit in worst])
         why = LIMIT if LIMIT in refused.values() else UNSTABLE
-        raise UserError(f"no profile is written: {why} in every fit: {errors}; measure on an idle machine, or --force")
+        raise UserError(
+            f"no profile is written: {why} in every fit: {errors}; measure on an idle machine and longer "
+            "(`calibrate run --full`), or --force"
+        )
     return tuple(fit for fit in fits if fit.key not in refused)
 
 
