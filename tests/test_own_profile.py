@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,14 @@ from llmviewer.calibrate import profile_file
 from llmviewer.calibrate.against import against
 from llmviewer.calibrate.fit import predicted_seconds, with_constants
 from llmviewer.calibrate.tables import RowGroup, row_groups
+from llmviewer.cli import main
 from llmviewer.hardware import specs
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.calibrated import calibrated
 from llmviewer.timing.lending import fit_error
 from llmviewer.timing.profile import Fit, Profile
+from tests.imports import ROOT
+from tests.test_calibrate_fit import write_samples
 
 pd = pytest.importorskip("pandas", reason="measured tables need pandas")
 
@@ -108,6 +113,13 @@ def test_torch_s_own_preset_takes_the_user_s_fit_as_it_is(tmp_path: Path) -> Non
     assert (kernel["basis"], kernel["fit"]) == ("measured", "gemm/bf16/torch")
 
 
+def test_a_profile_of_another_card_scales_nothing(tmp_path: Path) -> None:
+    """What an H100 is to an A100 says nothing of an A6000."""
+    mine = profile(tmp_path, "h100-sxm", {"a100-80gb-sxm": {"memory": 1.1, "compute": 1.1}})
+    _, own = answers("a6000", mine)
+    assert own["efficiency"]["kernels"]["gemm/bf16"]["basis"] == "transferred afar"
+
+
 def products(chip: str, factor: float) -> tuple[Fit, list[RowGroup]]:
     """Rows that take `factor` of what torch's constants of an H100 say for a chip, and these constants."""
     shapes = [(m, n, 8192) for m in (1, 4, 16, 2048, 4096, 8192) for n in (8192, 14336, 28672, 57344)]
@@ -132,6 +144,59 @@ def test_a_fit_states_how_much_longer_its_rows_take_than_by_other_chips_constant
     assert {name: dict(ratios) for name, ratios in read.items()} == {
         name: pytest.approx(ratios) for name, ratios in found.items()
     }
+
+
+def test_rows_of_a_slow_card_end_in_slower_products_of_the_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured, fitted and used: products of an H100 that take 1.25 of its time make vLLM's as much slower."""
+    _, (rows,) = products("h100-sxm", 1.25)
+    shape = rows.operators[-1].shape
+    sizes = zip(shape.m, shape.n, shape.k, rows.measured_s, strict=True)
+    common = {"device": "h100-sxm", "source": "llmviewer", "engine": "torch 2.11", "dtype": "bfloat16"}
+    samples = [
+        {"table": "gemm", **common, "kernel": "torch.mm", "m": int(m), "n": int(n), "k": int(k), "latency_us": us * 1e6,
+         "samples_us": [us * 1e6], "spread": 0.01, "stable": True}
+        for m, n, k, us in sizes
+    ]  # fmt: skip
+    folder, path = write_samples(tmp_path / "s", *samples, device="h100-sxm"), str(tmp_path / "mine.yaml")
+    assert main(["calibrate", "fit", str(folder), "-o", path]) == 0
+    printed = capsys.readouterr().out
+    assert "Time on this card over that with the constants of torch's kernels on others" in printed
+    ratios = profiles.load(Path(path)).fit("gemm/bf16/torch").against["h100-sxm"]
+    assert dict(ratios) == pytest.approx({"memory": 1.25, "compute": 1.25}, rel=1e-3)
+    plain, own = answers("h100-sxm", path)
+    slow, fast = (operators(one, "prefill")["down_proj"]["time_s"] for one in (own, plain))
+    assert slow / fast == pytest.approx(1.25, rel=0.02)
+    page = lv.explain("tpot_s", "llama-3.1-8b", "h100-sxm", profile=path)
+    assert "gemm/bf16/vllm of h100-sxm scaled" in json.dumps(page.to_dict())
+
+
+def test_the_table_of_own_profiles_names_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of a pair that an own profile moved and one of another pair: means and shares before and after."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    script = runpy.run_path(str(ROOT / "docs" / "own_profile.py"))
+    pairs = [("a100-80gb-sxm", "h200", 0.2, 0.1, True, True), ("a100-80gb-sxm", "h200", 0.4, 0.3, False, True)]
+    rows = pd.DataFrame(
+        [*pairs, ("h200", "b200", 0.1, 0.1, True, True)],
+        columns=["chip", "donor", "error_before", "error_after", "inside_before", "inside_after"],
+    ).assign(kernels="gemm/bf16")
+    assert script["table"](rows).splitlines()[2:] == [
+        "| a100-80gb-sxm | h200 | gemm/bf16 | 2 | 30 % → 20 % | 50 % → 100 % |",
+        "| all three | others, unchanged | gemm/bf16 | 1 | 10 % → 10 % | 100 % → 100 % |",
+    ]
+
+
+def test_no_line_of_the_table_of_own_profiles_is_worse() -> None:
+    page = (ROOT / "docs" / "evidence" / "validation.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- table of own profiles -->\n\n")[2].partition("\n\n")[0]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(lines) > 6
+    for *_, error, inside in lines:
+        before, after = (float(figure.strip(" %")) for figure in error.split("→"))
+        held_before, held_after = (float(figure.strip(" %")) for figure in inside.split("→"))
+        assert after <= before
+        assert held_after >= min(held_before, 80.0)
 
 
 def test_only_cards_of_the_measured_maker_are_compared() -> None:

@@ -296,12 +296,14 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
             )
             yield rank, Loan(source, f"{kind}/{engine}", basis)
             basis = "" if users or _base(engine) == OWN_USE_ONLY else SCALED_FROM.get(basis, "")
-            if (kernel.family, basis) in FIT_ERRORS and (found := _ratios(sources[: kernel.users], kind, source.chip)):
+            if (kernel.family, basis) in FIT_ERRORS and (found := _ratios(sources, kernel, kind, source.chip)):
                 rank = (*rank[:2], BASES.index(basis), *rank[3:])
                 yield rank, Loan(source, f"{kind}/{engine}", basis, ratios=found)
 
 
-def _ratios(own: tuple[Profile, ...], kind: str, chip: str) -> Ratios | None:
+def _ratios(sources: tuple[Profile, ...], kernel: Kernel, kind: str, chip: str) -> Ratios | None:
+    """What the user's profiles of this very chip say of torch's kernels beside those of another."""
+    own = (profile for profile in sources[: kernel.users] if profile.chip == kernel.chip)
     return next(filter(None, (scaling.ratios(profile, kind, chip) for profile in own)), None)
 
 
