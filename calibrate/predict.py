@@ -73,18 +73,11 @@ def predict(
 
 def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.DataFrame) -> None:
     efficiency = calibrated(rows.chip, rows.engine, options.profile, lent=options.lent)
-    last, family = rows.operators[-1], fit_key(rows)[0]
     try:
-        found = efficiency.select_fit(family, last).fit
-        # a short prompt chunk was timed with the prefill kernel, even if a model would run the decode kernel
-        own = found.family == family
-        priced = with_constants(family, found.constants, efficiency) if own else efficiency
-        timing = row_timing(rows, priced)
+        predicted, ratios = priced(rows, efficiency)
     except UserError as error:
         predictions.loc[rows.index, "reason"] = error.marked
         return
-    predicted = np.asarray(timing.time_s)
-    ratios = efficiency.family_interval(family, last, rows.chip, timing) * np.ones(len(rows.measured_s))
     low95, low80, high80, high95 = predicted * ratios
     columns = zip(KERNEL_PREDICTION_COLUMNS, (predicted, low80, high80, low95, high95), strict=True)
     for name, values in columns:
@@ -93,6 +86,17 @@ def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.D
     predictions.loc[rows.index, "ideal_us"] = bound[0] * 1e6
     predictions.loc[rows.index, "regime"] = np.where(rows.measured_s * 1e6 < SHORT_US, "< 20 us", bound[1])
     predictions.loc[rows.index, "basis"] = _bases(efficiency)
+
+
+def priced(rows: RowGroup, efficiency: Calibrated) -> tuple[Array, Array]:
+    """Predicted time of every row [s], and the bounds of its intervals over it, shape (4, rows).  Raises UserError."""
+    last, family = rows.operators[-1], fit_key(rows)[0]
+    found = efficiency.select_fit(family, last).fit
+    # a short prompt chunk was timed with the prefill kernel, even if a model would run the decode kernel
+    own = found.family == family
+    timing = row_timing(rows, with_constants(family, found.constants, efficiency) if own else efficiency)
+    ratios = efficiency.family_interval(family, last, rows.chip, timing) * np.ones(len(rows.measured_s))
+    return np.asarray(timing.time_s), ratios
 
 
 def _ideal_times(rows: RowGroup) -> tuple[Array, Array]:

@@ -55,8 +55,8 @@ def text_of(chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequenc
 def _document(fit: Fit) -> str:
     lines = [f"fit: {fit.key}", f"constants: {_flow(fit.constants)}", f"rows: {_flow(fit.rows)}"]
     lines += [f"range: {_flow({name: [*ends] for name, ends in fit.range.items()})}"]
-    for name, table in (("residuals", fit.residuals), ("error", fit.error)):
-        lines.append(f"{name}:")
+    for name, table in (("residuals", fit.residuals), ("error", fit.error), ("against", fit.against)):
+        lines += [f"{name}:"] if table or name != "against" else []
         lines += [f"  {regime}: {_flow(value)}" for regime, value in table.items()]
     return "\n".join(lines)
 

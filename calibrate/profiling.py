@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, refusals, whole
+from llmviewer.calibrate import against, devices, fit_tables, measured_chip, profile_file, refusals, whole
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_usable
@@ -100,10 +100,14 @@ def fit_profile(
     extend: a profile of the chip whose fits of other keys are kept.
     """
     profile_file.kept_fits(extend, inputs.chip, ())  # refused before the fit, which takes minutes
+    if not force:
+        refusals.check_stable(inputs.gathered, inputs.sources)
     fits = tuple(_fit_with_progress(inputs.gathered, on_progress))
     if not force:
         fits = refusals.without_absurd(fits, inputs.gathered)
     chip = inputs.chip
+    versions = [str(source.environment["torch"]) for source in inputs.sources if "torch" in source.environment]
+    fits = against.with_ratios(fits, inputs.gathered.samples, chip, next(iter(versions), ""))
     header = {**({"origin": origin} if origin else {}), **provenance(inputs, fits)}
     stored = [*profile_file.kept_fits(extend, chip, fits), *fits]
     if extend is not None:
@@ -128,8 +132,18 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
         "whole": found.whole,
         "left_out": dict(inputs.gathered.left_out),
         "unstable": dict(inputs.gathered.unstable),
+        "against": [
+            {"fit": fit.key, "chip": chip, **ratios} for fit in found.fits for chip, ratios in fit.against.items()
+        ],
         "more_rows": refusals.more_rows(inputs.gathered, inputs.sources) or None,
+        "next": next_command(inputs, path, chip_path),
     }
+
+
+def next_command(inputs: FitInputs, path: str, chip_path: str) -> str:
+    """The command that uses a profile, with the chip's YAML if it has no spec; MODEL is the user's to name."""
+    chip = refusals.in_shell(Path(chip_path)) if chip_path else inputs.chip.name
+    return f"llmviewer analyze MODEL --hardware {chip} --profile {refusals.in_shell(Path(path))}"
 
 
 def _rows_of_devices(source: TableSource, words: Sequence[str]) -> TableSource:

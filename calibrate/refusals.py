@@ -8,12 +8,17 @@ from pathlib import Path
 from llmviewer.calibrate.fit import MIN_ROWS
 from llmviewer.calibrate.fit_tables import MAX_ERROR, FitData, is_absurd
 from llmviewer.calibrate.sources import TableSource
+from llmviewer.calibrate.timer import MAX_SPREAD
 from llmviewer.core.errors import UserError, printable
 from llmviewer.timing.profile import Fit
 
 #: Most kinds of kernels that a message lists.
 MAX_LISTED = 3
-#: The reason to refuse a fit.
+#: Largest mean error on held-out rows of a fit of mostly unstable rows: what is above is the machine's, not the
+#: formula's.
+MAX_UNSTABLE_ERROR = 0.3
+#: The reasons to refuse a fit.
+UNSTABLE = f"most of its rows are unstable, and mean error on held-out rows above {MAX_UNSTABLE_ERROR * 100.0:.0f} %"
 LIMIT = f"mean error on held-out rows above {MAX_ERROR * 100.0:.0f} %, that of predicting zero"
 
 
@@ -41,22 +46,46 @@ def in_shell(path: Path) -> str:
     return shlex.quote(printable(path, 4096))
 
 
+def check_stable(gathered: FitData, sources: Sequence[TableSource]) -> None:
+    """Raise UserError, with what to do, if every row that would be fitted is unstable."""
+    rows = sum(len(fold) for sample in gathered.samples for fold in sample.folds)
+    if gathered.unstable.total() < rows:
+        return
+    own = next((source for source in sources if source.environment), None)
+    again = f": `llmviewer calibrate run --full -o {in_shell(Path(f'{own.folder}-again'))}`" if own else ""
+    raise UserError(
+        f"no profile is written: all {rows:,} rows are unstable, their times spread by more than {MAX_SPREAD:.0%}; "
+        f"measure again on an idle machine, and longer{again}; --force fits them as they are"
+    )
+
+
+def _refusal(fit: Fit, gathered: FitData) -> str:
+    """The reason not to store a fit; empty if there is none."""
+    if is_absurd(fit):
+        return LIMIT
+    return UNSTABLE if fit.key in gathered.unstable and fit.error["all"]["mape"] > MAX_UNSTABLE_ERROR else ""
+
+
 def without_absurd(fits: Sequence[Fit], gathered: FitData) -> tuple[Fit, ...]:
-    """The fits that a profile stores; the rows of absurd ones are counted as left out.
+    """The fits that a profile stores; the rows of others are counted as left out.
 
     Raises UserError if none remains.
     """
-    absurd = [fit for fit in fits if is_absurd(fit)]
-    for fit in absurd:
-        gathered.left_out[f"{fit.key}: {LIMIT}, {_error(fit)}; --force stores it"] += int(fit.rows["fitted"])
-        gathered.unstable.pop(fit.key, None)
-    if len(absurd) == len(fits):
-        worst = sorted(absurd, key=lambda fit: -fit.error["all"]["mape"])
+    refused = {fit.key: why for fit in fits if (why := _refusal(fit, gathered))}
+    for fit in fits:
+        if fit.key in refused:
+            reason = f"{fit.key}: {refused[fit.key]}, {_error(fit)}; --force stores it"
+            gathered.left_out[reason] += int(fit.rows["fitted"])
+            gathered.unstable.pop(fit.key, None)
+    if len(refused) == len(fits):
+        worst = sorted(fits, key=lambda fit: -fit.error["all"]["mape"])
         errors = _listed([f"{fit.key} {fit.error['all']['mape']:,.0%}" for fit in worst])
+        why = LIMIT if LIMIT in refused.values() else UNSTABLE
         raise UserError(
-            f"no profile is written: {LIMIT} in every fit: {errors}; measure on an idle machine, or --force"
+            f"no profile is written: {why} in every fit: {errors}; measure on an idle machine and longer "
+            "(`calibrate run --full`), or --force"
         )
-    return tuple(fit for fit in fits if fit not in absurd)
+    return tuple(fit for fit in fits if fit.key not in refused)
 
 
 def _error(fit: Fit) -> str:

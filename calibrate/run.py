@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -27,12 +27,17 @@ SUSTAINED_FLOPS = 2e10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress of a run: cases done and in total, estimated seconds left, and the current table."""
+    """Progress of a run: cases done and in total, estimated seconds left, and the current table.
+
+    The first one has none done; least_s is then the time of the samples alone.  missing: table -> cases left.
+    """
 
     done: int
     total: int
     left_s: float
     now: str
+    least_s: float = 0.0
+    missing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,14 +92,26 @@ def _run(
     wanted = [(case, _row(case, common_columns)) for case in planned]
     missing = [(case, row) for case, row in wanted if record.row_key(row) not in recorder.done]
     summary.kept = len(wanted) - len(missing)
+    left = Counter(case.table for case, _ in missing)
+    least_s = sum(_least_s(case, chosen) for case, _ in missing)
+    first = Progress(done=0, total=len(missing), left_s=chosen.budget_s, now="", least_s=least_s, missing=dict(left))
+    on_progress(first)
     bench = Bench(kind, facts["cache_bytes"], chosen)
     for done, (row, left_s) in enumerate(bench.rows(missing, started_at, summary)):
         if row is not None:
             recorder.append(row)
             bench.check()
-        on_progress(Progress(done=done + 1, total=len(missing), left_s=left_s, now=missing[done][0].table))
+        now = missing[done][0].table
+        left[now] -= 1
+        on_progress(Progress(done=done + 1, total=len(missing), left_s=left_s, now=now, missing=dict(+left)))
     summary.seconds = time.monotonic() - started_at
     return summary
+
+
+def _least_s(case: KernelCase, size: RunSize) -> float:
+    """Shortest time in which a case can be measured: that of its samples."""
+    settling = size.settle_s if case.flops >= SUSTAINED_FLOPS else 0.0
+    return size.warmup_s + settling + size.samples * size.sample_s + size.power_s
 
 
 def _row(case: KernelCase, common_columns: dict[str, str]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ WHOLE = (
     right("80 %", rank=2),
     right("Error"),
 )
+AGAINST = (left("Kernel / formats / engine"), left("Constants of"), right("Memory-bound"), right("Compute-bound"))
 MEANING = (
     ("MAPE", "mean of |predicted / measured - 1|; each row is predicted by constants fitted without its shape"),
     ("In 80 %", "share of rows inside the 80 % interval derived from rows of other shapes"),
@@ -44,6 +45,10 @@ def page(document: dict[str, Any], chip: str) -> Page:
     if document["whole"]:
         predicted = tuple(Row(cells=whole_cells(row)) for row in document["whole"])
         parts = (*parts, Table(columns=WHOLE, rows=predicted, title="Layers and models predicted with these fits"))
+    beside = tuple(Row(cells=_ratios(one)) for one in document["against"])
+    if beside:
+        title = "Time on this card over that with the constants of torch's kernels on others"
+        parts = (*parts, Table(columns=AGAINST, rows=beside, title=title))
     for title, key in (
         ("Not fitted", "left_out"),
         ("Unstable timings, fitted because most rows of their kind are unstable", "unstable"),
@@ -52,6 +57,11 @@ def page(document: dict[str, Any], chip: str) -> Page:
         if lines:
             parts = (*parts, Facts(title=title, lines=lines, emphasis=Emphasis.WARNING))
     return (*parts, Facts(lines=_written(document)))
+
+
+def _ratios(one: dict[str, Any]) -> tuple[str, ...]:
+    """Cells of a fit beside another chip's."""
+    return (one["fit"], one["chip"], *(f"{one[name]:.2f}" if name in one else "-" for name in ("memory", "compute")))
 
 
 def _rows(count: int) -> str:
@@ -69,7 +79,7 @@ def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     if document["chip_file"]:
         note = "no spec file describes this device; its best measured rates replace data-sheet figures"
         lines.append(("Chip", f"{document['chip_file']}: {note} (--hardware {document['chip_file']})"))
-    return tuple(lines)
+    return (*lines, ("Next", document["next"]))
 
 
 def _cells(fit: dict[str, Any]) -> tuple[str, ...]:

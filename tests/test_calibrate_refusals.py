@@ -147,3 +147,41 @@ def test_a_dtype_without_a_measured_rate_is_left_out(tmp_path: Path, capsys: pyt
     status, document, _ = fit(capsys, folder, "-o", tmp_path / "profile.yaml")
     assert status == 0
     assert document["left_out"] == {"cpu has no matrix rate for 'fp32' nor a wider one; it has: bf16": 10}
+
+
+def test_a_profile_of_unstable_rows_alone_is_refused_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All 84 products are unstable: nothing is fitted, and the message says what to do."""
+    folder = write_samples(tmp_path / "s", *rows_of(timed(gemm_rows(), NOISE), "gemm", stable=False))
+    output = tmp_path / "profile.yaml"
+    status, _, message = fit(capsys, folder, "-o", output)
+    assert (status, output.exists()) == (2, False)
+    assert message == (
+        "error: no profile is written: all 84 rows are unstable, their times spread by more than 10%; measure again on "
+        f"an idle machine, and longer: `llmviewer calibrate run --full -o {folder}-again`; --force fits them as they "
+        "are\n"
+    )
+    assert fit(capsys, folder, "-o", output, "--force")[0] == 0
+
+
+def test_a_fit_of_unstable_rows_that_is_far_off_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sums 1.5 times faster and slower in turn, 24 of 32 unstable, are off by 41 %: above 30 %, below 100 %."""
+    sums = timed(add_rows(), NOISE)
+    sums["latency_us"] *= [1.5 if at % 2 else 1 / 1.5 for at in range(len(sums))]
+    shaky = [{**row, "stable": at % 4 == 0} for at, row in enumerate(rows_of(sums, "elementwise"))]
+    folder = write_samples(tmp_path / "s", *rows_of(timed(gemm_rows(), NOISE), "gemm"), *shaky)
+    status, document, _ = fit(capsys, folder, "-o", tmp_path / "profile.yaml")
+    assert (status, set(profiles.load(tmp_path / "profile.yaml").texts)) == (0, {"gemm/bf16/torch"})
+    (reason,) = document["left_out"]
+    assert reason.startswith("streaming/add/torch: most of its rows are unstable, and mean error on held-out")
+    assert document["next"] == f"llmviewer analyze MODEL --hardware h100-sxm --profile {tmp_path / 'profile.yaml'}"
+
+
+def test_a_fit_of_an_unknown_device_ends_with_the_command_that_names_its_chip(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "profile.yaml"
+    status, document, _ = fit(capsys, cpu_samples(tmp_path / "s"), "-o", output)
+    assert status == 0
+    assert document["next"] == f"llmviewer analyze MODEL --hardware {document['chip_file']} --profile {output}"

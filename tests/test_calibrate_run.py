@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -144,10 +145,15 @@ def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(
         assert main(words) == 130
     kept = len(lines(tmp_path)) - 1
     assert kept > 0
-    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("interrupted")]
-    assert line == (
-        f"interrupted: {kept} rows are kept in {tmp_path}/samples.jsonl; the same command continues after them, "
-        f"`llmviewer calibrate fit {tmp_path} -o profile.yaml` uses them"
+    told = capsys.readouterr().err.splitlines()
+    estimate = r"\d+ rows to measure \(.*gemm \d+.*\): 0:\d\d min or more, without limit"
+    assert any(re.fullmatch(estimate, text.strip()) for text in told)
+    (line,) = [text for text in told if text.startswith("interrupted")]
+    before, missing, after = line.partition(" (missing: ")[0], *line.partition(" (missing: ")[2].split("); ")
+    assert before == f"interrupted: {kept} rows are kept in {tmp_path}/samples.jsonl"
+    assert missing.startswith("gemm ") and "copy" not in missing, "the tables before it are whole"
+    assert after == (
+        f"the same command continues after them, `llmviewer calibrate fit {tmp_path} -o profile.yaml` uses them"
     )
     assert main(words) == 0
     assert f"{kept} rows were already measured" in capsys.readouterr().out
@@ -267,11 +273,15 @@ def test_rows_beyond_the_time_limit_are_measured_by_the_next_run(tmp_path: Path)
     assert not run(tmp_path, "cpu", TINY).left_out
 
 
-def test_progress_ends_when_everything_is_done(tmp_path: Path) -> None:
+def test_progress_begins_with_an_estimate_and_ends_when_everything_is_done(tmp_path: Path) -> None:
+    """The estimate is at least the samples of every row, and at most the budget; each row is missing until measured."""
     seen: list[Progress] = []
     run(tmp_path, "cpu", TINY, seen.append)
-    assert [progress.done for progress in seen] == list(range(1, len(seen) + 1))
-    assert seen[-1].total == len(seen)
+    assert [progress.done for progress in seen] == list(range(len(seen)))
+    assert all(sum(one.missing.values()) == one.total - one.done for one in seen)
+    assert seen[0].least_s == pytest.approx(seen[0].total * (TINY.warmup_s + TINY.samples * TINY.sample_s))
+    assert seen[0].left_s == TINY.budget_s
+    assert seen[-1].total == len(seen) - 1
     assert seen[-1].left_s == 0.0
 
 

@@ -72,7 +72,7 @@ def test_another_engine_on_another_chip_widens_twice() -> None:
 
 @pytest.mark.parametrize("family", [*FAMILIES, "a family without a row"])
 def test_farther_origins_are_never_narrower_than_measured(family: str) -> None:
-    errors = [fit_error(family, basis) for basis in BASES]
+    errors = [fit_error(family, basis) for basis in BASES if "scaled" not in basis or (family, basis) in FIT_ERRORS]
     assert errors[0] == 0.0
     assert min(errors[1:]) > 0.0
     assert max(errors) == errors[-1], "a guess is the widest"
@@ -82,7 +82,7 @@ def test_fits_are_taken_in_the_order_of_their_origins() -> None:
     """Each fit is taken once all nearer ones are gone."""
     own, near, afar = "h200", "h100-sxm", "a100-80gb-sxm"
     held = [(own, "vllm"), (near, "vllm"), (own, "trtllm"), (near, "trtllm"), (afar, "vllm"), (afar, "trtllm")]
-    for at, basis in enumerate(BASES[:-1]):
+    for at, basis in enumerate(basis for basis in BASES[:-1] if "scaled" not in basis):
         left = held[at:]
         sources = tuple(
             profile(chip, *(f"gemm/bf16/{engine}" for name, engine in left if name == chip))

@@ -22,6 +22,7 @@ from llmviewer.timing.kernels.family import Family
 from llmviewer.timing.lending import ASSUMED, Kernel, Loan, adapt_constants, fit_error, nearest, serves
 from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80, Fit, Profile
 from llmviewer.timing.roofline import Rates, Timing
+from llmviewer.timing.scaling import scaled
 
 #: Constants are written with five digits, so rounding may move them past a bound by this fraction.
 ROUNDING = 1e-4
@@ -136,7 +137,7 @@ UNMEASURED_NOTE = (
 class SelectedFit:
     """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path.
 
-    passed_over: the user's fit that is no nearer, in words.
+    passed_over: the user's fit that is no nearer, in words.  scaled: what the user's torch kernels changed, in words.
     """
 
     fit: Fit
@@ -144,6 +145,7 @@ class SelectedFit:
     chip: str
     path: str = ""
     passed_over: str = ""
+    scaled: str = ""
 
     @property
     def fit_error(self) -> float:
@@ -259,11 +261,14 @@ class Calibrated:
     def _adapted(self, loan: Loan) -> SelectedFit:
         source, fit = loan.source, loan.source.fit(loan.key)
         check_fit(fit, source)
+        own = fit.constants
         if source.chip != self.chip:
-            own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
-            fit = replace(fit, constants=MappingProxyType(dict(own)))
+            own = adapt_constants(own, fit.family, source.chip, self.generation)
+        if loan.ratios is not None:
+            own = scaled(own, fit.family, loan.ratios)
         return SelectedFit(
-            fit=fit, basis=loan.basis, chip=source.chip, path=source.path, passed_over=loan.passed_over
+            fit=replace(fit, constants=MappingProxyType(dict(own))), basis=loan.basis, chip=source.chip,
+            path=source.path, passed_over=loan.passed_over, scaled=_scaling(loan),
         )  # fmt: skip
 
     @property
@@ -295,7 +300,7 @@ class Calibrated:
     @property
     def idle_profile(self) -> tuple[str, ...]:
         """A line for a profile of the user none of whose fits was selected for the operators so far."""
-        used = {found.path for found in self.selected.values()}
+        used = {self.profile if found.scaled else found.path for found in self.selected.values()}
         if not (self.user_profiles and used) or self.profile in used:
             return ()
         return (f"--profile {printable(self.profile, 4096)}: none of its fits serves this configuration, not used",)
@@ -310,7 +315,7 @@ class Calibrated:
             ]
         shipped = {key: one for key, one in self.selected.items() if self.user_profiles and one.path != self.profile}
         path = printable(self.profile, 4096)
-        lacking = [key for key, found in shipped.items() if not found.passed_over]
+        lacking = [key for key, found in shipped.items() if not (found.passed_over or found.scaled)]
         own = [f"kernels without a fit in {path}: constants of shipped profiles for {', '.join(lacking)}"]
         wider = [
             f"{key}: {found.fit.key} ({found.basis}, {found.chip}, ±{found.fit_error:.0%}); of {path}, "
@@ -318,7 +323,8 @@ class Calibrated:
             for key, found in shipped.items()
             if found.passed_over
         ]
-        return [*self.idle_profile, *own[: len(lacking)], *wider] + [
+        moved = [f"{key}: {found.scaled} (of {path})" for key, found in shipped.items() if found.scaled]
+        return [*self.idle_profile, *own[: len(lacking)], *wider, *moved] + [
             f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
             for key, found in self.selected.items()
             if found.basis == ASSUMED
@@ -343,6 +349,14 @@ class Calibrated:
         regime = regime_of(timing)
         ratios: Array = np.exp(middle[regime] + half[:, regime] * interval_factor(found.fit.range, quantities))
         return ratios
+
+
+def _scaling(loan: Loan) -> str:
+    """A fit that torch's kernels scaled, in words, and by how much that widens its interval."""
+    if loan.ratios is None:
+        return ""
+    wider = "" if loan.refuted is None else f" instead of ±{loan.refuted:.0%}, as cards of one kind differ by less"
+    return f"{loan.key} of {loan.source.chip} scaled, as {loan.ratios}: ±{loan.error:.0%}{wider}"
 
 
 def _beyond(limits: Mapping[str, Count], fit: Fit) -> tuple[tuple[str, float], ...]:

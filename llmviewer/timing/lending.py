@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llmviewer.timing import profile as profiles
+from llmviewer.timing import scaling
 from llmviewer.timing.kernels.families import FAMILIES
 from llmviewer.timing.kernels.family import Constants
-from llmviewer.timing.profile import Profile
+from llmviewer.timing.profile import WIDTH_OVER_80, Profile
+from llmviewer.timing.scaling import TORCH, Ratios
 
 #: Published efficiencies by generation, aggregated from the kernel tables of aiconfigurator
 #: (https://github.com/ai-dynamo/aiconfigurator, Apache-2.0): causal FLOP of prefill over the bf16 peak at 512, 1k, 2k,
@@ -63,13 +65,18 @@ def adapt_constants(constants: Constants, family: str, fitted_on: str, generatio
 #: Origins of constants: fitted on this chip and engine; on another chip of the generation, and of another; guessed.
 MEASURED, TRANSFERRED, AFAR, ASSUMED = "measured", "transferred", "transferred afar", "assumed"
 OTHER_ENGINE = "other engine"
+#: Transferred, times what torch's kernels, as the user timed them, take on this chip over what they take on the other.
+SCALED, SCALED_AFAR = "scaled", "scaled afar"
 #: All origins, nearest first; two words where both the chip and the engine are others.  Chips of a generation run the
 #: same programs, so an engine's own kernels on another of them are nearer than another engine's kernels on this chip.
 BASES = (
-    MEASURED, TRANSFERRED, OTHER_ENGINE, f"{TRANSFERRED}, {OTHER_ENGINE}", AFAR, f"{AFAR}, {OTHER_ENGINE}", ASSUMED,
+    MEASURED, TRANSFERRED, SCALED, SCALED_AFAR, OTHER_ENGINE, f"{TRANSFERRED}, {OTHER_ENGINE}", AFAR,
+    f"{AFAR}, {OTHER_ENGINE}", ASSUMED,
 )  # fmt: skip
-#: Those of the same generation of chips.
-NEAR_BASES = BASES[:4]
+#: Those of other generations of chips, or of none.
+FAR_BASES = (SCALED_AFAR, *BASES[6:])
+#: Origin of a fit -> that of the same fit, scaled.
+SCALED_FROM = {MEASURED: SCALED, TRANSFERRED: SCALED, AFAR: SCALED_AFAR}
 #: Family -> error of a whole fit from another engine, transferred, transferred afar and assumed: half the 80 % interval
 #: of log(measured / predicted); "" for families without a row of their own.  They are the least widths with which the
 #: intervals hold 80 % of the measured rows of docs/guide/calibration.md, all chips alike, if each is predicted by
@@ -91,8 +98,13 @@ FIT_ERRORS: dict[tuple[str, str], float] = {
     for family, errors in _ERRORS.items()
     for basis, error in zip((MEASURED, OTHER_ENGINE, TRANSFERRED, AFAR, ASSUMED), (0.0, *errors), strict=True)
 }
+#: The same of an engine's fits scaled by torch's; families without one are not scaled.
+FIT_ERRORS |= {
+    ("gemm", SCALED): 0.06, ("gemm", SCALED_AFAR): 0.23, ("attention_prefill", SCALED): 0.07,
+    ("attention_decode", SCALED): 0.13, ("streaming", SCALED): 0.12,
+}  # fmt: skip
 #: Engines whose kernels serve no other: torch's own norms and chains of kernels are unlike those of serving engines.
-OWN_USE_ONLY = "torch"
+OWN_USE_ONLY = TORCH
 #: Family -> library whose kernels all serving engines call on the chips that it is for.  SGLang's images for ROCm and
 #: vLLM with VLLM_ROCM_USE_AITER=1 run aiter's products, of each shape in its tables the kernel that was timed
 #: (https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/sglang.html,
@@ -156,7 +168,7 @@ class Kernel:
         """Whether a fit is of the generation, or of the usual kernel's chip, and has rows up to the limits."""
         known = loan.source.fit(loan.key).range
         reached = all(name in known and value <= known[name][1] for name, value in self.limits)
-        return reached and (loan.basis in NEAR_BASES or loan.source.chip == self.lender)
+        return reached and (loan.basis not in FAR_BASES or loan.source.chip == self.lender)
 
     def takes(self, engine: str) -> bool:
         """Whether kernels of an engine may serve this one; those of UNLENT_SUFFIXES serve no other."""
@@ -182,17 +194,27 @@ class Loan:
     """A fit that may serve a kernel, where it stands, and its basis for that kernel.
 
     passed_over: the user's fit of an equal kernel that is no nearer than this one, in words.
+    ratios: what the user's torch kernels say of its chip.  refuted: error of the unscaled fit that they contradict.
     """
 
     source: Profile
     key: str
     basis: str
     passed_over: str = ""
+    ratios: Ratios | None = None
+    refuted: float | None = None
 
     @property
     def error(self) -> float:
         """Error of the whole fit for this basis."""
         return fit_error(self.key.partition("/")[0], self.basis)
+
+    @property
+    def differs(self) -> bool:
+        """Whether torch's ratios are outside the 95 % interval of both errors: a card unlike others of its kind."""
+        transferred = fit_error(self.key.partition("/")[0], TRANSFERRED)
+        limit = math.hypot(transferred, self.error) * float(WIDTH_OVER_80[-1, 0])
+        return self.ratios is not None and any(abs(math.log(ratio)) > limit for _, ratio in self.ratios.by_regime)
 
 
 def _base(engine: str) -> str:
@@ -211,7 +233,8 @@ def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
 
     The user's fits come first, unless their origin widens the interval more than that of a shipped fit.  Torch's serve
     another engine only if no fit of an equal kernel or of a substitute exists, and then as a guess; so do other kernels
-    of the family.  A user's of torch do better only where that engine has no kernel of the family on this generation.
+    of the family.  A user's of torch do better only on chips of no generation that engines were measured on.
+    An engine's fit from elsewhere is scaled by torch's here where that is nearer, or where torch's contradict it.
     Between equals the nearer chip comes first, then the nearer variant and engine; an engine's second kernel
     (`sglang-triton`) after usual kernels.  With limits: the nearest of the generation that was timed up to them.
     """
@@ -222,25 +245,38 @@ def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     shipped = [found for found in ranked if found[1].source not in sources[: kernel.users]]
     if not users or not shipped:
         return next((loan for _, loan in ranked), None)
-    (own_rank, own), (rank, other) = users[0], shipped[0]
+    (own_rank, own), (rank, other) = users[0], _as_torch_says(shipped)
     if (*own_rank[:2], own.error) <= (*rank[:2], other.error):
         return own
+    if other.ratios is not None:
+        return other
     is_equal = own.key.rpartition("/")[0] in kernel.equals
     return replace(other, passed_over=f"{own.key} ({own.basis}, ±{own.error:.0%})" if is_equal else "")
 
 
-def _lends_torch(sources: tuple[Profile, ...], kernel: Kernel) -> bool:
-    """Whether a user's torch kernels may serve the engine: it has none of the family on this generation of chips."""
-    shipped = (source for source in sources[kernel.users :] if source.generation == kernel.generation)
-    own = _base(kernel.engine)
-    return not any(_base(engine) == own for source in shipped for _, engine in source.fits_of(kernel.family))
+def _as_torch_says(ranked: list[tuple[tuple[float, ...], Loan]]) -> tuple[tuple[float, ...], Loan]:
+    """The first loan, scaled if torch's ratios contradict it."""
+    rank, first = ranked[0]
+    scaled = (loan for _, loan in ranked if loan.ratios and (loan.source, loan.key) == (first.source, first.key))
+    twin = next(scaled, None)
+    if twin is None or twin is first or not twin.differs:
+        return rank, first
+    return rank, replace(twin, refuted=first.error)
+
+
+def _lends_torch(kernel: Kernel) -> bool:
+    """Whether a user's torch kernels may serve the engine: on chips of no generation that an engine was measured on.
+
+    Elsewhere torch's kernels are farther from an engine's than another engine's on another generation: as attention of
+    an H100, 40 to 55 % off in the mean where those of an A100 are 23 to 27 % off.
+    """
+    return kernel.users > 0 and kernel.generation not in profiles.GPU_GENERATIONS
 
 
 def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tuple[float, ...], Loan]]:
     """Every fit that may serve the kernel, with its rank: the lowest serves."""
     equals, substitutes = kernel.equals, kernel.substitutes
     engines = (kernel.engine, _base(kernel.engine))
-    lends_torch = kernel.users > 0 and _lends_torch(sources, kernel)
     nearer = NEARER.get((kernel.generation, kernel.family))
     for at, source in enumerate(sources):
         users = at < kernel.users
@@ -248,7 +284,7 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
             if not kernel.takes(engine) or (kernel.strict and kind not in equals):
                 continue
             tier = 0 if kind in equals else 1 + _place(kind, substitutes)
-            unlent = not (users and lends_torch) and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
+            unlent = not (users and _lends_torch(kernel)) and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
             basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
             nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
             rank = (
@@ -259,6 +295,16 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
                 *nearness,
             )
             yield rank, Loan(source, f"{kind}/{engine}", basis)
+            basis = "" if users or _base(engine) == OWN_USE_ONLY else SCALED_FROM.get(basis, "")
+            if (kernel.family, basis) in FIT_ERRORS and (found := _ratios(sources, kernel, kind, source.chip)):
+                rank = (*rank[:2], BASES.index(basis), *rank[3:])
+                yield rank, Loan(source, f"{kind}/{engine}", basis, ratios=found)
+
+
+def _ratios(sources: tuple[Profile, ...], kernel: Kernel, kind: str, chip: str) -> Ratios | None:
+    """What the user's profiles of this very chip say of torch's kernels beside those of another."""
+    own = (profile for profile in sources[: kernel.users] if profile.chip == kernel.chip)
+    return next(filter(None, (scaling.ratios(profile, kind, chip) for profile in own)), None)
 
 
 def _fits(source: Profile, kernel: Kernel, equals: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -58,7 +58,8 @@ class Fit:
     """Fitted constants of one kernel family.
 
     range: quantity -> smallest and largest fitted value.  residuals: regime -> QUANTILES of measured / predicted on
-    held-out rows.  error: regime -> error on held-out rows.  rows: number of rows, and of folds.
+    held-out rows.  error: regime -> error on held-out rows.  rows: number of rows, and of folds.  against: chip ->
+    regime -> median of the rows' times over those with that chip's constants of the same kernels.
     """
 
     family: str
@@ -71,6 +72,9 @@ class Fit:
         default_factory=dict, metadata=stated(record.mapped(record.mapped(record.unchanged(record.ANY_NUMBER))))
     )
     rows: Mapping[str, int] = field(default_factory=dict)
+    against: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.mapped(record.ABOVE_ZERO)))
+    )
 
     @property
     def key(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -67,11 +67,12 @@ def command(
     load, cores = environment.load_and_cores()
     if load > BUSY * cores:
         print_warnings([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
+    missing: dict[str, int] = {}
     try:
-        with _progress() as on_progress:
+        with _progress(missing) as on_progress:
             summary = run(folder, device, chosen, on_progress, cases=planned.cases if planned else None)
     except KeyboardInterrupt:
-        typer.echo(_interrupted(folder), err=True)
+        typer.echo(_interrupted(folder, missing), err=True)
         return 130
     _tell(summary, size)
     if planned:
@@ -98,8 +99,8 @@ def _prove(folder: Path, model: str, missing: tuple[str, ...]) -> None:
     views.show(views.Views(page=lambda: proof_page.page(document), document=lambda: document, rows=list), "table", None)
 
 
-def _interrupted(folder: Path) -> str:
-    """Number of rows that an interrupted run keeps, and how to continue and use them."""
+def _interrupted(folder: Path, missing: Mapping[str, int]) -> str:
+    """Number of rows that an interrupted run keeps, what it lacks by table, and how to continue and use the rows."""
     from llmviewer.calibrate.record import FILE, rows_kept
     from llmviewer.calibrate.refusals import in_shell
 
@@ -107,7 +108,23 @@ def _interrupted(folder: Path) -> str:
     if not rows:
         return "interrupted: nothing was measured yet; the same command starts again"
     use = f"`llmviewer calibrate fit {where} -o profile.yaml` uses them"
-    return f"interrupted: {rows} rows are kept in {where}/{FILE}; the same command continues after them, {use}"
+    lacking = f" (missing: {_listed(missing)})" if missing else ""
+    return f"interrupted: {rows} rows are kept in {where}/{FILE}{lacking}; the same command continues after them, {use}"
+
+
+def _listed(tables: Mapping[str, int]) -> str:
+    return ", ".join(f"{table} {rows}" for table, rows in tables.items())
+
+
+def _estimate(first: Progress) -> str:
+    """Rows to measure by table, and between which times that takes."""
+    most = f" to {_minutes(first.left_s)} min" if first.left_s < float("inf") else " min or more, without limit"
+    least = _minutes(min(first.least_s, first.left_s))
+    return f"{first.total} rows to measure ({_listed(first.missing)}): {least}{most}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(int(seconds), 0) // 60}:{max(int(seconds), 0) % 60:02d}"
 
 
 def _tell(summary: Summary, size: str) -> None:
@@ -124,7 +141,7 @@ def _tell(summary: Summary, size: str) -> None:
         lines.append(f"{table}: {rows} rows, {summary.unstable[table]} unstable")
     lines += [f"skipped: {rows} rows: {reason}" for reason, rows in summary.skipped.items()]
     if left := sum(summary.left_out.values()):
-        named = ", ".join(f"{table} {rows}" for table, rows in summary.left_out.items())
+        named = _listed(summary.left_out)
         lines.append(f"left out: {left} rows for lack of time in a {size} run ({named}); run again to resume")
     lines.append(f"written: {summary.path}")
     lines.append(f"next: llmviewer calibrate fit {in_shell(summary.path.parent)} -o profile.yaml")
@@ -132,8 +149,11 @@ def _tell(summary: Summary, size: str) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
-    """Progress bar on stderr with the time left, drawn only between rows so as not to disturb a measurement."""
+def _progress(missing: dict[str, int]) -> Iterator[Callable[[Progress], None]]:
+    """Estimate and progress bar on stderr with the time left, drawn between rows so as not to disturb a measurement.
+
+    missing: receives the rows not measured yet, by table.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -143,8 +163,13 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
     task = bar.add_task("", total=None, left="")
 
     def on_progress(progress: Progress) -> None:
-        minutes, seconds = divmod(max(int(progress.left_s), 0), 60)
-        fields: dict[str, Any] = {"left": f"{minutes}:{seconds:02d} left", "description": progress.now}
+        missing.clear()
+        missing.update(progress.missing)
+        if not progress.done and progress.total:
+            bar.console.print(_estimate(progress), highlight=False, soft_wrap=True)
+        if not progress.done:
+            return
+        fields: dict[str, Any] = {"left": f"{_minutes(progress.left_s)} left", "description": progress.now}
         bar.update(task, completed=progress.done, total=progress.total, **fields)
         bar.refresh()
 

@@ -115,11 +115,12 @@ def timing_of_terms(row: TimedOperator, one: Pass) -> tuple[Timing, Count | None
 
 
 def told(found: SelectedFit) -> str:
-    """A fit with the chip that it was measured on, its rows and its error."""
+    """A fit with the chip that it was measured on, its rows and its error, and what the user's kernels changed."""
     error = dict(found.fit.error.get("all", {}))
     rows = f", {error['rows']:g} rows" if "rows" in error else ""
     spread = f", error {100.0 * error['mape']:.1f} %" if "mape" in error else ""
-    return f"{found.fit.key} ({found.basis}, of {found.chip}{rows}{spread})"
+    moved = f"; {found.scaled}" if found.scaled else ""
+    return f"{found.fit.key} ({found.basis}, of {found.chip}{rows}{spread}{moved})"
 
 
 def _calibration(own: Calibrated, operator: Operator, work: Operator) -> Calibrated:
