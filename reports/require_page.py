@@ -21,7 +21,7 @@ SIZE_WORDS = {
 #: What ends a size beside a latency -> its sentence.
 ENDS = {
     "memory": "memory: {total} of a budget of {budget}",
-    "max_num_seqs": "the most sequences that the engine runs at once (--max-num-seqs)",
+    "max_num_seqs": "the most sequences that the engine runs at once (--max-num-seqs; -np of llama.cpp)",
     "max_context": "the longest context of the model or the engine",
     "search": "the end of the search",
 }

@@ -163,7 +163,7 @@ def sweep(found: Sweep, words: Words) -> dict[str, Any]:
 
 def simulation(found: Simulation, words: Words) -> dict[str, Any]:
     """A server under load: percentiles with their intervals, throughput, queues, and what the times rest on."""
-    options = {name: value for name, value in of_server(words).items() if name in RUN_OPTIONS and value is not None}
+    options = {name: value for name, value in of_server(words["hardware"], words).items() if name in RUN_OPTIONS}
     run = analyze(words["model"], words["hardware"], **options)
     answer = {name: value for name, value in found.to_dict().items() if name not in ("schema", "notes")}
     return {**answer, "basis": basis_of(run), "sources": sources(run), "warnings": list(found.notes)}

@@ -32,7 +32,7 @@ from llmviewer.timing.engine_memory import (
 )
 from llmviewer.timing.engine_names import Named
 from llmviewer.timing.engine_scope import Scope
-from llmviewer.timing.engine_serving import NOTHING, Serves
+from llmviewer.timing.engine_serving import AT_A_DESK, ENGINE, NOTHING, OF_DESKS, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
 
@@ -354,6 +354,10 @@ class Engine(Fitted):
         """Fields on chips of a generation: its own, or those of the one before."""
         return self.generations.get(generation) or self.generations.get(NEAREST_GENERATIONS.get(generation, ""))
 
+    def is_known_on(self, generation: str) -> bool:
+        """Whether it serves chips of a generation, or its times were fitted to runs on them or on the nearest."""
+        return generation in self.serves.generations or self._generation(generation) is not None
+
     def _outgrew(self, generation: str) -> bool:
         """Whether its version, the newest if not stated, runs other kernels than its fields of a generation are for."""
         found = self._generation(generation)
@@ -528,6 +532,13 @@ def load(text: str) -> Engine:
     path = data.folder(FOLDER) / f"{name}.yaml"
     found = replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
     return found if found.is_from(found.flash_from) or not found.flash_from else replace(found, attention="eager")
+
+
+def of_a_server(chip: Chip) -> str:
+    """The engine of a server on a chip where none is stated: vLLM, or llama.cpp on chips that it alone is known for."""
+    if chip.generation in OF_DESKS:
+        return AT_A_DESK
+    return next((name for name in (ENGINE, AT_A_DESK) if load(name).is_known_on(chip.generation)), ENGINE)
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
