@@ -251,7 +251,8 @@ def _with_limits(preset: Engine, options: Options) -> Engine:
     if options.logical_batch is not None:
         preset = replace(preset, logical_batch=float(options.logical_batch))
     if options.max_model_len is not None:
-        preset = replace(preset, max_model_len=float(options.max_model_len))
+        each = preset.max_num_seqs if preset.program is not None and preset.program.contexts else 1.0
+        preset = replace(preset, max_model_len=float(options.max_model_len) * each)
     if preset.free_memory and options.max_num_batched_tokens is not None:  # its compute buffers are those of a pass
         preset = replace(preset, max_num_batched_tokens=limits["tokens"])
     if options.enforce_eager:

@@ -13,6 +13,7 @@ import numpy as np
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
+from llmviewer.analysis.engine_parts import reported_bytes
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, unused
@@ -110,6 +111,9 @@ class Configuration:
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
         if engine.version_note:
             notes = (*notes, engine.version_note)
+        if engine.program:
+            allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
+            notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))
         run = unused.Run(model=self.model, system=self.system, options=self.options, workload=workload)
         notes = (*notes, *unused.notes(run))
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
@@ -212,6 +216,8 @@ def _built(model: object, hardware: object, options: Mapping[str, object]) -> Co
 def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
     """The configuration of a loaded model and chip."""
     options = build.with_named_format(model, options)
+    memory_bytes, has_host = float(np.max(reported_bytes(chip))), chip.host_link_rate is not None
+    options = llama_cpp.with_program_defaults(model, options, memory_bytes, has_host=has_host)
     options = llama_cpp.translated(model, options)
     chosen = build.with_allocation(model, options)
     build.check_layers(model, chosen)

@@ -58,6 +58,8 @@ NOT_OF_PASSES = ("eager", "expert", "request")
 LAUNCH_RANGE = (0.7, 1.36)
 #: Fields of Fitted that describe the runs of a fit.
 OF_RUNS = ("error", "residuals", "scope")
+#: Cells of a cache of windows are a multiple of this.
+WINDOW_PADDING = 256.0
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
 #: Generation -> the nearest that was measured, whose fields it takes if a preset has none of its own.
@@ -452,6 +454,21 @@ class Engine(Fitted):
     def allocated_tokens(self) -> float:
         """Tokens of KV cache that it allocates at start-up, of all slots together; 0.0: as many as requests need."""
         return (self.max_model_len or 0.0) if self.start is AtStart.ALLOCATES else 0.0
+
+    @property
+    def streams(self) -> float:
+        """Caches of their own among which the allocated tokens are divided: of slots that the user states, else one."""
+        return 1.0 if self.own_slots or np.isinf(self.max_num_seqs) else max(self.max_num_seqs, 1.0)
+
+    def window_cells(self, window: float) -> float:
+        """Most cells of a layer with a window in one cache: windows of its slots and a micro-batch, padded to 256.
+
+        https://github.com/ggml-org/llama.cpp/blob/master/src/llama-kv-cache-iswa.cpp
+        """
+        if self.program is not None and self.program.whole_windows:
+            return np.inf
+        sharing = self.max_num_seqs if self.own_slots and np.isfinite(self.max_num_seqs) else 1.0
+        return float(np.ceil((window * sharing + self.max_num_batched_tokens) / WINDOW_PADDING) * WINDOW_PADDING)
 
     @property
     def late_steps(self) -> float:
