@@ -126,7 +126,11 @@ def _header(answer: dict[str, Any]) -> Facts:
     if request["max_usd_per_hour"] is not None:
         bounds.append(f"at most ${request['max_usd_per_hour']:,.2f} an hour")
     users = request["concurrency"]
-    when = f"{fmt.whole(users)} users in a closed loop" if users else f"{fmt.per_second(request['request_rate'])} requests/s"
+    when = (
+        f"{fmt.whole(users)} users in a closed loop"
+        if users
+        else f"{fmt.per_second(request['request_rate'])} requests/s"
+    )
     load = (
         f"{when}, input {fmt.whole(round(request['input_len']))}, "
         f"output {fmt.whole(round(request['output_len']))} tokens in the mean"

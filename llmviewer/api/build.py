@@ -35,7 +35,7 @@ from llmviewer.timing.engine import Engine
 OF_ENGINE = ("fusion", "attention")
 #: Formats of files in 16 bit, and as the checkpoint; all formats in an error.
 PLAIN_FILES = ("none", "f16", "fp16", "bf16")
-FILES = "of files: q2_k ... q8_0, iq1_s ... iq4_nl, tq1_0, tq2_0, mxfp4_moe, f16, bf16, ud-q2_k_xl ... ud-q8_k_xl"
+FILES = "of files: q2_k ... q8_0, iq1_s ... iq4_nl, tq1_0, tq2_0, mxfp4_moe, f16, bf16, ud-iq1_s ... ud-q8_k_xl"
 #: Options with settings by layer.
 BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
 #: What engines divide among devices -> the option that says among how many.

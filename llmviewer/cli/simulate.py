@@ -48,16 +48,17 @@ def command(
     row per request.  Exits 1 if the server is saturated or a limit is exceeded.  -o FOLDER/ simulates every combination
     of lists (models, chips, rates ...; texts by semicolons), one row each.
     """
+    stated = {"engine": engine} if engine else {}
     if campaign.is_asked(scheduler, output, format):
         if timeline is not None:
             raise UserError("--timeline is of one simulation; a campaign has many")
-        chosen = {**({"engine": engine} if engine else {}), "batching": batching, **options}
+        chosen = {**stated, "batching": batching, **options}
         return _campaign(chosen, {"model": model, "hardware": hardware}, output or "", scheduler)
     kind = views.check_output(format, output, (model, hardware))
     if timeline is not None:
         check_not_an_input(timeline, (model, hardware))
         check_writable(timeline)
-    made = simulate(model, hardware, engine=engine or None, batching=batching, **options)
+    made = simulate(model, hardware, **stated, batching=batching, **options)
     if timeline is not None:
         _write_timeline(made, timeline)
     views.show(_views(made), kind, output)

@@ -20,6 +20,8 @@ MAKERS = {
     "nvidia": "NVIDIA", "geforce": "NVIDIA", "tesla": "NVIDIA", "quadro": "NVIDIA", "amd": "AMD", "radeon": "AMD",
     "instinct": "AMD", "intel": "Intel", "apple": "Apple", "google": "Google", "aws": "AWS", "huawei": "Huawei",
 }  # fmt: skip
+#: Computers by Apple's names, which stand beside that of their chip.
+MACS = re.compile(r"\b(?:mac ?studio|mac ?mini|mac ?pro|imac|mac ?book(?: ?pro| ?air)?)\b")
 #: Words that tell no chip from another.
 FILLERS = ("generation", "graphics", "gpu")
 #: First words of families of cards, left out in short names.
@@ -46,6 +48,11 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     plain = name.strip().lower().partition("(")[0].strip()
     if data.is_path(name) or not NAME.fullmatch(plain):
         return data.find(FOLDER, name, "chip")
+    is_mac, plain = MACS.search(plain) is not None, MACS.sub("", plain).strip()
+    if is_mac and not plain:
+        return data.find(
+            FOLDER, _only(name, (one for one in data.stems(FOLDER) if _field(one, "maker") == "Apple")), "chip"
+        )
     stem = plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
     if not stem and not data.user_path(name):
         stem = _only(name, {one for _, one in _containing(_parts(plain))})

@@ -59,9 +59,10 @@ def size(
     """Which chips, how many and how run, for requests at a rate or of so many users, within limits on latencies.
 
     model: as of `analyze`.  hardware: chips, a list or comma-separated; "all" of hardware_specs.  options: the load and
-    limits as of `simulate` (request_rate=50 or concurrency=200, input_len=2000, output_len=300, ttft="p99:1s", tpot="p99:50ms", or a
-    trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd", price="h100=2.10"), and
-    options of a run, each a value or a list of values to try.  advance: called with steps that are done, two per chip.
+    limits as of `simulate` (request_rate=50 or concurrency=200, input_len=2000, output_len=300, ttft="p99:1s",
+    tpot="p99:50ms", or a trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd",
+    price="h100=2.10"), and options of a run, each a value or a list of values to try.  advance: called with steps that
+    are done, two per chip.
     Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), {**options, **_bound(hardware, options)})

@@ -172,9 +172,9 @@ def _searched_users(asked: Question, one: Choice) -> Choice:
 
 
 def highest_users(made: Simulation, known: int = 0) -> tuple[int, float]:
-    """The most users of a closed loop that a server holds within the limits, and their rate [1/s]; 0 where not searched.
+    """The most users of a closed loop that a server holds within the limits, and their rate [1/s].
 
-    known: so many hold.
+    known: so many hold; their rate is 0 where no more do, as they were not run here.
     """
     rates: dict[int, float] = {}
 

@@ -213,7 +213,11 @@ class Choice:
             "joules_per_output_token": self.joules_per_output_token,
             **self._carbon(),
             **self._sessions(),
-            **({"concurrency_per_replica": self.users, "max_concurrency_per_server": self.most_users} if self.users else {}),
+            **(
+                {"concurrency_per_replica": self.users, "max_concurrency_per_server": self.most_users}
+                if self.users
+                else {}
+            ),
             "price": None if self.price is None else dict(self.price),
             "max_request_rate_per_server": self.searched_rate,
             "head_room": self.head_room,

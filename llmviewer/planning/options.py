@@ -144,7 +144,11 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     workload = _workload(traffic, loads)
     given = {name: value for name, value in loads.items() if options.get(name) is not None}
     rate = None if loads["trace"] or workload.users else workload.rate
-    for name in ("request_rate", "concurrency", *(("rate_curve", "speed_up") if loads["rate_curve"] else ())):  # the rate has them
+    for name in (
+        "request_rate",
+        "concurrency",
+        *(("rate_curve", "speed_up") if loads["rate_curve"] else ()),
+    ):  # the rate has them
         given.pop(name, None)
     _check_scaling(words, loads, options)
     if workload.users and "disaggregated" in lists.get("batching", ()):

@@ -1,4 +1,4 @@
-"""Steady state of a server with random arrivals or users in a closed loop, in closed form: arrays of loads -> latencies.
+"""Steady state of a server with random arrivals or a closed loop, in closed form: arrays of loads -> latencies.
 
 A replica runs n sequences; a decode step takes d(n), and prompts of one request take p.  Little's law gives
 n = rate x steps x TPOT with TPOT = d(n) / (1 - rate x p), since prompts interrupt decode steps.  Prompts wait for each
@@ -132,10 +132,10 @@ def _steady(curves: Curves, workload: Workload, rate: Array, most: Array) -> Ste
 
 
 def closed(curves: Curves, workload: Workload, users: Array, most: Array) -> Steady:
-    """The steady state of one rank with users in a closed loop, all statistics in the mean: what a server reaches at best.
+    """The steady state of one rank with users in a closed loop, all statistics in the mean: a server at its best.
 
-    users: of the rank; most: sequences that may run.  Where n of them run, the server takes n prompts and the steps of n
-    answers for n requests, so each is answered in that time; the others wait for a slot, or their users pause.
+    users: of the rank; most: sequences that may run.  Where n of them run, the server takes n prompts and the steps of
+    n answers for n requests, so each is answered in that time; the others wait for a slot, or their users pause.
     """
     most = np.minimum(most, curves.slots)
     sent = np.maximum(np.asarray(users, dtype=float), 1.0)

@@ -93,7 +93,9 @@ def with_program_defaults(model: Model, options: Options, memory_bytes: float, *
     context = program.default_context(memory_bytes * devices)
     if context is not None and options.max_model_len is None:
         options = replace(options, max_model_len=int(min(context, model.max_context)))
-    placed = {name for name in ("gpu_layers", "n_cpu_moe", "override_tensor") if getattr(options, name) != RUN[name].default}
+    placed = {
+        name for name in ("gpu_layers", "n_cpu_moe", "override_tensor") if getattr(options, name) != RUN[name].default
+    }
     alone = devices == 1 and options.techniques.get("batching", "static") == "static"
     if program.offloads and has_host and alone and not placed and "offload" not in options.techniques:
         options = replace(options, gpu_layers="auto")
