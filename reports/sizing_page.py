@@ -125,7 +125,7 @@ def _header(answer: dict[str, Any]) -> Facts:
         bounds.append(f"at most {fmt.whole(request['max_gpus'])} device{plural}")
     if request["max_usd_per_hour"] is not None:
         bounds.append(f"at most ${request['max_usd_per_hour']:,.2f} an hour")
-    users = request["concurrency"]
+    users = request.get("concurrency")
     when = (
         f"{fmt.whole(users)} users in a closed loop"
         if users
@@ -285,7 +285,7 @@ def _autoscaling(found: dict[str, float]) -> Facts:
 
 
 def _sensitivity(answer: dict[str, Any]) -> Facts:
-    users = answer["request"]["concurrency"]
+    users = answer["request"].get("concurrency")
     most = ("most users", fmt.whole, "") if users else ("highest rate", fmt.per_second, " requests/s")
     names = {
         "input_len": ("Input length", *most),
