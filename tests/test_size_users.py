@@ -89,9 +89,18 @@ def test_the_answer_is_that_of_a_simulation_and_its_next_number_of_users_breaks_
     assert not lv.simulate(model, chip, concurrency=int(1.02 * most) + 1, **words).holds
 
 
+def test_limits_without_the_wait_hold_for_any_number_of_users() -> None:
+    """Four slots generate as fast with ten thousand users, who wait: no head-room, and a note says why."""
+    made = lv.size("llama-3.1-8b", "m3-ultra", concurrency=5, tpot="60ms", max_num_seqs=4, kv_cache_dtype="auto", **MAC)
+    assert made.best is not None
+    assert made.best.head_room is None
+    assert made.to_dict()["best"]["max_concurrency_per_server"] is None
+    assert any("who wait for a slot" in note for note in made.notes)
+
+
 def test_a_replica_more_where_the_users_of_one_are_too_many() -> None:
     few, many = (
-        lv.size("llama-3.1-8b", "m3-ultra", concurrency=users, tpot="40ms", confidence=0, max_num_seqs=4, **MAC)
+        lv.size("llama-3.1-8b", "m3-ultra", concurrency=users, ttft="2s", confidence=0, max_num_seqs=4, **MAC)
         for users in (4, 9)
     )
     assert few.best is not None
@@ -160,7 +169,13 @@ def test_the_most_concurrent_requests_hold_in_a_simulation() -> None:
     )
     users = int(found.to_dict()["solutions"][0]["concurrency"])
     run = lv.simulate(
-        "llama-3.1-8b", "m3-ultra", concurrency=users, input_len=1000, output_len=200, requests=200, **options
+        "llama-3.1-8b",
+        "m3-ultra",
+        concurrency=users,
+        input_len=1000,
+        output_len="uniform,low=100,high=300",
+        requests=400,
+        **options,
     )
     answer = api.configuration("llama-3.1-8b", "m3-ultra", engine="llama.cpp", batching="continuous", **options)
     tpot_s = float(answer.answer(api.request(users, 1000, 200)).tpot_s)

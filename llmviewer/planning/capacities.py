@@ -27,8 +27,8 @@ LONGEST_RUN = 100_000
 MOST_RUNS, FIRST_STEP = 40, 0.05
 #: Times the guess up to which a rate is searched: a server that holds there has too few requests to be overloaded.
 MOST_GROWTH = 1000.0
-#: Users of a server beyond which is not searched.
-MOST_USERS = 20_000
+#: Times the users asked up to which their number is searched: beyond, limits hold because nothing limits their wait.
+MOST_USERS = 16
 #: Share of the highest rate above which the length of the run decides how many replicas are enough.
 NEARLY_FULL = 0.95
 #: Parameters of a distribution that are tokens.
@@ -166,15 +166,15 @@ def _searched(asked: Question, one: Choice) -> Choice:
 
 def _searched_users(asked: Question, one: Choice) -> Choice:
     """A configuration with the most users of a replica within the limits, and the rate at which they are answered."""
-    made = prepared(asked.model, **simulated_words(asked, one)).made
-    most, rate = highest_users(made, one.users)
-    return replace(one, most_users=most, searched_rate=rate or one.rate)
+    found = highest_users(prepared(asked.model, **simulated_words(asked, one)).made, one.users, one.users)
+    return one if found is None else replace(one, most_users=found[0], searched_rate=found[1] or one.rate)
 
 
-def highest_users(made: Simulation, known: int = 0) -> tuple[int, float]:
+def highest_users(made: Simulation, guess: int, known: int = 0) -> tuple[int, float] | None:
     """The most users of a closed loop that a server holds within the limits, and their rate [1/s].
 
-    known: so many hold; their rate is 0 where no more do, as they were not run here.
+    None where MOST_USERS times the guess hold too.  known: so many hold; their rate is 0 where no more do, as they were
+    not run here.
     """
     rates: dict[int, float] = {}
 
@@ -184,8 +184,10 @@ def highest_users(made: Simulation, known: int = 0) -> tuple[int, float]:
         rates[users] = run.mean_load("requests_per_s")
         return run.holds
 
-    low, high = known, max(2 * known, 1)
-    while high <= MOST_USERS and holds(high):
+    low, high = known, 2 * known or guess
+    while holds(high):
+        if high >= MOST_USERS * guess:
+            return None
         low, high = high, 2 * high
     while high - low > max(TOLERANCE * low, 1.0):
         middle = (low + high) // 2
@@ -228,7 +230,8 @@ def rate_with_lengths(asked: Question, one: Choice, name: str, factor: float, gu
     }
     made = replace(made, traffic=replace(made.traffic, **files))
     if one.users:
-        return float(highest_users(made)[0])
+        found = highest_users(made, one.users)
+        return inf if found is None else float(found[0])
     return highest_rate(made, guess * one.in_a_server, most=LONG_RUN)
 
 
@@ -250,8 +253,9 @@ def _scaled_trace(trace: Trace, name: str, factor: float) -> Trace:
 
 def capacity_notes(asked: Question, best: Choice) -> tuple[str, ...]:
     """A warning where the highest rate is not found, or so near that the length of the run decides what is enough."""
-    if asked.load.users:  # their number is searched whatever the run
-        return ()
+    if asked.load.users:
+        unlimited = f"the limits hold for {MOST_USERS} times as many users, who wait for a slot; limit that by ttft"
+        return (unlimited,) if best.head_room is None and best.simulated else ()
     if best.head_room is None and best.simulated:
         return ("the requests are too few to find a highest rate: head-room is not known; --duration 1h is longer",)
     if best.head_room is None or (share := 1.0 / (1.0 + best.head_room)) <= NEARLY_FULL:

@@ -15,7 +15,7 @@ from llmviewer.core.parsing import duration
 from llmviewer.hardware.prices import KINDS, RENTED
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.planning.prices import PriceList, price_list
-from llmviewer.planning.screen import Bounds
+from llmviewer.planning.screen import MOST_REPLICAS, Bounds
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
@@ -174,6 +174,7 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         ),
         bounds=Bounds(
             devices=words["max_gpus"] or np.inf,
+            replicas=(workload.users or MOST_REPLICAS) + words["spare"],
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
             spare=words["spare"],
         ),

@@ -42,9 +42,13 @@ FRONT_STEPS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Most devices and dollars per hour of an answer, infinite where the user sets none, and its spare replicas."""
+    """Most devices and dollars per hour of an answer, infinite where the user sets none, and its spare replicas.
+
+    replicas: most of them, as users of a closed loop keep no more busy.
+    """
 
     devices: float = np.inf
+    replicas: float = MOST_REPLICAS
     usd_per_hour: float = np.inf
     spare: int = 0
 
@@ -82,7 +86,7 @@ class Screened:
 
     def most(self, bounds: Bounds) -> int:
         """Most replicas that the bounds allow, spare ones left out; 0 where they allow none or no price is known."""
-        most = min(bounds.devices / self.devices, MOST_REPLICAS)
+        most = min(bounds.devices / self.devices, bounds.replicas, MOST_REPLICAS)
         if np.isfinite(bounds.usd_per_hour):
             most = 0.0 if self.usd is None else min(most, bounds.usd_per_hour / max(self.usd * self.devices, 1e-12))
         return max(int(most + 1e-9) - bounds.spare, 0)

@@ -176,7 +176,7 @@ def _placement(options: Options, model: Model) -> str:
     """Parameters of `--offload llama.cpp`; empty where everything is on the GPU."""
     layers = sum(layer.repeats for layer in model.all_layers)
     parts = []
-    count = _count("gpu_layers", options.gpu_layers, ("all", "auto", "-1"), layers + 1)
+    count = _count("gpu_layers", options.gpu_layers or "all", ("all", "auto", "-1"), layers + 1)
     if isinstance(count, int):  # the head is the last layer, the first to be on the GPU
         parts += [f"cpu_layers={layers + 1 - count if count else 'all'}"] if count < layers + 1 else []
     elif count == "auto":

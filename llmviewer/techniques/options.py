@@ -116,7 +116,7 @@ class Options:
     enforce_eager: bool = _declared(Kind.SWITCH, False, "The engine captures no CUDA graphs.", Panel.MEMORY)
     ignore_fields: tuple[str, ...] = _declared(Kind.WORDS, (), "Ignore this unknown field of the config.", Panel.OUTPUT)
     gpu_layers: str = _of_llama_cpp(
-        Kind.TEXT, "all", "layers on the GPU, the head included, the rest on the host: 20, auto, all.", "-ngl",
+        Kind.TEXT, "", "layers on the GPU, the rest on the host: 20, auto, all (default: all; of Ollama auto).", "-ngl",
         "--n-gpu-layers",
     )  # fmt: skip
     n_cpu_moe: str = _of_llama_cpp(
