@@ -46,7 +46,8 @@ POINTS = 100
 OF_A_CHOICE = (
     "hardware", "devices", "replicas", "options", "ttft_s", "tpot_s", "e2e_s", "probability", "intervals",
     "output_tokens_per_s_per_device", "output_tokens_per_s_per_user", "usd_per_hour", "usd_per_million_output_tokens",
-    "watts", "sessions_held", "sessions_per_usd_hour", "price", "head_room", "command",
+    "watts", "sessions_held", "sessions_per_usd_hour", "concurrency_per_replica", "max_concurrency_per_server", "price",
+    "head_room", "command",
 )  # fmt: skip
 
 
