@@ -232,9 +232,9 @@ QUESTIONS: Mapping[str, Question] = {
             name="size",
             summary="The least hardware for a load within limits, with cost.",
             title="Find the least hardware",
-            use="Which chips, how many and how configured, for requests that arrive at a rate (request_rate) within"
-            " limits (ttft, tpot, e2e, such as p99:1s), with cost. If nothing fits, reason names what rejected"
-            " every candidate. hardware: a chip, a list, or all.",
+            use="Which chips, how many and how configured, for requests that arrive at a rate (request_rate), or"
+            " of so many users at once (concurrency), within limits (ttft, tpot, e2e, such as p99:1s), with cost. If"
+            " nothing fits, reason names what rejected every candidate. hardware: a chip, a list, or all.",
             call="llmviewer.planning.call.size",
             answer="llmviewer.planning.sizing.Sizing",
             schema="llmviewer.size/1",

@@ -21,7 +21,7 @@ SIZE_WORDS = {
 #: What ends a size beside a latency -> its sentence.
 ENDS = {
     "memory": "memory: {total} of a budget of {budget}",
-    "max_num_seqs": "the most sequences that the engine runs at once (--max-num-seqs)",
+    "max_num_seqs": "the most sequences that the engine runs at once (--max-num-seqs; -np of llama.cpp)",
     "max_context": "the longest context of the model or the engine",
     "search": "the end of the search",
 }
@@ -72,8 +72,10 @@ def _size_lines(found: LargestSize) -> tuple[tuple[str, str], ...]:
     if found.best is None:
         return (("Verdict", f"no {noun}{within}: {ends} at {next_size}"),)
     shown = (f"{LATENCIES[one].label} {fmt.duration(answer['at_most'][one])}" for one in ("ttft_s", "tpot_s"))
+    engine = found.configuration.system.engine
     lines = [
         ("Verdict", f"the largest {noun}{within} is {fmt.whole(found.best.size)}: {', '.join(shown)}"),
+        *((("Engine", engine.asked),) if found.name == "concurrency" else ()),
         ("Limited by", f"{ends} at {next_size}"),
         (
             "Memory",

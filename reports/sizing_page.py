@@ -125,8 +125,14 @@ def _header(answer: dict[str, Any]) -> Facts:
         bounds.append(f"at most {fmt.whole(request['max_gpus'])} device{plural}")
     if request["max_usd_per_hour"] is not None:
         bounds.append(f"at most ${request['max_usd_per_hour']:,.2f} an hour")
+    users = request.get("concurrency")
+    when = (
+        f"{fmt.whole(users)} users in a closed loop"
+        if users
+        else f"{fmt.per_second(request['request_rate'])} requests/s"
+    )
     load = (
-        f"{fmt.per_second(request['request_rate'])} requests/s, input {fmt.whole(round(request['input_len']))}, "
+        f"{when}, input {fmt.whole(round(request['input_len']))}, "
         f"output {fmt.whole(round(request['output_len']))} tokens in the mean"
     )
     engines = dict.fromkeys(one["engine"] for one in answer["configurations"])
@@ -154,6 +160,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
         (right("$/Mtok in", 4), lambda one: _split(one, "input")),
         (right("out", 4), lambda one: _split(one, "output")),
+        (right("Users/replica", 5), lambda one: _whole(one.get("concurrency_per_replica"))),
         (right("req/s/replica", 5), lambda one: fmt.per_second(one["request_rate_per_replica"])),
         (right("tok/s/GPU", 3), lambda one: fmt.per_second(one["output_tokens_per_s_per_device"])),
         (right("W", 4), lambda one: fmt.DASH if one["watts"] is None else fmt.whole(round(one["watts"]))),
@@ -179,6 +186,7 @@ def _hidden(configurations: list[dict[str, Any]]) -> set[str]:
         "watts": {"W", "J/token"},
         "carbon_g_per_million_output_tokens": {"gCO2/Mtok"},
         "sessions_held": {"Sessions"},
+        "concurrency_per_replica": {"Users/replica"},
         "sessions_per_usd_hour": {"per $/h"},
     }
     unknown = [titles for name, titles in columns.items() if all(one.get(name) is None for one in configurations)]
@@ -277,13 +285,20 @@ def _autoscaling(found: dict[str, float]) -> Facts:
 
 
 def _sensitivity(answer: dict[str, Any]) -> Facts:
+    users = answer["request"].get("concurrency")
+    most = ("most users", fmt.whole, "") if users else ("highest rate", fmt.per_second, " requests/s")
     names = {
-        "input_len": ("Input length", "highest rate", fmt.per_second, " requests/s"),
-        "output_len": ("Output length", "highest rate", fmt.per_second, " requests/s"),
+        "input_len": ("Input length", *most),
+        "output_len": ("Output length", *most),
         "request_rate": ("Rate", "replicas needed", fmt.whole, ""),
+        "concurrency": ("Users", "replicas needed", fmt.whole, ""),
     }
     room, lines = answer["best"]["head_room"], list[tuple[str, str]]()
-    if room is not None:
+    if room is not None and users:
+        held = answer["best"]["max_concurrency_per_server"]
+        replicas = "" if answer["best"]["replicas"] == 1 else " a replica"
+        lines.append(("Head-room", f"{fmt.percent(room)}: it holds {fmt.whole(held)} users{replicas}"))
+    elif room is not None:
         rate = answer["request"]["request_rate"] * (1.0 + room)
         lines.append(("Head-room", f"{fmt.percent(room)}: the highest rate is {fmt.per_second(rate)} requests/s"))
     for name, (label, figure, text, unit) in names.items():

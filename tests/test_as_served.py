@@ -107,18 +107,17 @@ def test_what_no_engine_serves_has_a_reason(model: str, chip: str, options: Any,
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_chip_has_its_usual_engine_or_none(chip: str) -> None:
-    """Chips of Apple, of desktops and older ones are served by llama.cpp, other GPUs by vLLM, the rest by none."""
+    """Apple, Ryzen AI, desktops and older chips are served by llama.cpp, other GPUs by vLLM, the rest by none."""
     one = specs.load(chip)
     serving = [name for name in usual(one) if one.generation in PRESETS[name].serves.generations]
-    at_a_desk = one.maker == "Apple" or one.default_host.startswith("desktop")
+    at_a_desk = one.generation in ("apple", "rdna3.5") or one.default_host.startswith("desktop")
     older = one.generation in ("pascal", "gcn5", "cdna")  # than compute capability 7.0 and MI200, the first of vLLM
     gpu = one.maker in ("NVIDIA", "Apple") or one.generation.startswith(("cdna", "rdna", "xe", "gcn"))
     assert serving[:1] == ([AT_A_DESK if at_a_desk or older else ENGINE] if gpu else [])
 
 
 def test_the_engine_of_simulations_is_that_of_servers() -> None:
-    assert call.ENGINE is ENGINE
-    assert usual(specs.load("h100"))[0] == ENGINE
+    assert call.of_server("h100", {})["engine"] == ENGINE == usual(specs.load("h100"))[0]
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)

@@ -97,3 +97,15 @@ def test_llama_cpp_has_kernels_for_every_format_of_its_files() -> None:
 def test_a_mix_chosen_by_model_states_its_spread() -> None:
     found = lv.analyze("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quantization="UD-Q4_K_XL")
     assert "from 4.5 (DeepSeek-V3.1) to 5.4 (Qwen3-0.6B) bits" in str(found.to_dict()["provenance"])
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "size"),
+    [  # huggingface.co/unsloth/DeepSeek-R1-GGUF (three files), unsloth.ai/blog/deepseekr1-dynamic, docs.unsloth.ai on Kimi K2
+        ("deepseek-r1", "ud-iq1_s", 49.3e9 + 49.4e9 + 41.5e9),
+        ("deepseek-r1", "ud-iq1_m", 158 * 2**30),
+        ("kimi-k2", "ud-tq1_0", 245e9),
+    ],
+)
+def test_dynamic_mixes_of_one_bit_have_the_bytes_of_their_files(model: str, quantization: str, size: float) -> None:
+    assert weights(model, quantization) == pytest.approx(size, rel=0.002)

@@ -136,3 +136,55 @@ def test_the_logical_batch_is_used_where_requests_come_one_by_one() -> None:
 def test_at_a_desk_it_answers_for_requests_that_come_one_by_one() -> None:
     answer = lv.analyze(MODEL, MAC, quantization="q4_k_m", batching="continuous").to_dict()
     assert answer["served"]["engine"] == "llama.cpp"
+
+
+def allocated_gib(model: str, chip: str, **options: Any) -> dict[str, Any]:
+    return dict(api.configuration(model, chip, **options).answer(api.request(1, 64, 16)).memory)
+
+
+def test_the_cache_of_gpt_oss_under_ollama_is_that_of_its_log() -> None:
+    """18 layers of 131,072 cells and 18 of 1,280 (window 128 and a micro-batch of 1,024, padded), in each of two slots.
+
+    9,216 and 90 MiB, and compute buffers of 796 MiB: https://github.com/ollama/ollama/issues/16480, 16416.
+    """
+    found = allocated_gib(
+        "gpt-oss-120b", "ryzen-ai-max-395", engine="ollama", max_model_len=131072, max_num_seqs=2,
+        max_num_batched_tokens=1024,
+    )  # fmt: skip
+    assert found["kv_cache_bytes"] == (9216 + 90) * 2**20
+    assert found["activations_bytes"] == pytest.approx(796 * 2**20, rel=0.03)
+    assert found["max_model_len"] == 131072
+
+
+@pytest.mark.parametrize(("slots", "cells"), [({}, 1280 + 256), ({"max_num_seqs": 4}, 4 * 1536)])
+def test_windows_take_a_micro_batch_more_padded_to_256(slots: dict[str, Any], cells: int) -> None:
+    """Gemma 3 27B: 52 layers with a window of 1,024 tokens and 10 of all, each 2 x 16 heads of 128 in 16 bit.
+
+    llama-kv-cache-iswa.cpp: 1,024 + 512 cells in each of the caches that -np states.
+    """
+    token = 2 * 16 * 128 * 2
+    found = allocated_gib("gemma-3-27b", "rtx-4090", engine="llama.cpp", max_model_len=32768, **slots)
+    assert found["kv_cache_bytes"] == token * (52 * cells + 10 * 32768)
+    whole = allocated_gib("gemma-3-27b", "rtx-4090", engine="ik_llama.cpp", max_model_len=32768)
+    assert whole["kv_cache_bytes"] == token * 62 * 32768
+
+
+@pytest.mark.parametrize(("chip", "context"), [("rtx-3060-12gb", 4096), ("rtx-4090", 32768), ("m4-max", 131072)])
+def test_ollama_allocates_its_default_context_by_memory(chip: str, context: int) -> None:
+    """4k below 23 GiB, 32k, and from 47 GiB on 256k, of which Llama 3.1 has half (docs.ollama.com/context-length)."""
+    found = api.configuration("llama-3.1-8b", chip, engine="ollama", quantization="q4_k_m")
+    memory = found.answer(api.request(1, 64, 16)).memory
+    assert memory["kv_cache_bytes"] == context * 131072
+    assert memory["max_model_len"] == context
+    assert any(f"a context of {context:,} tokens is allocated" in one for one in found.warnings(api.request(1, 64, 16)))
+    longer = found.warnings(api.request(1, context, 16))
+    assert any(one.startswith("Ollama cuts a request") for one in longer)
+
+
+def test_ollama_puts_what_does_not_fit_on_the_host() -> None:
+    found = allocated_gib("llama-3.1-70b", "rtx-4090", engine="ollama", quantization="q4_k_m")
+    assert found["fits"]
+    assert found["host"] == "desktop-ddr5-6000"
+    assert found["host_bytes"] > 15 * 2**30
+    whole = allocated_gib("llama-3.1-70b", "rtx-4090", engine="ollama", quantization="q4_k_m", gpu_layers="all")
+    assert not whole["fits"]

@@ -36,15 +36,29 @@ def as_ggml_counts(here: Memory, model: Model, system: System, graph: Graph, req
     assert free is not None
     if system.chip.host_link_rate is not None and has_untied_head(graph):
         table = memory.weights_bytes(Graph(blocks=tuple(block for block in graph.blocks if block.name == "embedding")))
-    cells = memory.shares_of_cache(graph, system.kv_cache, system.engine.allocated_tokens, 0.0)[0]
     return replace(
         here,
         weights_bytes=here.weights_bytes - table,
-        kv_cache_bytes=np.maximum(here.kv_cache_bytes, cells if system.engine.allocated_tokens else 0.0),
+        kv_cache_bytes=np.maximum(here.kv_cache_bytes, allocated_cache_bytes(graph, system)),
         activations_bytes=compute_buffer_bytes(model, system, graph, request),
         framework_bytes=free.context_bytes(system.chip) or here.framework_bytes,
         parts={**here.parts, **({TABLE_ON_HOST: -table} if table else {})},
     )
+
+
+def allocated_cache_bytes(graph: Graph, system: System) -> Count:
+    """Bytes of the cache that is allocated at start-up, whatever requests need; 0 where no context is stated."""
+    engine = system.engine
+    if not engine.allocated_tokens:
+        return 0.0
+
+    def allocated(block: Block) -> Block:
+        states = (replace(one, window=engine.window_cells(one.window)) for one in block.states)
+        return replace(block, states=tuple(states))
+
+    whole = replace(graph, blocks=tuple(map(allocated, graph.blocks)))
+    cells = engine.allocated_tokens / engine.streams
+    return engine.streams * memory.shares_of_cache(whole, system.kv_cache, cells, 0.0)[0]
 
 
 def compute_buffer_bytes(model: Model, system: System, graph: Graph, request: Request) -> Count:

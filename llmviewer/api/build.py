@@ -35,7 +35,7 @@ from llmviewer.timing.engine import Engine
 OF_ENGINE = ("fusion", "attention")
 #: Formats of files in 16 bit, and as the checkpoint; all formats in an error.
 PLAIN_FILES = ("none", "f16", "fp16", "bf16")
-FILES = "of files: q2_k ... q8_0, iq1_s ... iq4_nl, tq1_0, tq2_0, mxfp4_moe, f16, bf16, ud-q2_k_xl ... ud-q8_k_xl"
+FILES = "of files: q2_k ... q8_0, iq1_s ... iq4_nl, tq1_0, tq2_0, mxfp4_moe, f16, bf16, ud-iq1_s ... ud-q8_k_xl"
 #: Options with settings by layer.
 BY_LAYER = ("quantization", "kv_cache_dtype", "matformer", "kv_evict")
 #: What engines divide among devices -> the option that says among how many.
@@ -259,7 +259,8 @@ def _with_limits(preset: Engine, options: Options) -> Engine:
     if options.logical_batch is not None:
         preset = replace(preset, logical_batch=float(options.logical_batch))
     if options.max_model_len is not None:
-        preset = replace(preset, max_model_len=float(options.max_model_len))
+        each = preset.max_num_seqs if preset.program is not None and preset.program.contexts else 1.0
+        preset = replace(preset, max_model_len=float(options.max_model_len) * each)
     if preset.free_memory and options.max_num_batched_tokens is not None:  # its compute buffers are those of a pass
         preset = replace(preset, max_num_batched_tokens=limits["tokens"])
     if options.enforce_eager:

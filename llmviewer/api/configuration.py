@@ -13,6 +13,7 @@ import numpy as np
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
+from llmviewer.analysis.engine_parts import reported_bytes
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, devices, unused
@@ -115,6 +116,9 @@ class Configuration:
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
         if engine.version_note:
             notes = (*notes, engine.version_note)
+        if engine.program:
+            allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
+            notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))
         run = unused.Run(model=self.model, system=self.system, options=self.options, workload=workload)
         notes = (*notes, *unused.notes(run))
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
@@ -241,7 +245,11 @@ def _assembled(model: Model, chip: Chip, options: Options, several: Devices | No
     if several is not None:
         several, options = devices.used(several, options)
         chip, several = several.chips[0], several if len(several.chips) > 1 else None
-    options = llama_cpp.translated(model, options, devices=0 if several is None else len(several.chips))
+    chips = (chip,) if several is None else several.chips
+    memory_bytes = float(sum(np.max(reported_bytes(one)) for one in chips))
+    has_host = several is None and chip.host_link_rate is not None
+    options = llama_cpp.with_program_defaults(model, options, memory_bytes, has_host=has_host)
+    options = llama_cpp.translated(model, options, devices=0 if several is None else len(chips))
     chosen = build.with_allocation(model, options)
     build.check_layers(model, chosen)
     if several is not None:

@@ -178,6 +178,7 @@ class SizingOptions(RunOptionLists, total=False):
     carbon: float | None
     price: str | float | Sequence[str] | None
     request_rate: float | None
+    concurrency: int | str | None
     trace: str | float | None
     rate_curve: str | float | None
     arrivals: str | float

@@ -110,6 +110,10 @@ def _limits(run: Run) -> Iterator[str]:
         )
     context = float(np.max(run.workload.input_len + run.workload.output_len))
     if length is not None and context > length:
+        program = run.system.engine.program
+        if program is not None and program.contexts:
+            yield f"{program.title} cuts a request of {context:.0f} tokens to its context; -c {context:.0f} holds it"
+            return
         each = "" if length == run.options.max_model_len else f", {length:.0f} for each of {sequences} slots"
         yield (
             f"{_typed('max_model_len')} {run.options.max_model_len}{each}: the engine refuses a request of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +15,16 @@ from llmviewer.core.errors import UserError
 from llmviewer.simulation.call import BATCHING, simulate
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.result import Simulation
-from llmviewer.timing.engine_serving import ENGINE
+from llmviewer.techniques.options import OPTIONS
 
 #: Exit status after an interrupt, as of a shell: 128 + SIGINT.
 INTERRUPTED = 130
+#: The engine, whose default depends on the chip.
+SERVING_ENGINE = replace(
+    OPTIONS["engine"],
+    help="Serving engine, with ==VERSION if you know it (default: vllm; llama.cpp on Macs, Ryzen AI, CPUs).",
+    default="",
+)
 
 
 @opt.with_run_options
@@ -25,7 +32,7 @@ INTERRUPTED = 130
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
-    engine: opt.annotation("engine") = ENGINE,  # type: ignore[valid-type]
+    engine: opt.annotation("engine", SERVING_ENGINE) = "",  # type: ignore[valid-type]
     batching: opt.annotation("batching") = BATCHING,  # type: ignore[valid-type]
     timeline: Annotated[
         str | None, typer.Option("--timeline", help="Also write the steps and requests to this file, for Perfetto.")
@@ -41,16 +48,17 @@ def command(
     row per request.  Exits 1 if the server is saturated or a limit is exceeded.  -o FOLDER/ simulates every combination
     of lists (models, chips, rates ...; texts by semicolons), one row each.
     """
+    stated = {"engine": engine} if engine else {}
     if campaign.is_asked(scheduler, output, format):
         if timeline is not None:
             raise UserError("--timeline is of one simulation; a campaign has many")
-        chosen = {"engine": engine, "batching": batching, **options}
+        chosen = {**stated, "batching": batching, **options}
         return _campaign(chosen, {"model": model, "hardware": hardware}, output or "", scheduler)
     kind = views.check_output(format, output, (model, hardware))
     if timeline is not None:
         check_not_an_input(timeline, (model, hardware))
         check_writable(timeline)
-    made = simulate(model, hardware, engine=engine, batching=batching, **options)
+    made = simulate(model, hardware, **stated, batching=batching, **options)
     if timeline is not None:
         _write_timeline(made, timeline)
     views.show(_views(made), kind, output)

@@ -20,6 +20,8 @@ MAKERS = {
     "nvidia": "NVIDIA", "geforce": "NVIDIA", "tesla": "NVIDIA", "quadro": "NVIDIA", "amd": "AMD", "radeon": "AMD",
     "instinct": "AMD", "intel": "Intel", "apple": "Apple", "google": "Google", "aws": "AWS", "huawei": "Huawei",
 }  # fmt: skip
+#: Computers by Apple's names, which stand beside that of their chip.
+MACS = re.compile(r"\b(?:mac ?studio|mac ?mini|mac ?pro|imac|mac ?book(?: ?pro| ?air)?)\b")
 #: Words that tell no chip from another.
 FILLERS = ("generation", "graphics", "gpu")
 #: First words of families of cards, left out in short names.
@@ -42,7 +44,7 @@ def listed(text: str) -> tuple[str, ...]:
     plain = _plain(text)
     if "+" not in plain or data.is_path(text) or data.user_path(text):
         return (text,)
-    if _stem(text) or any(_containing(_parts(plain))):  # 8480+
+    if _stem(text, plain) or any(_containing(_parts(plain))):  # 8480+
         return (text,)
     parts = tuple(one.strip() for one in text.split("+"))
     if not all(parts):
@@ -79,7 +81,12 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     plain = _plain(name)
     if data.is_path(name) or not NAME.fullmatch(plain):
         return data.find(FOLDER, name, "chip")
-    stem = _stem(name)
+    is_mac, plain = MACS.search(plain) is not None, MACS.sub("", plain).strip()
+    if is_mac and not plain:
+        return data.find(
+            FOLDER, _only(name, (one for one in data.stems(FOLDER) if _field(one, "maker") == "Apple")), "chip"
+        )
+    stem = _stem(name, plain)
     if not stem and not data.user_path(name):
         stem = _only(name, {one for _, one in _containing(_parts(plain))})
     if not stem:
@@ -88,9 +95,8 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     return data.folder(FOLDER) / f"{stem}.yaml", stem, data.aliases(FOLDER).get(stem, ())
 
 
-def _stem(name: str) -> str:
+def _stem(name: str, plain: str) -> str:
     """The chip whose name this is in one of its forms, with its memory or not; empty if there is none."""
-    plain = _plain(name)
     return plain if plain in data.stems(FOLDER) else _exact(plain) or _with_memory(name, plain)
 
 

@@ -56,12 +56,13 @@ def size(
     advance: Advance = lambda chips: None,
     **options: Unpack[SizingOptions],
 ) -> Sizing:
-    """Which chips, how many and how run, for requests that arrive at a rate, within limits on latencies.
+    """Which chips, how many and how run, for requests at a rate or of so many users, within limits on latencies.
 
     model: as of `analyze`.  hardware: chips, a list or comma-separated; "all" of hardware_specs.  options: the load and
-    limits as of `simulate` (request_rate=50, input_len=2000, output_len=300, ttft="p99:1s", tpot="p99:50ms", or a
-    trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd", price="h100=2.10"), and
-    options of a run, each a value or a list of values to try.  advance: called with steps that are done, two per chip.
+    limits as of `simulate` (request_rate=50 or concurrency=200, input_len=2000, output_len=300, ttft="p99:1s",
+    tpot="p99:50ms", or a trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd",
+    price="h100=2.10"), and options of a run, each a value or a list of values to try.  advance: called with steps that
+    are done, two per chip.
     Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), {**options, **_bound(hardware, options)})
@@ -119,12 +120,12 @@ def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _unused(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
-    """A note on a router that no simulation has: a rate, unlike a trace, is divided by the replicas of one pool."""
+    """A note on a router that no simulation has: a rate or users, unlike a trace, are divided by the replicas."""
     pooled = any(len(one.parts) > 1 and count > 1 for one in best for _, count in one.parts)
     several = any(one.replicas > 1 for one in best)
-    if "router" not in asked.load.words or not best or pooled or (several and asked.load.rate is None):
+    if "router" not in asked.load.words or not best or pooled or (several and not asked.load.is_divided):
         return ()
-    return (f"--router: one replica{' is simulated, under its share of the rate' if several else ''}, not used",)
+    return (f"--router: one replica{' is simulated, under its share of the load' if several else ''}, not used",)
 
 
 def _listed(hardware: Any) -> list[Any]:

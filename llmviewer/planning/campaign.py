@@ -172,7 +172,11 @@ def sizing_cells(made: Sizing) -> dict[str, object]:
     rejected = made.rejected[0].gate.text if made.rejected else ""
     texts = {"options": best.get("options", ""), "command": best.get("command", ""), "rejected": rejected}
     asked = {"model": made.question.model_name, "hardware": str(made.question.hardware[0])}
-    rate = {"request_rate": made.question.workload.rate, "feasible": made.best is not None, "searched": made.searched}
+    rate = {
+        "request_rate": made.question.workload.rate or None,
+        "feasible": made.best is not None,
+        "searched": made.searched,
+    }
     return {**asked, **rate, **{name: best.get(name) for name in names}, **texts}
 
 

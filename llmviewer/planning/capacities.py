@@ -27,6 +27,8 @@ LONGEST_RUN = 100_000
 MOST_RUNS, FIRST_STEP = 40, 0.05
 #: Times the guess up to which a rate is searched: a server that holds there has too few requests to be overloaded.
 MOST_GROWTH = 1000.0
+#: Times the users asked up to which their number is searched: beyond, limits hold because nothing limits their wait.
+MOST_USERS = 16
 #: Share of the highest rate above which the length of the run decides how many replicas are enough.
 NEARLY_FULL = 0.95
 #: Parameters of a distribution that are tokens.
@@ -142,7 +144,9 @@ def excess_of(made: Simulation) -> float:
 def simulated_words(asked: Question, one: Choice) -> dict[str, Any]:
     """Options of `simulate` for one replica under its share of the load; of a trace, for all replicas."""
     words: dict[str, Any] = {"hardware": one.hardware.split("+")[0], **one.options}
-    if asked.load.rate is not None:
+    if one.users:
+        words["concurrency"] = one.users
+    elif asked.load.rate is not None:
         words["request_rate"] = one.rate
     return words | dict(asked.load.words)
 
@@ -151,13 +155,48 @@ def with_searched_rates(asked: Question, choices: Sequence[Choice]) -> list[Choi
     """Simulated configurations with the highest rate of each: of the first, and of others where runs are short."""
     every = asked.objective == "usd-per-token"
     chosen = [at for at, one in enumerate(choices) if at == 0 or every or _requests(asked, one) <= LONG_RUN]
-    rates = on_all_cores(lambda at: searched_rate(asked, choices[at]), chosen)
-    known = dict(zip(chosen, rates, strict=True))
-    return [replace(one, searched_rate=known.get(at)) for at, one in enumerate(choices)]
+    search = _searched_users if asked.load.users else _searched
+    known = dict(zip(chosen, on_all_cores(lambda at: search(asked, choices[at]), chosen), strict=True))
+    return [known.get(at, one) for at, one in enumerate(choices)]
+
+
+def _searched(asked: Question, one: Choice) -> Choice:
+    return replace(one, searched_rate=searched_rate(asked, one))
+
+
+def _searched_users(asked: Question, one: Choice) -> Choice:
+    """A configuration with the most users of a replica within the limits, and the rate at which they are answered."""
+    found = highest_users(prepared(asked.model, **simulated_words(asked, one)).made, one.users, one.users)
+    return one if found is None else replace(one, most_users=found[0], searched_rate=found[1] or one.rate)
+
+
+def highest_users(made: Simulation, guess: int, known: int = 0) -> tuple[int, float] | None:
+    """The most users of a closed loop that a server holds within the limits, and their rate [1/s].
+
+    None where MOST_USERS times the guess hold too.  known: so many hold; their rate is 0 where no more do, as they were
+    not run here.
+    """
+    rates: dict[int, float] = {}
+
+    def holds(users: int) -> bool:
+        traffic = replace(made.traffic, users=users)
+        run = replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)))
+        rates[users] = run.mean_load("requests_per_s")
+        return run.holds
+
+    low, high = known, 2 * known or guess
+    while holds(high):
+        if high >= MOST_USERS * guess:
+            return None
+        low, high = high, 2 * high
+    while high - low > max(TOLERANCE * low, 1.0):
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, rates.get(low, 0.0)
 
 
 def _requests(asked: Question, one: Choice) -> float:
-    traffic = asked.traffic
+    traffic = replace(asked.traffic, users=one.users)
     return len(traffic.trace) if traffic.trace is not None else traffic.at_rate(one.rate).most_requests
 
 
@@ -174,7 +213,9 @@ def searched_rate(asked: Question, one: Choice) -> float | None:
 
 
 def rate_with_lengths(asked: Question, one: Choice, name: str, factor: float, guess: float) -> float:
-    """The highest rate [1/s] of a server under requests with other lengths; infinite where too few overload it.
+    """The highest rate [1/s] of a server under requests with other lengths, or the most users of a closed loop.
+
+    Infinite where too few requests overload it.
 
     name: input_len or output_len, which is multiplied by the factor.  guess: a rate near it.
     """
@@ -188,6 +229,9 @@ def rate_with_lengths(asked: Question, one: Choice, name: str, factor: float, gu
         if (trace := getattr(made.traffic, kind)) is not None
     }
     made = replace(made, traffic=replace(made.traffic, **files))
+    if one.users:
+        found = highest_users(made, one.users)
+        return inf if found is None else float(found[0])
     return highest_rate(made, guess * one.in_a_server, most=LONG_RUN)
 
 
@@ -209,6 +253,9 @@ def _scaled_trace(trace: Trace, name: str, factor: float) -> Trace:
 
 def capacity_notes(asked: Question, best: Choice) -> tuple[str, ...]:
     """A warning where the highest rate is not found, or so near that the length of the run decides what is enough."""
+    if asked.load.users:
+        unlimited = f"the limits hold for {MOST_USERS} times as many users, who wait for a slot; limit that by ttft"
+        return (unlimited,) if best.head_room is None and best.simulated else ()
     if best.head_room is None and best.simulated:
         return ("the requests are too few to find a highest rate: head-room is not known; --duration 1h is longer",)
     if best.head_room is None or (share := 1.0 / (1.0 + best.head_room)) <= NEARLY_FULL:

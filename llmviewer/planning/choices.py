@@ -40,7 +40,12 @@ def watts_of(asked: Question, parts: Sequence[Part], answer: Answer) -> float | 
     joules = first.per_input_token * workload.input_len + last.per_output_token * workload.output_len
     idle = sum(work.idle_w * part.screened.devices * (count + spare) for work, (part, count) in _pairs(found, parts))
     most = sum(count * part.screened.devices * part.screened.watts for part, count in parts)
-    return min(idle + workload.rate * joules, max(most, idle))
+    return min(idle + rate_of(asked, answer) * joules, max(most, idle))
+
+
+def rate_of(asked: Question, answer: Answer) -> float:
+    """The rate of all replicas [1/s]: as asked, or that at which the users of a closed loop are answered."""
+    return answer.rate * answer.replicas if asked.load.users else asked.workload.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,8 @@ class Choice:
     simulated: False for points in the steady state alone.  spare: replicas beyond those needed.  parts: pools with
     their replicas, for the capacity under other loads.  ratios: metric -> bounds over value by level, from the
     calibration; empty for ideal times and the steady state.  turns: mean of a session, 0 of
-    requests that are none; pauses_s: in which its user thinks [s].
+    requests that are none; pauses_s: in which its user thinks [s].  users: of one replica in a closed loop, else 0;
+    most_users: those that it holds within the limits, searched as the rate is, which is then that of these users.
     """
 
     model: str
@@ -119,12 +125,14 @@ class Choice:
     ratios: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     turns: float = 0.0
     pauses_s: float = 0.0
+    users: int = 0
+    most_users: int | None = None
 
     @property
     def sessions_held(self) -> float | None:
         """Sessions in progress at the highest rate within the limits, those whose users pause included (Little's law);
-        None where requests are no turns."""
-        if not self.turns or self.mean_e2e_s is None:
+        None where requests are no turns, and in a closed loop, which holds those of its users."""
+        if self.users or not self.turns or self.mean_e2e_s is None:
             return None
         return self.highest_rate / self.turns * (self.turns * self.mean_e2e_s + self.pauses_s)
 
@@ -174,7 +182,9 @@ class Choice:
 
     @property
     def head_room(self) -> float | None:
-        """The highest rate within the limits over the asked one, less 1; None where it was not searched."""
+        """The highest rate or number of users within the limits over the asked one, less 1; None if not searched."""
+        if self.users:
+            return None if self.most_users is None else self.most_users / self.users - 1.0
         asked = self.tokens_per_s / self.output_len
         return None if self.searched_rate is None else self.highest_rate / asked - 1.0
 
@@ -203,6 +213,11 @@ class Choice:
             "joules_per_output_token": self.joules_per_output_token,
             **self._carbon(),
             **self._sessions(),
+            **(
+                {"concurrency_per_replica": self.users, "max_concurrency_per_server": self.most_users}
+                if self.users
+                else {}
+            ),
             "price": None if self.price is None else dict(self.price),
             "max_request_rate_per_server": self.searched_rate,
             "head_room": self.head_room,
@@ -275,7 +290,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
     parts = _parts(one, answer)
     devices = sum((count + spare) * part.screened.devices for part, count in parts)
     usd = sum(part.screened.usd_per_hour(count + spare) for part, count in parts)
-    rate = workload.rate
+    rate = rate_of(asked, answer)
     watts = watts_of(asked, parts, answer)
     found: dict[str, Any] = {name: answer.limited(asked.workload, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
     return Choice(
@@ -285,6 +300,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         replicas=answer.replicas + (spare if len(parts) == 1 else 0),
         options=answer.words,
         rate=answer.rate,
+        users=answer.users,
         tokens_per_s=rate * workload.output_len,
         capacity=max(capacity_of(parts, workload), rate),
         prompt_share=_prompt_share(parts),

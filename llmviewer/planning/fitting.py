@@ -409,6 +409,9 @@ def fit(
     answer = min(ANSWER, tokens // 2)
     speed = None if min_speed is None else OWN["min_speed"].checked("min_speed", min_speed)
     words = {name: value for name, value in options.items() if name != "quantization" and value is not None}
+    program = engines.load(str(words.get("engine") or engines.KERNELS_ONLY.name)).program
+    if program is not None and program.offloads:  # its own context is another one, and would put layers on the host
+        words = {"max_model_len": tokens, "gpu_layers": "all", **words}
     search = _search(
         hardware,
         words,

@@ -176,5 +176,6 @@ def _gate(asked: Question, answer: Answer) -> Gate:
     limit = answer.broken[0]
     value = answer.latencies[limit.metric][limit.statistic] or 0.0
     name = f"{limit.metric.removesuffix('_s').upper()} {limit.statistic}"
-    text = f"{name} {told(value)} at {answer.rate:.3g} requests/s of a replica with {layout}"
+    load = f"{answer.users} users" if answer.users else f"{answer.rate:.3g} requests/s"
+    text = f"{name} {told(value)} at {load} of a replica with {layout}"
     return Gate(constraint="simulation", margin=value - limit.seconds, unit="s", text=text)

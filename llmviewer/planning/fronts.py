@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any, TypeAlias
 
 from llmviewer.core.errors import UserError
@@ -139,18 +140,21 @@ def steady_choices(asked: Question, screens: Sequence[ChipScreen], simulated: Co
 
 def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
     """A point in the steady state as a configuration."""
-    usd, price = one.usd_per_hour, asked.prices.of(one.screened.chip)
+    usd, price, users = one.usd_per_hour, asked.prices.of(one.screened.chip), ceil(workload.users / one.replicas)
+    cycle_s = one.mean_ttft_s + workload.steps * one.mean_tpot_s + workload.think_s
+    rate = users / cycle_s if users else workload.rate / one.replicas
     return Choice(
         model=asked.model_name,
         hardware=one.screened.hardware,
         devices=one.devices,
         replicas=one.replicas + one.spare,
         options=one.words,
-        rate=workload.rate / one.replicas,
+        rate=rate,
+        users=users,
         ttft_s=one.ttft_s,
         tpot_s=one.tpot_s,
         e2e_s=one.mean_ttft_s + workload.steps * one.mean_tpot_s,
-        tokens_per_s=workload.rate * workload.output_len,
+        tokens_per_s=rate * one.replicas * workload.output_len,
         capacity=capacity_of(((one, one.replicas),), workload),
         prompt_share=one.prompt_share,
         spare=one.spare,

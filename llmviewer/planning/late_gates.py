@@ -16,7 +16,8 @@ def late_gate(one: Screened, workload: Workload, bounds: Bounds) -> Gate:
         return _rate_gate(one, workload)
     least = unbounded[0]
     if least.devices > bounds.devices:
-        text = f"{least.devices} devices for the rate, {bounds.devices:g} allowed"
+        load = f"{workload.users} users" if workload.users else "the rate"
+        text = f"{least.devices} devices for {load}, {bounds.devices:g} allowed"
         return Gate(constraint="devices", margin=least.devices - bounds.devices, unit="devices", text=text)
     return _cost_gate(least, bounds)
 
@@ -38,6 +39,7 @@ def _rate_gate(one: Screened, workload: Workload) -> Gate:
         least = float(np.min(getattr(found, limit.metric)))
         if least > limit.seconds:
             name = f"{limit.metric.removesuffix('_s').upper()} {limit.statistic}"
-            text = f"{name} {told(least)} at {rate:.2g} requests/s of a replica"
+            load = "one user" if workload.users else f"{rate:.2g} requests/s"
+            text = f"{name} {told(least)} at {load} of a replica"
             return Gate(constraint="rate", margin=least - limit.seconds, unit="s", text=text)
     return Gate(constraint="rate", margin=None, unit="", text="no single point meets all limits together")

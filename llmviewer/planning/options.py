@@ -15,7 +15,7 @@ from llmviewer.core.parsing import duration
 from llmviewer.hardware.prices import KINDS, RENTED
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.planning.prices import PriceList, price_list
-from llmviewer.planning.screen import Bounds
+from llmviewer.planning.screen import MOST_REPLICAS, Bounds
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
@@ -38,9 +38,9 @@ FRONTS = ("gpus", "usd")
 #: Ways to share devices: one pool, or one for prompts and one for answers.
 BATCHINGS = ("continuous", "disaggregated")
 #: Options of a load that a sizing chooses itself or that make no steady load.
-NOT_OF_A_SIZING = ("concurrency", "burst", "pools", "replicas", "find_rate", "replications")
+NOT_OF_A_SIZING = ("burst", "pools", "replicas", "find_rate", "replications")
 #: Options of which one says when requests arrive.
-RATES = ("request_rate", "rate_curve", "trace")
+RATES = ("request_rate", "concurrency", "rate_curve", "trace")
 #: Limits of the engine on a step, searched unless the user lists values.
 STEP_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
@@ -115,7 +115,9 @@ class Question:
 
     @property
     def only(self) -> str:
-        """The one batching that the user asked for: continuous, disaggregated; empty for both."""
+        """The one batching that the user asked for, and that of a closed loop: continuous; empty for both."""
+        if self.load.users:
+            return BATCHINGS[0]
         listed = self.lists.get("batching", ())
         return str(listed[0]) if len(listed) == 1 else ""
 
@@ -129,7 +131,7 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     """The checked sizing of these options.  Raises UserError."""
     for name in NOT_OF_A_SIZING:
         if options.get(name) is not None:
-            raise UserError(f"size chooses the server and the load arrives at a rate; remove {name}")
+            raise UserError(f"size chooses the server and the load is steady; remove {name}")
     words = {
         name: one.checked(name, one.default if options.get(name) is None else options[name])
         for name, one in SIZE.items()
@@ -141,10 +143,16 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     traffic = load.traffic_of(loads)
     workload = _workload(traffic, loads)
     given = {name: value for name, value in loads.items() if options.get(name) is not None}
-    rate = None if loads["trace"] else workload.rate
-    for name in ("request_rate", *(("rate_curve", "speed_up") if loads["rate_curve"] else ())):  # the rate has them
+    rate = None if loads["trace"] or workload.users else workload.rate
+    for name in (
+        "request_rate",
+        "concurrency",
+        *(("rate_curve", "speed_up") if loads["rate_curve"] else ()),
+    ):  # the rate has them
         given.pop(name, None)
     _check_scaling(words, loads, options)
+    if workload.users and "disaggregated" in lists.get("batching", ()):
+        raise UserError("a closed loop is sized for one pool; remove batching disaggregated, or give request_rate")
     if words["objective"] == "latency" and not (words["max_gpus"] or words["max_usd_per_hour"]):
         raise UserError("objective latency needs a bound; give max_gpus or max_usd_per_hour")
     for one in lists.get("batching", ()):
@@ -157,9 +165,16 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         lists=lists,
         traffic=traffic,
         workload=workload,
-        load=Load(words=given, rate=rate, confidence=words["confidence"], widest=words["objective"] == "latency"),
+        load=Load(
+            words=given,
+            rate=rate,
+            users=workload.users,
+            confidence=words["confidence"],
+            widest=words["objective"] == "latency",
+        ),
         bounds=Bounds(
             devices=words["max_gpus"] or np.inf,
+            replicas=(workload.users or MOST_REPLICAS) + words["spare"],
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
             spare=words["spare"],
         ),
@@ -217,7 +232,7 @@ def _split(name: str, value: Any) -> list[Any]:
 
 
 def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
-    """Rate, mean lengths and limits; of a curve over the day its highest rate."""
+    """Rate or users, mean lengths and limits; of a curve over the day its highest rate."""
     load.warm_up_of(loads)
     if (loads["router"] or USUAL_ROUTER) not in ROUTERS:
         raise unknown("router", loads["router"], ROUTERS)
@@ -226,10 +241,13 @@ def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
         raise UserError("size needs a limit; give ttft, tpot or e2e, such as ttft=p99:1s")
     sample = traffic.requests()
     rate = traffic.mean_rate if traffic.curve is None else traffic.peak_rate
-    if not rate:
+    if not (rate or traffic.users):
         raise UserError("size needs requests that arrive at different times; give request_rate, rate_curve or a trace")
+    sessions = traffic.sessions
     return Workload(
-        rate=float(rate),
+        rate=float(rate or 0.0),
+        users=traffic.users,
+        think_s=sessions.pauses_s / sessions.mean_turns if sessions else 0.0,
         input_len=float(sample.input_len.mean()),
         output_len=float(sample.output_len.mean()),
         limits=limits,

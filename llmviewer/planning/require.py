@@ -27,6 +27,7 @@ from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.largest_size import CONCURRENCY, CONTEXT, SCHEMA, SIZES_OF_A_RUN, LargestSize, largest_size
 from llmviewer.planning.least_figures import CAPACITY, Search, Solution, least_capacity
 from llmviewer.result.result import Result
+from llmviewer.simulation.call import of_server
 from llmviewer.simulation.limits import METRICS, Limit
 from llmviewer.techniques.options import ENGINE_OPTIONS, OPTIONS, RUN_OPTIONS
 
@@ -233,8 +234,8 @@ def _largest(
     sizes: Mapping[str, int],
     targets: Mapping[str, tuple[str, float]],
 ) -> LargestSize:
-    """The largest size of a run within its targets; concurrent requests start one by one."""
-    options = {"batching": "continuous", **options} if name == CONCURRENCY else dict(options)
+    """The largest size of a run within its targets; concurrent requests are those of a server, as in `simulate`."""
+    options = of_server(hardware, options) if name == CONCURRENCY else dict(options)
     limits = [Limit(metric=metric, statistic="mean", seconds=seconds) for metric, seconds in targets.values()]
     varied = "input_len" if name == CONTEXT else "batch_size"
     words = {**options, **{one: value for one, value in sizes.items() if one != varied}}

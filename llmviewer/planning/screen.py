@@ -17,17 +17,18 @@ from llmviewer.core.errors import UserError
 from llmviewer.planning.curves import curves_of
 from llmviewer.planning.gates import Gate, first_gate
 from llmviewer.planning.space import Refusal, Structure, Words
-from llmviewer.planning.steady_state import Curves, Steady, steady
+from llmviewer.planning.steady_state import Curves, Steady, closed, steady
 from llmviewer.planning.workload import Workload
 from llmviewer.simulation.cache_capacity import MAX_SEQUENCES, TOKEN_BUDGET
 
-#: Token budgets of a step and limits of sequences that are tried beside the engine's own.
+#: Token budgets of a step and limits of sequences that are tried beside the engine's own; few beside fewer slots.
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
-SEQUENCES = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+FEW_SEQUENCES, SEQUENCES = (8, 16), (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 #: Numbers of replicas: each up to the first, then ever larger steps.
 EACH_REPLICA, MOST_REPLICAS = 128, 10_000
-#: Rates of one replica among which its capacity is found [1/s].
+#: Rates of one replica among which its capacity is found [1/s], and numbers of users.
 RATES = np.geomspace(1e-3, 1e4, 2001)
+USERS = np.unique(np.round(np.geomspace(1.0, 1e5, 800)))
 #: Pool -> the curves that it has of a structure.
 POOLS: Mapping[str, Callable[[Curves], Curves]] = {
     "prompts": lambda curves: curves.of_prompts,
@@ -41,9 +42,13 @@ FRONT_STEPS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Most devices and dollars per hour of an answer, infinite where the user sets none, and its spare replicas."""
+    """Most devices and dollars per hour of an answer, infinite where the user sets none, and its spare replicas.
+
+    replicas: most of them, as users of a closed loop keep no more busy.
+    """
 
     devices: float = np.inf
+    replicas: float = MOST_REPLICAS
     usd_per_hour: float = np.inf
     spare: int = 0
 
@@ -81,15 +86,23 @@ class Screened:
 
     def most(self, bounds: Bounds) -> int:
         """Most replicas that the bounds allow, spare ones left out; 0 where they allow none or no price is known."""
-        most = min(bounds.devices / self.devices, MOST_REPLICAS)
+        most = min(bounds.devices / self.devices, bounds.replicas, MOST_REPLICAS)
         if np.isfinite(bounds.usd_per_hour):
             most = 0.0 if self.usd is None else min(most, bounds.usd_per_hour / max(self.usd * self.devices, 1e-12))
         return max(int(most + 1e-9) - bounds.spare, 0)
 
     def at(self, workload: Workload, replicas: Array) -> Steady:
         """The steady state with these numbers of replicas, over budgets x sequences x replicas."""
-        rate = workload.rate / (np.asarray(replicas, dtype=float) * self.ranks)
+        counts = np.asarray(replicas, dtype=float)
+        if workload.users:
+            return self.closed(workload, np.ceil(workload.users / counts))
+        rate = workload.rate / (counts * self.ranks)
         return steady(self.curves, workload, rate[None, None, :], self.sequences[None, :, None])
+
+    def closed(self, workload: Workload, users: Array) -> Steady:
+        """The steady state with these numbers of users of a replica, over budgets x sequences x users."""
+        each = np.ceil(users / self.ranks)
+        return closed(self.curves, workload, each[None, None, :], self.sequences[None, :, None])
 
     def as_pool(self, pool: str) -> Screened:
         """The structure as one of POOLS, with the first budget and limit of sequences; as it is for an empty name."""
@@ -184,7 +197,8 @@ def screened(
     own_budget = int(budget) if isfinite(budget) else TOKEN_BUDGET
     own_sequences = int(engine.max_num_seqs) if isfinite(engine.max_num_seqs) else MAX_SEQUENCES
     budgets = _own_first(allowed.get("max_num_batched_tokens"), own_budget, BUDGETS)
-    sequences = _own_first(allowed.get("max_num_seqs"), own_sequences, SEQUENCES)
+    few = FEW_SEQUENCES if own_sequences < SEQUENCES[0] else ()
+    sequences = _own_first(allowed.get("max_num_seqs"), own_sequences, (*few, *SEQUENCES))
     try:
         curves = curves_of(structure, workload, budgets)
     except UserError as error:
@@ -273,7 +287,15 @@ def front(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
 
 
 def capacity(one: Screened, workload: Workload) -> float:
-    """The highest rate of requests that one replica sustains within the limits [1/s]; 0 for none."""
+    """The highest rate of requests that one replica sustains within the limits [1/s]; 0 for none.
+
+    In a closed loop the rate at which it answers as many users as it holds.
+    """
+    if workload.users:
+        found = one.closed(workload, USERS)
+        cycles_s = found.mean_ttft_s + workload.steps * found.mean_tpot_s + workload.think_s
+        rates = np.where(found.excess(workload) <= 1.0, USERS / cycles_s, 0.0).max(axis=(0, 1))
+        return float(rates[np.flatnonzero(rates)[-1]]) if rates.any() else 0.0
     rates = RATES / one.ranks
     found = steady(one.curves, workload, rates[None, None, :], one.sequences[None, :, None])
     met = (found.excess(workload) <= 1.0).any(axis=(0, 1))

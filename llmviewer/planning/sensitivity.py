@@ -28,9 +28,11 @@ LENGTHS = ("input_len", "output_len")
 def sensitivity(asked: Question, best: Choice) -> dict[str, dict[str, float]]:
     """Highest rates within the limits [1/s] by length and its change; by change of the rate, the replicas it needs.
 
+    In a closed loop they are numbers of users.
     Both are found by simulations: the rates as `simulate --find-rate` finds them, the replicas as those of the answer.
     """
-    names = [*_lengths(asked), *(["request_rate"] if len(best.parts) == 1 else [])]
+    load = "concurrency" if asked.load.users else "request_rate"
+    names = [*_lengths(asked), *([load] if len(best.parts) == 1 else [])]
     tried = list(product(names, CHANGES))
     values = on_all_cores(lambda one: _changed(asked, best, *one), tried)
     found: dict[str, dict[str, float]] = {name: {} for name in names}
@@ -51,7 +53,7 @@ def _lengths(asked: Question) -> tuple[str, ...]:
 def _changed(asked: Question, best: Choice, name: str, change: str) -> float | None:
     """The rate or the replicas after a change; None where no number of replicas holds."""
     factor = CHANGES[change]
-    if name == "request_rate":
+    if name in ("request_rate", "concurrency"):
         return _replicas(asked, best, factor)
     workload = replace(asked.workload, **{name: max(getattr(asked.workload, name) * factor, 1.0)})
     steady = _capacity(asked, best, workload) / max(best.capacity, 1e-12) * best.highest_rate / best.servers
@@ -62,7 +64,9 @@ def _changed(asked: Question, best: Choice, name: str, change: str) -> float | N
 def _replicas(asked: Question, best: Choice, factor: float) -> float | None:
     """Replicas that hold at the rate times a factor, spare ones included."""
     (point, count), load = best.parts[0], replace(asked.load, widest=False)
-    if load.rate is None:
+    if load.users:
+        load = replace(load, users=max(round(factor * load.users), 1))
+    elif load.rate is None:
         load = replace(load, words={**load.words, "speed_up": factor * asked.words["speed_up"]})
     else:
         load = replace(load, rate=factor * load.rate)

@@ -67,7 +67,9 @@ class Sizing:
     def __repr__(self) -> str:
         best = self.best
         text = f"{best.devices} x {best.hardware}" if best else "no configuration"
-        return f"<Sizing: {text} for {self.question.workload.rate:g} requests/s>"
+        workload = self.question.workload
+        load = f"{workload.users} users" if workload.users else f"{workload.rate:g} requests/s"
+        return f"<Sizing: {text} for {load}>"
 
     @property
     def best(self) -> Choice | None:
@@ -116,7 +118,8 @@ class Sizing:
         return {
             "model": str(asked.model) if isinstance(asked.model, str) else getattr(asked.model, "name", "model"),
             "hardware": [str(one) for one in asked.hardware],
-            "request_rate": workload.rate,
+            "request_rate": workload.rate or None,
+            "concurrency": workload.users or None,
             "input_len": workload.input_len,
             "output_len": workload.output_len,
             "limits": [

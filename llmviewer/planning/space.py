@@ -16,6 +16,7 @@ from llmviewer.models.model import Model
 from llmviewer.simulation.call import BATCHING
 from llmviewer.techniques.options import MODEL_OPTIONS
 from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.timing.engine import load, of_a_server
 from llmviewer.timing.engine_serving import ENGINE
 
 #: Sizes of tensor groups that are tried where the user lists none, and those across nodes where a network is named.
@@ -29,7 +30,7 @@ NO_ENGINE = "kernels"
 LAYOUT = ("tensor_parallel_size", "data_parallel_size", "expert_parallel_size")
 #: Options that `size` searches unless the user lists values, beside the engine's limits on a step.
 SEARCHED = ("engine", "quantization", "kv_cache_dtype", *LAYOUT)
-#: Defaults of `simulate`, which a configuration does not repeat.
+#: Defaults of `simulate`, which a configuration does not repeat; an engine on chips that have another one by default.
 DEFAULTS: Mapping[str, str] = {
     "engine": ENGINE,
     "batching": BATCHING,
@@ -114,16 +115,18 @@ def structures(
             f"size serves decoders, and {loaded.name} is an encoder; llmviewer simulate --find-rate has its rate"
         )
     fixed = {name: values for name, values in allowed.items() if name not in SEARCHED}
-    lists = {
-        **fixed,
-        "engine": allowed.get("engine", (ENGINE,) if allowed.get("efficiency") != ("ideal",) else (NO_ENGINE,)),
-        "quantization": allowed.get("quantization") or _formats(loaded, chip),
-        "kv_cache_dtype": allowed.get("kv_cache_dtype") or _cache_formats(chip),
-    }
+    usual = NO_ENGINE if allowed.get("efficiency") == ("ideal",) else of_a_server(chip)
     for layout in _layouts(loaded, chip, allowed, most_devices):
-        for values in product(*lists.values()):
-            words = dict(zip(lists, values, strict=True)) | layout
-            yield _structure(loaded, chip, hardware, words)
+        for engine in allowed.get("engine", (usual,)):
+            own = load(engine).number_formats
+            lists = {
+                **fixed,
+                "engine": (engine,),
+                "quantization": allowed.get("quantization") or _formats(loaded, chip, own.get("quantization", ())),
+                "kv_cache_dtype": allowed.get("kv_cache_dtype") or _cache_formats(chip, own.get("kv_cache_dtype", ())),
+            }
+            for values in product(*lists.values()):
+                yield _structure(loaded, chip, hardware, dict(zip(lists, values, strict=True)) | layout)
 
 
 def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -132,7 +135,8 @@ def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structure | Refusal:
-    options = {name: value for name, value in words.items() if str(value) != str(DEFAULTS.get(name, ""))}
+    defaults = DEFAULTS if of_a_server(chip) == ENGINE else {**DEFAULTS, "engine": ""}
+    options = {name: value for name, value in words.items() if str(value) != str(defaults.get(name, ""))}
     try:
         made = configuration(model, chip, **{"engine": ENGINE, "batching": BATCHING, **options})
     except UserError as error:
@@ -140,10 +144,15 @@ def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structu
     return Structure(hardware=hardware, options=options, configuration=made)
 
 
-def _formats(model: Model, chip: Chip) -> tuple[str, ...]:
-    """The checkpoint's format, the widest format of 8 bits that the chip computes natively, and one of 4 bits."""
+def _formats(model: Model, chip: Chip, own: Sequence[str]) -> tuple[str, ...]:
+    """The checkpoint's format, the widest format of 8 bits that the chip computes natively, and one of 4 bits.
+
+    own: formats of an engine that has others, the widest first.
+    """
     if model.checkpoint is not as_built:
         return ("none",)
+    if own:
+        return ("none", own[0], own[-1])
     native = [name for name, needed in FORMATS.items() if needed in chip.matrix_flops_per_s]
     small = [
         name for name, one in FOUR_BITS.items() if one.maker == chip.maker and one.needed in chip.matrix_flops_per_s
@@ -168,7 +177,9 @@ def has_few_bits(quantization: str) -> bool:
     return weights is not None and weights.bits < FEW_BITS
 
 
-def _cache_formats(chip: Chip) -> tuple[str, ...]:
+def _cache_formats(chip: Chip, own: Sequence[str]) -> tuple[str, ...]:
+    if own:
+        return ("auto", *own)
     return ("auto", "fp8") if "fp8" in chip.matrix_flops_per_s else ("auto",)
 
 

@@ -1,9 +1,10 @@
-"""Steady state of a server with random arrivals, in closed form: arrays of loads -> latencies.
+"""Steady state of a server with random arrivals or a closed loop, in closed form: arrays of loads -> latencies.
 
 A replica runs n sequences; a decode step takes d(n), and prompts of one request take p.  Little's law gives
 n = rate x steps x TPOT with TPOT = d(n) / (1 - rate x p), since prompts interrupt decode steps.  Prompts wait for each
 other as in an M/D/1 queue.  Percentiles are those of Poisson numbers of sequences and interruptions, and of an
-exponential tail of waiting times.  `size` orders configurations by these and simulates the best.
+exponential tail of waiting times.  In a closed loop n is known and the rate follows.  `size` orders configurations by
+these and simulates the best.
 """
 
 from __future__ import annotations
@@ -128,6 +129,33 @@ def _steady(curves: Curves, workload: Workload, rate: Array, most: Array) -> Ste
     answer_s = workload.steps * step_s / np.maximum(running, 1.0)
     share = prompt_s / (prompt_s + answer_s)
     return Steady(running=known(running), prompt_share=known(share), **dict(zip(names, latencies, strict=True)))
+
+
+def closed(curves: Curves, workload: Workload, users: Array, most: Array) -> Steady:
+    """The steady state of one rank with users in a closed loop, all statistics in the mean: a server at its best.
+
+    users: of the rank; most: sequences that may run.  Where n of them run, the server takes n prompts and the steps of
+    n answers for n requests, so each is answered in that time; the others wait for a slot, or their users pause.
+    """
+    most = np.minimum(most, curves.slots)
+    sent = np.maximum(np.asarray(users, dtype=float), 1.0)
+    shape = np.broadcast_shapes(np.shape(sent), np.shape(most))
+    present, steps = np.broadcast_to(sent, shape), workload.steps
+    with np.errstate(all="ignore"):  # no slots divide by zero, and their times are infinite
+        for _ in range(ROUNDS if workload.think_s else 1):
+            running = np.maximum(np.minimum(present, most), 1.0)
+            step_s = curves.step(running)
+            served_s = curves.alone_s * running + steps * step_s
+            first_s = curves.request_s + curves.alone_s + curves.passes * step_s
+            ttft_s = first_s + (present / running - 1.0) * served_s
+            tpot_s = (served_s - curves.alone_s) / steps if steps else np.zeros(np.shape(served_s))
+            e2e_s = ttft_s + steps * tpot_s
+            present = sent * e2e_s / (e2e_s + workload.think_s)
+        share = curves.alone_s / (curves.alone_s + steps * step_s / running)
+    times = (ttft_s, tpot_s, ttft_s, tpot_s, e2e_s, running, share)
+    names = ("mean_ttft_s", "mean_tpot_s", "ttft_s", "tpot_s", "e2e_s", "running", "prompt_share")
+    found = (np.where(np.broadcast_to(most, np.shape(one)) >= 1.0, one, np.inf) for one in times)
+    return Steady(**dict(zip(names, found, strict=True)))
 
 
 def _restoring(curves: Curves, running: Array) -> Array:

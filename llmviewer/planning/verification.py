@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 from llmviewer.planning.chance import chance_of
@@ -26,7 +27,8 @@ Counts = tuple[int, ...]
 class Answer:
     """A configuration that was simulated under its load.
 
-    words: options of `simulate`.  replicas: of it, spare ones left out.  rate: of one replica [1/s].
+    words: options of `simulate`.  replicas: of it, spare ones left out.  rate: of one replica [1/s].  users: of one
+    replica in a closed loop, else 0.
     latencies: metric -> statistic -> seconds.  ratios: metric -> bounds over value by level, from the calibration.
     running: sequences of a replica in the mean.  counts: replicas of each pool.  holds: whether the load is sustained
     within all limits.  broken: limits that are exceeded.
@@ -45,6 +47,7 @@ class Answer:
     holds: bool
     broken: tuple[Limit, ...]
     saturated: bool
+    users: int = 0
 
     def limited(self, workload: Workload, metric: str) -> float | None:
         """The limited statistic of a latency [s], its mean if there is no limit; None where it is unknown."""
@@ -53,16 +56,23 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load and limits as options of `simulate`.  rate: requests per second of all replicas; None for a trace.
+    """The load and limits as options of `simulate`.
 
+    rate: requests per second of all replicas; None for a trace.  users: of all replicas, in a closed loop; else 0.
     confidence: least probability that the limits hold; 0: the prediction has to hold.  widest: as many replicas as the
     bounds allow are wanted, not as few as hold.
     """
 
     words: Mapping[str, Any]
     rate: float | None
+    users: int = 0
     confidence: float = 0.0
     widest: bool = False
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether one replica is simulated under its share of the load, not all behind a router."""
+        return bool(self.users) or self.rate is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +127,8 @@ def verified(model: Any, candidate: Candidate, load: Load, bounds: Bounds) -> An
     made = server.made
 
     def at(counts: Counts) -> Simulation:
+        if load.users:
+            return replace(made, traffic=replace(made.traffic, users=ceil(load.users / counts[0])))
         if rate is None:  # a trace cannot be divided: all replicas behind a router
             return replace(made, fleet=made.fleet.times(counts[0]))
         return replace(made, traffic=made.traffic.at_rate(rate / counts[0]))
@@ -135,6 +147,8 @@ def verified(model: Any, candidate: Candidate, load: Load, bounds: Bounds) -> An
 
 def _load_words(load: Load) -> dict[str, Any]:
     """The load as options of `simulate`, at the rate of all replicas."""
+    if load.users:
+        return {**load.words, "concurrency": load.users}
     return dict(load.words) | ({} if load.rate is None else {"request_rate": load.rate})
 
 
@@ -249,16 +263,17 @@ def _lacking(made: Simulation) -> tuple[int, int]:
 
 def _answer(candidate: Candidate, made: Simulation, replicas: int, load: Load) -> Answer:
     one = candidate.screened
-    rate = made.traffic.mean_rate or 0.0
+    rate = made.mean_load("requests_per_s") if load.users else made.traffic.mean_rate or 0.0
     words = dict(candidate.words)
-    if load.rate is None and replicas > 1:
+    if not load.is_divided and replicas > 1:
         words["replicas"] = replicas
     return Answer(
         hardware=one.hardware,
         words=words,
         devices=one.devices * replicas,
         replicas=replicas,
-        rate=rate if load.rate is not None else rate / replicas,
+        rate=rate if load.is_divided else rate / replicas,
+        users=made.traffic.users,
         counts=(replicas,),
         **_measured(made),
     )

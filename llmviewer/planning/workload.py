@@ -15,8 +15,10 @@ DEVIATIONS: Mapping[str, float] = {"mean": 0.0, "p50": 0.0, "p90": 1.282, "p95":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Requests per second, mean lengths in tokens, and limits on latencies.
+    """Requests per second or users, mean lengths in tokens, and limits on latencies.
 
+    users: of a closed loop, who each send a request when their last one is answered, and pause think_s in the mean
+    before it; 0: requests arrive at `rate`, which is 0 with users.
     A limit of a metric that the user did not set is infinite, of the mean.  repeated: tokens of a prompt that earlier
     turns of its session had, in the mean; they are taken to be in the cache.
     """
@@ -25,6 +27,8 @@ class Workload:
     input_len: float
     output_len: float
     limits: tuple[Limit, ...] = ()
+    users: int = 0
+    think_s: float = 0.0
     repeated: float = 0.0
 
     @property

@@ -47,7 +47,8 @@ POINTS = 100
 OF_A_CHOICE = (
     "hardware", "devices", "replicas", "options", "ttft_s", "tpot_s", "e2e_s", "probability", "intervals",
     "output_tokens_per_s_per_device", "output_tokens_per_s_per_user", "usd_per_hour", "usd_per_million_output_tokens",
-    "watts", "sessions_held", "sessions_per_usd_hour", "price", "head_room", "command",
+    "watts", "sessions_held", "sessions_per_usd_hour", "concurrency_per_replica", "max_concurrency_per_server", "price",
+    "head_room", "command",
 )  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def sweep(found: Sweep, words: Words) -> dict[str, Any]:
 
 def simulation(found: Simulation, words: Words) -> dict[str, Any]:
     """A server under load: percentiles with their intervals, throughput, queues, and what the times rest on."""
-    options = {name: value for name, value in of_server(words).items() if name in RUN_OPTIONS and value is not None}
+    options = {name: value for name, value in of_server(words["hardware"], words).items() if name in RUN_OPTIONS}
     run = analyze(words["model"], words["hardware"], **options)
     answer = {name: value for name, value in found.to_dict().items() if name not in ("schema", "notes")}
     return {**answer, "basis": basis_of(run), "sources": sources(run), "warnings": list(found.notes)}

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer import api
 from llmviewer.analysis.encoders import check_encoder
+from llmviewer.api import build
 from llmviewer.api.build import check_devices, with_devices
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
@@ -31,7 +32,7 @@ from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.tiers import tiers_of
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
-from llmviewer.timing import engine_serving
+from llmviewer.timing import engine as engines
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -40,18 +41,19 @@ if TYPE_CHECKING:
     from llmviewer.api.keywords import SimulationOptions
 
 #: Options of a server that differ from those of an analysis unless the user sets them.
-ENGINE, BATCHING = engine_serving.ENGINE, "continuous"
+BATCHING = "continuous"
 #: Metric of a simulation -> metric of an analysis whose interval it has.
 CALIBRATED = {name: one.interval for name, one in SERVED.items()}
 
 
-@taking(load.LOAD, RUN_OPTIONS, defaults={"engine": ENGINE, "batching": BATCHING})
+@taking(load.LOAD, RUN_OPTIONS, defaults={"engine": None, "batching": BATCHING})
 def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationOptions]) -> Simulation:
     """Requests to a server of `model` on `hardware`: their latencies with percentiles, and its load.
 
     model, hardware: as of `analyze`.  options: when requests arrive (request_rate=8, concurrency=64, trace=PATH,
     burst=True or rate_curve="0h:2,8h:10"), their lengths (input_len, output_len: numbers or distributions), limits
-    (ttft="p99:2s", tpot="p99:80ms", find_rate=True), and every option of `analyze`; engine="vllm" unless given.
+    (ttft="p99:2s", tpot="p99:80ms", find_rate=True), and every option of `analyze`; the engine that serves
+    the chip (vllm; llama.cpp on Macs, Ryzen AI and CPUs) unless given.
     Raises UserError.
     """
     ready = prepared(model, hardware, **options)
@@ -93,16 +95,21 @@ class Prepared:
         return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
-def of_server(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a server: those that are stated, and the engine and batching of a simulation without."""
-    engine = {} if stated.get("efficiency") == "ideal" else {"engine": ENGINE}  # ideal times have no engine
-    return {**engine, "batching": BATCHING, **stated}
+def of_server(hardware: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a server: those that are stated, and the engine and batching of a simulation without.
+
+    hardware: the chip, on which the engine depends.  Raises UserError for an unknown chip.
+    """
+    stated = {name: value for name, value in stated.items() if value is not None}
+    if not ("engine" in stated or stated.get("efficiency") == "ideal"):  # ideal times have no engine
+        stated["engine"] = engines.of_a_server(build.chip_of(hardware))
+    return {"batching": BATCHING, **stated}
 
 
 def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
-    chosen = of_server({name: value for name, value in options.items() if name not in load.LOAD and value is not None})
+    chosen = of_server(hardware, {name: value for name, value in options.items() if name not in load.LOAD})
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")

@@ -5,6 +5,7 @@ Source of the options: https://github.com/ggml-org/llama.cpp/blob/master/tools/s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,10 +21,9 @@ from llmviewer.techniques.layer_settings import OR, ranges_of
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, RUN, Options
 from llmviewer.techniques.quantization.grammar import GGML_CACHE_BITS
 from llmviewer.timing import engine
-from llmviewer.timing.engine_memory import split_version
 
 #: The preset, and the one without an engine, which takes these options too.
-ENGINES = ("llama.cpp", RUN["engine"].default)
+ENGINES = ("llama.cpp", "llama.cpp-2024", RUN["engine"].default)
 #: Preset of `--offload` that has its placement.
 PRESET = "llama.cpp"
 #: Values of -fa -> kernel.
@@ -60,7 +60,7 @@ def translated(model: Model, options: Options, devices: int = 0) -> Options:
     attention = options.techniques.get("attention", "")
     if not given and attention not in ATTENTION:
         return options
-    name, _ = split_version(options.engine)
+    name = engine.load(options.engine).name if given else ""
     if given and name not in ENGINES:
         first = next(iter(given))
         raise UserError(
@@ -80,6 +80,27 @@ def translated(model: Model, options: Options, devices: int = 0) -> Options:
         techniques["offload"] = _beside(placed, techniques.get("offload", ""))
     cleared = {name: RUN[name].default for name in given if name not in KEPT}
     return replace(options, **cleared, **_micro_batch(options), techniques=techniques)
+
+
+def with_program_defaults(model: Model, options: Options, memory_bytes: float, *, has_host: bool) -> Options:
+    """The options with the defaults of a program around llama.cpp where none is stated: context, layers on the host.
+
+    memory_bytes: of one GPU [byte].  has_host: whether a host has memory of its own.
+    """
+    program = engine.load(options.engine).program
+    if program is None or options.efficiency == "ideal":
+        return options
+    devices = math.prod(int(options.techniques.get(name, "1")) for name in SPLIT_MODES.values() if name)
+    context = program.default_context(memory_bytes * devices)
+    if context is not None and options.max_model_len is None:
+        options = replace(options, max_model_len=int(min(context, model.max_context)))
+    placed = {
+        name for name in ("gpu_layers", "n_cpu_moe", "override_tensor") if getattr(options, name) != RUN[name].default
+    }
+    alone = devices == 1 and options.techniques.get("batching", "static") == "static"
+    if program.offloads and has_host and alone and not placed and "offload" not in options.techniques:
+        options = replace(options, gpu_layers="auto")
+    return options
 
 
 def _put(techniques: dict[str, str], name: str, text: str) -> None:
@@ -164,7 +185,7 @@ def placement(options: Options, model: Model) -> str:
     """Parameters of `--offload llama.cpp`; empty where everything is on the GPU."""
     layers = sum(layer.repeats for layer in model.all_layers)
     parts = []
-    count = _count("gpu_layers", options.gpu_layers, ("all", "auto", "-1"), layers + 1)
+    count = _count("gpu_layers", options.gpu_layers or "all", ("all", "auto", "-1"), layers + 1)
     if isinstance(count, int):  # the head is the last layer, the first to be on the GPU
         parts += [f"cpu_layers={layers + 1 - count if count else 'all'}"] if count < layers + 1 else []
     elif count == "auto":

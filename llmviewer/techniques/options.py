@@ -125,7 +125,7 @@ class Options:
         separator=";",
     )
     gpu_layers: str = _of_llama_cpp(
-        Kind.TEXT, "all", "layers on the GPU, the head included, the rest on the host: 20, auto, all.", "-ngl",
+        Kind.TEXT, "", "layers on the GPU, the rest on the host: 20, auto, all (default: all; of Ollama auto).", "-ngl",
         "--n-gpu-layers",
     )  # fmt: skip
     n_cpu_moe: str = _of_llama_cpp(

@@ -32,7 +32,7 @@ from llmviewer.timing.engine_memory import (
 )
 from llmviewer.timing.engine_names import Named
 from llmviewer.timing.engine_scope import Scope
-from llmviewer.timing.engine_serving import NOTHING, Serves
+from llmviewer.timing.engine_serving import AT_A_DESK, ENGINE, NOTHING, OF_DESKS, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
 
@@ -58,6 +58,8 @@ NOT_OF_PASSES = ("eager", "expert", "request")
 LAUNCH_RANGE = (0.7, 1.36)
 #: Fields of Fitted that describe the runs of a fit.
 OF_RUNS = ("error", "residuals", "scope")
+#: Cells of a cache of windows are a multiple of this.
+WINDOW_PADDING = 256.0
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
 #: Generation -> the nearest that was measured, whose fields it takes if a preset has none of its own.
@@ -354,6 +356,10 @@ class Engine(Fitted):
         """Fields on chips of a generation: its own, or those of the one before."""
         return self.generations.get(generation) or self.generations.get(NEAREST_GENERATIONS.get(generation, ""))
 
+    def is_known_on(self, generation: str) -> bool:
+        """Whether it serves chips of a generation, or its times were fitted to runs on them or on the nearest."""
+        return generation in self.serves.generations or self._generation(generation) is not None
+
     def _outgrew(self, generation: str) -> bool:
         """Whether its version, the newest if not stated, runs other kernels than its fields of a generation are for."""
         found = self._generation(generation)
@@ -450,6 +456,21 @@ class Engine(Fitted):
         return (self.max_model_len or 0.0) if self.start is AtStart.ALLOCATES else 0.0
 
     @property
+    def streams(self) -> float:
+        """Caches of their own among which the allocated tokens are divided: of slots that the user states, else one."""
+        return 1.0 if self.own_slots or np.isinf(self.max_num_seqs) else max(self.max_num_seqs, 1.0)
+
+    def window_cells(self, window: float) -> float:
+        """Most cells of a layer with a window in one cache: windows of its slots and a micro-batch, padded to 256.
+
+        https://github.com/ggml-org/llama.cpp/blob/master/src/llama-kv-cache-iswa.cpp
+        """
+        if self.program is not None and self.program.whole_windows:
+            return np.inf
+        sharing = self.max_num_seqs if self.own_slots and np.isfinite(self.max_num_seqs) else 1.0
+        return float(np.ceil((window * sharing + self.max_num_batched_tokens) / WINDOW_PADDING) * WINDOW_PADDING)
+
+    @property
     def late_steps(self) -> float:
         """Steps by which a user sees a token late."""
         return 1.0 if self.is_from(self.late_from) else 0.0
@@ -528,6 +549,13 @@ def load(text: str) -> Engine:
     path = data.folder(FOLDER) / f"{name}.yaml"
     found = replace(PRESETS.get(name, lambda: parse(name, data.read_yaml(path))), version=version)
     return found if found.is_from(found.flash_from) or not found.flash_from else replace(found, attention="eager")
+
+
+def of_a_server(chip: Chip) -> str:
+    """The engine of a server on a chip where none is stated: vLLM, or llama.cpp on chips that it alone is known for."""
+    if chip.generation in OF_DESKS:
+        return AT_A_DESK
+    return next((name for name in (ENGINE, AT_A_DESK) if load(name).is_known_on(chip.generation)), ENGINE)
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:

@@ -22,7 +22,9 @@ class Named:
     makers: of the chips that it runs on; none: those of the preset.  max_num_batched_tokens: most prompt tokens of a
     pass by default, where they are not the preset's.  same_versions: whether its versions are those of the preset.
     max_num_seqs, logical_batch: requests that it answers at once and tokens of a step by default, where they are not
-    the preset's; slots_source: where that stands.
+    the preset's; slots_source: where that stands.  contexts: its default context, as pairs of the GPU memory from which
+    it holds [GiB] and tokens, ascending; it and a stated context are of each slot.  offloads: whether layers that do
+    not fit are on the host by default.  whole_windows: whether layers with a window allocate the whole context.
     """
 
     name: str
@@ -35,6 +37,10 @@ class Named:
     max_num_seqs: float | None = None
     logical_batch: float | None = None
     slots_source: str = ""
+    contexts: Sequence[Sequence[float]] = field(default=(), metadata=stated(record.listed(record.numbers(2))))
+    context_source: str = ""
+    offloads: bool = False
+    whole_windows: bool = False
     same_versions: bool = False
 
     def check(self, chip: Chip) -> None:
@@ -50,6 +56,25 @@ class Named:
         if version and not self.same_versions:
             raise UserError(f"engine {self.name}=={version}: its versions are not told apart; give {self.name} alone")
         return f"{self.preset}=={version}" if version else self.preset
+
+    def default_context(self, memory_bytes: float) -> float | None:
+        """Tokens of its default context on GPUs with so much memory together [byte]; None where it has none."""
+        tiers = [tokens for least_gib, tokens in self.contexts if memory_bytes >= least_gib * 2.0**30]
+        return tiers[-1] if tiers else None
+
+    def allocation_note(self, context: float | None, slots: float, longest: float) -> str:
+        """The note of an answer on the default context that it allocates, "" for another one.
+
+        longest: context of the model.
+        """
+        if context not in {min(tokens, longest) for _, tokens in self.contexts}:
+            return ""
+        tiers = ", ".join(f"{tokens:,.0f} from {least:g} GiB on" for least, tokens in self.contexts[1:])
+        shared = "1 slot (-np)" if slots == 1.0 or slots == float("inf") else f"each of {slots:.0f} slots"
+        return (
+            f"engine {self.name}: a context of {context:,.0f} tokens is allocated for {shared}; default "
+            f"{self.contexts[0][1]:,.0f}, {tiers} of GPU memory; -c states another"
+        )
 
     @property
     def note(self) -> str:
