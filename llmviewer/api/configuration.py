@@ -108,8 +108,8 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
-        if engine.version_note:
-            notes = (*notes, engine.version_note)
+        said = (engine.version_note, engine.backend_note(self.chip))
+        notes = (*notes, *filter(None, said))
         run = unused.Run(model=self.model, system=self.system, options=self.options, workload=workload)
         notes = (*notes, *unused.notes(run))
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)

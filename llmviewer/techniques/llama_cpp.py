@@ -19,7 +19,7 @@ from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.techniques.layer_settings import OR, ranges_of
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, RUN, Options
 from llmviewer.techniques.quantization.grammar import GGML_CACHE_BITS
-from llmviewer.timing import engine
+from llmviewer.timing import engine, engine_backends
 from llmviewer.timing.engine_memory import split_version
 
 #: The preset, and the one without an engine, which takes these options too.
@@ -41,7 +41,12 @@ OTHERS = (
     "blk.{}.ffn_down_shexp.weight",
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
-KEPT = ("logical_batch", "split_mode", "tensor_split")
+KEPT = ("logical_batch", "split_mode", "tensor_split", "backend")
+#: Those that say nothing without an engine, and what to do then.
+OF_ENGINE = {
+    "logical_batch": "llama.cpp's logical batch; state its engine, or --batch-size for sequences",
+    "backend": "a build of llama.cpp; state its engine, as in --engine llama.cpp",
+}
 #: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.
 MAX_PATTERN_CHARACTERS, MAX_REPETITIONS = 400, 4
 REPETITION = re.compile(r"(?<!\()[*+?{]")
@@ -61,13 +66,14 @@ def translated(model: Model, options: Options) -> Options:
     if not given and attention not in ATTENTION:
         return options
     name, _ = split_version(options.engine)
-    if given and name not in ENGINES:
-        first = next(iter(given))
+    foreign = [one for one in given if one != "backend"]  # which programs that run its code have too
+    if foreign and name not in ENGINES:
+        first = foreign[0]
         raise UserError(
             f"--{first.replace('_', '-')} is an option of llama.cpp; --engine {options.engine} has none like it"
         )
-    if "logical_batch" in given and name == engine.KERNELS_ONLY.name:
-        raise UserError("--logical-batch is llama.cpp's logical batch; state its engine, or --batch-size for sequences")
+    if name == engine.KERNELS_ONLY.name and (idle := [one for one in OF_ENGINE if one in given]):
+        raise UserError(f"--{idle[0].replace('_', '-')} is {OF_ENGINE[idle[0]]}")
     techniques = dict(options.techniques)
     if attention in ATTENTION:
         techniques["attention"] = ATTENTION[attention]
@@ -78,6 +84,7 @@ def translated(model: Model, options: Options) -> Options:
             raise UserError("--gpu-layers and --n-cpu-moe beside several GPUs are not modelled; use one GPU")
         techniques["offload"] = _beside(placed, techniques.get("offload", ""))
     cleared = {name: RUN[name].default for name in given if name not in KEPT}
+    cleared["backend"] = engine_backends.spelled(options.backend)
     return replace(options, **cleared, **_micro_batch(options), techniques=techniques)
 
 

@@ -60,7 +60,7 @@ def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separat
 #: Options that only llama.cpp has.
 LLAMA_CPP_OPTIONS = (
     *("gpu_layers", "n_cpu_moe", "override_tensor", "cache_type_k", "cache_type_v"),
-    *("logical_batch", "split_mode", "tensor_split"),
+    *("logical_batch", "split_mode", "tensor_split", "backend"),
 )
 #: Options that only an engine has.
 ENGINE_OPTIONS = ("max_num_seqs", "max_model_len", "enforce_eager")
@@ -134,6 +134,9 @@ class Options:
         Kind.WORD, "", "how several GPUs share the model: layer (a pipeline), tensor, none.", "-sm"
     )
     tensor_split: str = _of_llama_cpp(Kind.TEXT, "", "shares of the GPUs, one for each: 1,1.", "-ts", separator=";")
+    backend: str = _of_llama_cpp(
+        Kind.WORD, "", "backend of its build: cuda, rocm (hip), vulkan, metal, sycl, cpu; default: the chip's."
+    )
     trace_model: bool = _declared(
         Kind.SWITCH,
         False,

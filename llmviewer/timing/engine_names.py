@@ -10,6 +10,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import stated
+from llmviewer.timing import engine_backends
 
 FOLDER = "calibrate/engines"
 
@@ -22,7 +23,7 @@ class Named:
     makers: of the chips that it runs on; none: those of the preset.  max_num_batched_tokens: most prompt tokens of a
     pass by default, where they are not the preset's.  same_versions: whether its versions are those of the preset.
     max_num_seqs, logical_batch: requests that it answers at once and tokens of a step by default, where they are not
-    the preset's; slots_source: where that stands.
+    the preset's; slots_source: where that stands.  backends: as of the preset, where they are others.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Named:
     logical_batch: float | None = None
     slots_source: str = ""
     same_versions: bool = False
+    backends: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata=stated(engine_backends.TABLE))
+    backends_source: str = ""
 
     def check(self, chip: Chip) -> None:
         """Raise UserError if the program does not run on the chip."""
