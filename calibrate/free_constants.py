@@ -26,8 +26,10 @@ FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
         "gb10": ("step", "sampling", "share", "integer_share"),
         "pascal": ("share", "integer_share"),
         **dict.fromkeys(
-            ("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "xe2", "zen4")
-            + ("rdna3/vulkan", "rdna3.5/vulkan", "rdna4/vulkan", "xe2/vulkan", "NVIDIA/vulkan"),
+            (
+                *("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "xe2", "zen4"),
+                *("rdna3/vulkan", "rdna3.5/vulkan", "rdna4/vulkan", "xe2/vulkan", "NVIDIA/vulkan"),
+            ),
             ("launch", "share", "integer_share"),
         ),
     },

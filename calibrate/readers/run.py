@@ -32,11 +32,11 @@ class Arrivals:
 class BenchmarkRun:
     """One run of a benchmark program; fields that its file does not state are empty or None.
 
-    figures: metric of end-to-end tables -> measured value.  batch: mean number of concurrent requests.
-    input_len, output_len: mean tokens of a request.  tensor: devices of a tensor group.  pipeline: devices among which
-    the layers are divided.  gpu_layers: layers that ran on the device.  attention: flash or eager.  backend: of
-    llama.cpp.  token_budget: most tokens of a pass; 0: not stated.  arrivals: of a run at a finite rate without a limit of concurrent requests, None
-    for others.  note: what was derived instead of read.
+    figures: metric of end-to-end tables -> measured value. batch: mean number of concurrent requests. input_len,
+    output_len: mean tokens of a request. tensor: devices of a tensor group. pipeline: devices among which the
+    layers are divided. gpu_layers: layers that ran on the device. attention: flash or eager. backend: of llama.cpp.
+    token_budget: most tokens of a pass; 0: not stated. arrivals: of a run at a finite rate without a limit of
+    concurrent requests, None for others. note: what was derived instead of read.
     """
 
     program: str

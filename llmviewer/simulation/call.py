@@ -31,7 +31,7 @@ from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.tiers import tiers_of
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
-from llmviewer.timing import engine_serving
+from llmviewer.timing import engine_backends, engine_serving
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -179,7 +179,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),
-        engine=last.system.engine.asked,
+        engine=last.system.engine.asked + engine_backends.suffix(last.system.engine.backend),
         efficiency=last.efficiency,
         schedulers=tuple(pool.scheduler.name for pool in fleet.pools),
         layout=" and ".join(

@@ -42,11 +42,6 @@ OTHERS = (
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
 KEPT = ("logical_batch", "split_mode", "tensor_split", "backend")
-#: Those that say nothing without an engine, and what to do then.
-OF_ENGINE = {
-    "logical_batch": "llama.cpp's logical batch; state its engine, or --batch-size for sequences",
-    "backend": "a build of llama.cpp; state its engine, as in --engine llama.cpp",
-}
 #: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.
 MAX_PATTERN_CHARACTERS, MAX_REPETITIONS = 400, 4
 REPETITION = re.compile(r"(?<!\()[*+?{]")
@@ -72,8 +67,8 @@ def translated(model: Model, options: Options) -> Options:
         raise UserError(
             f"--{first.replace('_', '-')} is an option of llama.cpp; --engine {options.engine} has none like it"
         )
-    if name == engine.KERNELS_ONLY.name and (idle := [one for one in OF_ENGINE if one in given]):
-        raise UserError(f"--{idle[0].replace('_', '-')} is {OF_ENGINE[idle[0]]}")
+    if "logical_batch" in given and name == engine.KERNELS_ONLY.name:
+        raise UserError("--logical-batch is llama.cpp's logical batch; state its engine, or --batch-size for sequences")
     techniques = dict(options.techniques)
     if attention in ATTENTION:
         techniques["attention"] = ATTENTION[attention]

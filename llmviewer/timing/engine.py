@@ -241,9 +241,7 @@ class Engine(Fitted):
         default_factory=dict,
         metadata=stated(record.mapped(partial(record.read, OfGeneration, required=("constants",)))),
     )
-    backends: Mapping[str, Sequence[str]] = field(
-        default_factory=dict, metadata=stated(engine_backends.TABLE)
-    )
+    backends: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata=stated(engine_backends.TABLE))
     backends_source: str = ""
     source: str = ""
     versions: Mapping[str, Mapping[str, Any]] = field(
@@ -291,8 +289,7 @@ class Engine(Fitted):
         own = self.title.partition(",")[0].partition(" (")[0]
         if self.known_version:
             own = f"{GENERATION.split(self.title)[0]} {self.known_version}"
-        if self.backend:
-            own += f" with {engine_backends.TITLES[self.backend]}"
+        own += engine_backends.suffix(self.backend)
         if self.program is None:
             return own
         return f"{self.program.title} ({'nearest: ' if self.program.nearest else ''}{own})"
@@ -332,6 +329,10 @@ class Engine(Fitted):
     def _backends(self) -> Mapping[str, Sequence[str]]:
         """Generation or maker of chips -> backends, those of the program first."""
         return {**self.backends, **self.program.backends} if self.program else self.backends
+
+    def name_on(self, chip: Chip) -> str:
+        """Its name in tables, behind a slash the backend if that is not the usual one on the chip."""
+        return f"{self.name}/{self.backend}" if "/" in self.kind_on(chip, self.backend, ()) else self.name
 
     def kind_on(self, chip: Chip, backend: str, known: Collection[str]) -> str:
         """The name of its fields on a chip with a backend, if that is not the usual one behind a slash.

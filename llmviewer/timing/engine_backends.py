@@ -35,6 +35,11 @@ def spelled(text: str) -> str:
     return NAMES[text.lower()] if text else ""
 
 
+def suffix(backend: str) -> str:
+    """What follows the name of an engine in a sentence: ` with Vulkan`; "" where no backend is known."""
+    return f" with {TITLES[backend]}" if backend else ""
+
+
 def of_results(text: str) -> str:
     """The backend in the field `backends` of llama-bench (`CUDA`, `MTL,BLAS`); "" where it names none of ours."""
     words = (word.strip().lower() for word in text.split(","))
@@ -50,7 +55,8 @@ def chosen(asked: str, known: Mapping[str, Sequence[str]], chip: Chip, engine: s
     """The backend that was asked for, else the default on the chip.  Raises UserError for one that it has not."""
     allowed = of_chip(known, chip)
     if asked and not known:
-        raise UserError(f"--backend is an option of llama.cpp; --engine {engine} has none like it")
+        other = "state its engine, as in --engine llama.cpp" if engine == "kernels" else f"--engine {engine} has none"
+        raise UserError(f"--backend is an option of llama.cpp; {other}")
     if asked and asked not in allowed:
         has = f"allowed: {', '.join(allowed)}" if allowed else "none is known here"
         raise UserError(f"--backend {asked}: {engine} has it not on {chip.name}; {has}")
