@@ -21,6 +21,7 @@ from llmviewer.hardware import specs
 from llmviewer.models import aliases
 from llmviewer.models.model import Model
 from llmviewer.timing import engine as engines
+from llmviewer.timing import engine_backends
 from llmviewer.timing.engine_memory import PINNED, split_version
 
 #: Required columns, and allowed values of `metric`.
@@ -100,7 +101,8 @@ class RequestCase:
     version: of the engine, if its preset tells versions apart; empty: its newest.
     options: fields of Options and techniques.  token_budget: most tokens of a forward pass; 0: that of the preset.
     per_user: requests of each of the users, who begin together; infinite: for ever, so that this is not seen.
-    balanced: replicas that share experts hold prompts until all of them have some.
+    balanced: replicas that share experts hold prompts until all of them have some.  backend: of llama.cpp's build;
+    empty: the chip's default.
     Cases with the same `run` are evaluated together.
     """
 
@@ -117,6 +119,7 @@ class RequestCase:
     token_budget: int = 0
     per_user: float = float("inf")
     balanced: bool = False
+    backend: str = ""
 
     @property
     def preset(self) -> str:
@@ -126,7 +129,8 @@ class RequestCase:
     @property
     def run(self) -> tuple[Any, ...]:
         """Everything except sizes and metric."""
-        return (self.hardware, self.model, self.preset, self.batching, self.options, self.token_budget, self.balanced)
+        engine = (self.preset, self.backend, self.batching, self.options, self.token_budget)
+        return (self.hardware, self.model, *engine, self.balanced)
 
     @property
     def layout(self) -> Layout:
@@ -177,6 +181,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         metric=str(row["metric"]),
         version=version_of(str(row["engine"]), engine) or BENCHED.get((engine, chip.generation), ""),
         token_budget=int(size_of(row, "max_num_batched_tokens", 0.0)),
+        backend=engine_backends.spelled(text_of(row, "backend")),
         balanced=engine == BALANCED and random and layout.data > 1,
         per_user=REQUESTS_PER_USER if random else 1.0 if is_burst(row, note) else float("inf"),
     )

@@ -237,7 +237,7 @@ def evaluate_group(
 def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tuple[api.Configuration, System]:
     """Configuration and system of a case with the preset's kernels and fusion; the preset need not be shipped."""
     chip = chip_of(case.hardware)
-    preset = preset.on(chip)
+    preset = replace(preset, backend=case.backend).on(chip)
     chip = preset.rates_of(chip)
     engine_options = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}
     configuration = api.configuration(load(case.model), chip, **{**engine_options, **dict(case.options)})

@@ -285,7 +285,7 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
     parts: dict[str, dict[int, RequestCase]] = {"": {}}
     for at, case in cases.items():
         if case.engine == name:
-            kind = engine.kind_of(specs.load(case.hardware), own_free)
+            kind = preset.kind_on(specs.load(case.hardware), case.backend, own_free)
             first = replace(preset, version=case.version).first_version
             part = kind if kind in own_free else "" if first == preset.first_version else first
             parts.setdefault(part, {})[at] = case

@@ -18,13 +18,20 @@ FREE: dict[str, tuple[str, ...]] = {
     "vllm-v0": ("step", "group", "sequence", "eager"),
 }
 _OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exchange")
-#: engine -> generations of chips on which it runs other kernels -> its constants, fitted to their rows alone.
+#: engine -> generations of chips on which it runs other kernels, or those and a backend -> its constants, fitted to
+#: their rows alone.
 FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
     "llama.cpp": {
         "gb10": ("step", "sampling", "share", "integer_share"),
         "pascal": ("share", "integer_share"),
-        **dict.fromkeys(("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "zen4"), ("launch", "share", "integer_share")),
+        **dict.fromkeys(
+            (
+                *("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "xe2", "zen4"),
+                *("rdna3/vulkan", "rdna3.5/vulkan", "rdna4/vulkan", "xe2/vulkan", "NVIDIA/vulkan"),
+            ),
+            ("launch", "share", "integer_share"),
+        ),
     },
     "llama.cpp-2024": {"apple": ("launch", "gemm")},
     "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},

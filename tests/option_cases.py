@@ -50,6 +50,7 @@ RUN = {
     "cache_type_v": _case("q4_0"),
     "logical_batch": _case("64", "--engine llama.cpp"),
     "split_mode": _case("tensor", "-ts 1,1"),
+    "backend": _case("vulkan", "--engine llama.cpp"),
     "tensor_split": _case("1,1"),
     "set": _case("bandwidth=x2"),
     "power_limit": _case("200W"),

@@ -150,7 +150,7 @@ def test_the_verdict_names_both(capsys: Any, monkeypatch: Any, width: int) -> No
     ("name", "title"),
     [
         ("vllm==0.19", "vLLM 0.19"),
-        ("llama.cpp", "llama.cpp"),
+        ("llama.cpp", "llama.cpp with CUDA"),
         ("llama.cpp==b3000", "llama.cpp b3000"),
         ("trtllm", "TensorRT-LLM 1.x"),
     ],

@@ -309,7 +309,7 @@ def test_reports_and_plots_of_a_load_have_the_engine_that_is_set(words, engine, 
     file, drawn = tmp_path / "report.json", []
     assert main(["report", *line, "--batch-size", "1", "-o", str(file)]) == 0
     (made,) = json.loads(file.read_text(encoding="utf-8"))["loads"].values()
-    assert made["engine"].partition("==")[0] == engine
+    assert made["engine"].partition(" with ")[0].partition("==")[0] == engine
 
     def simulated(*given):
         drawn.append(loads.simulated(*given))
@@ -317,4 +317,4 @@ def test_reports_and_plots_of_a_load_have_the_engine_that_is_set(words, engine, 
 
     monkeypatch.setattr(given, "simulated", simulated)
     assert main(["plot", "latency-cdf", *line, "-o", str(tmp_path / "plot.png")]) == 0
-    assert drawn[0].setting.engine.partition("==")[0] == engine
+    assert drawn[0].setting.engine.partition(" with ")[0].partition("==")[0] == engine

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from llmviewer.calibrate.environment import chip_name
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record, number
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.timing import engine_backends
 
 #: Fields of every record.
 SIGNS = ("model_filename", "n_prompt", "n_gen", "avg_ts")
@@ -41,6 +42,7 @@ INSERT = re.compile(r"INSERT INTO llama_bench \(([^)]*)\) VALUES \((.*)\);\s*")
 #: Columns of the Markdown -> fields of the JSON.
 COLUMNS = {
     **{name: name for name in ("type_k", "type_v", "n_batch", "n_cpu_moe")}, "nkvo": "no_kv_offload",
+    "backend": "backends",
     "ot": "tensor_buft_overrides",
 }  # fmt: skip
 #: `flash_attn` -> attention; others are chosen by llama.cpp.
@@ -79,6 +81,7 @@ def llama_bench(record: Record) -> BenchmarkRun | None:
         kv_dtype=CACHES.get(str(record.get("type_k", "f16")), str(record.get("type_k"))),
         pipeline=max(len(devices), 1), gpu_layers=layers, token_budget=_budget(record),
         attention=ATTENTION.get(str(record.get("flash_attn")).lower(), ""), note=_of_caches(record),
+        backend=engine_backends.of_results(str(record.get("backends") or "")) if devices and layers else "",
     )  # fmt: skip
 
 

@@ -32,11 +32,11 @@ class Arrivals:
 class BenchmarkRun:
     """One run of a benchmark program; fields that its file does not state are empty or None.
 
-    figures: metric of end-to-end tables -> measured value.  batch: mean number of concurrent requests.
-    input_len, output_len: mean tokens of a request.  tensor: devices of a tensor group.  pipeline: devices among which
-    the layers are divided.  gpu_layers: layers that ran on the device.  attention: flash or eager.  token_budget: most
-    tokens of a pass; 0: not stated.  arrivals: of a run at a finite rate without a limit of concurrent requests, None
-    for others.  note: what was derived instead of read.
+    figures: metric of end-to-end tables -> measured value. batch: mean number of concurrent requests. input_len,
+    output_len: mean tokens of a request. tensor: devices of a tensor group. pipeline: devices among which the
+    layers are divided. gpu_layers: layers that ran on the device. attention: flash or eager. backend: of llama.cpp.
+    token_budget: most tokens of a pass; 0: not stated. arrivals: of a run at a finite rate without a limit of
+    concurrent requests, None for others. note: what was derived instead of read.
     """
 
     program: str
@@ -54,6 +54,7 @@ class BenchmarkRun:
     pipeline: int = 1
     gpu_layers: float | None = None
     attention: str = ""
+    backend: str = ""
     token_budget: int = 0
     arrivals: Arrivals | None = None
     note: str = ""
@@ -182,6 +183,7 @@ def rows(run: BenchmarkRun, stated: Stated, where: str) -> list[dict[str, Any]]:
         "output_len": float(known["output_len"]),
         "note": run.note,
         "attention": run.attention,
+        "backend": run.backend,
         "max_num_batched_tokens": float(run.token_budget),
     }
     return [{**common, "metric": metric, "value": value} for metric, value in figures.items()]

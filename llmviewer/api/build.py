@@ -239,7 +239,8 @@ def _calibrated(built: System, options: Options) -> System:
         files.refuse_named(options.profile)
     with naming("--profile"):
         own = profile.load(Path(options.profile)) if options.profile else None
-    preset = _with_limits(engine.load(options.engine).on(built.chip), options)
+    preset = replace(engine.load(options.engine), backend=options.backend).on(built.chip)
+    preset = _with_limits(preset, options)
     chip = preset.rates_of(built.chip)
     efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
     built = replace(built, chip=chip, efficiency=efficiency, engine=preset)

@@ -114,8 +114,7 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
-        if engine.version_note:
-            notes = (*notes, engine.version_note)
+        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip))))
         if engine.program:
             allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
             notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))

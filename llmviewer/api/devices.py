@@ -181,6 +181,6 @@ def _machines(devices: Devices, stages: tuple[System, ...], options: Options) ->
         return (0,) * len(chips)
     machines = [0]
     for at in range(1, len(chips)):
-        new = devices.parts[at] != devices.parts[at - 1] or NETWORK == chips[at].default_link
+        new = devices.parts[at] != devices.parts[at - 1] or chips[at].default_link == NETWORK
         machines.append(machines[-1] + new)
     return tuple(machines)

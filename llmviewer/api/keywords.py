@@ -29,6 +29,7 @@ class RunOptions(TypedDict, total=False):
     logical_batch: int | str | None
     split_mode: str
     tensor_split: str | float
+    backend: str
     trace_model: bool
     set: str | float | Mapping[str, str | float]
     power_limit: str | float
@@ -88,6 +89,7 @@ class RunOptionLists(TypedDict, total=False):
     logical_batch: int | str | Sequence[int | str] | None
     split_mode: str | Sequence[str]
     tensor_split: str | float | Sequence[str | float]
+    backend: str | Sequence[str]
     trace_model: bool | Sequence[bool]
     set: str | float | Mapping[str, str | float] | Sequence[str | float | Mapping[str, str | float]]
     power_limit: str | float | Sequence[str | float]

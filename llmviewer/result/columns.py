@@ -38,7 +38,7 @@ def columns(figures: Figures, efficiency: str, techniques: Mapping[str, str]) ->
         "hardware": a.system.hardware,
         "dtype": a.model.dtype.name,
         "efficiency": efficiency,
-        "engine": "" if a.calibration is None else a.system.engine.name,
+        "engine": "" if a.calibration is None else a.system.engine.name_on(a.system.chip),
         **techniques,
     }
     found: dict[str, Any] = {name: np.broadcast_to(np.array(text, object), point.shape) for name, text in texts.items()}

@@ -33,6 +33,7 @@ from llmviewer.simulation.tiers import tiers_of
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing import engine as engines
+from llmviewer.timing import engine_backends
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -186,7 +187,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),
-        engine=last.system.engine.asked,
+        engine=last.system.engine.asked + engine_backends.suffix(last.system.engine.backend),
         efficiency=last.efficiency,
         schedulers=tuple(pool.scheduler.name for pool in fleet.pools),
         layout=" and ".join(

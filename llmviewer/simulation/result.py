@@ -34,7 +34,7 @@ METRICS = tuple(SERVED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Words for what was simulated.  engine: with its version.  scheduler: of each pool.  layout: of the pools."""
+    """Words for what was simulated.  engine: with version and backend.  scheduler, layout: of the pools."""
 
     model: str
     hardware: str

@@ -20,7 +20,7 @@ from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.techniques.layer_settings import OR, ranges_of
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, RUN, Options
 from llmviewer.techniques.quantization.grammar import GGML_CACHE_BITS
-from llmviewer.timing import engine
+from llmviewer.timing import engine, engine_backends
 
 #: The preset, and the one without an engine, which takes these options too.
 ENGINES = ("llama.cpp", "llama.cpp-2024", RUN["engine"].default)
@@ -41,7 +41,7 @@ OTHERS = (
     "blk.{}.ffn_down_shexp.weight",
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
-KEPT = ("logical_batch", "split_mode", "tensor_split")
+KEPT = ("logical_batch", "split_mode", "tensor_split", "backend")
 #: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.
 MAX_PATTERN_CHARACTERS, MAX_REPETITIONS = 400, 4
 REPETITION = re.compile(r"(?<!\()[*+?{]")
@@ -61,8 +61,9 @@ def translated(model: Model, options: Options, devices: int = 0) -> Options:
     if not given and attention not in ATTENTION:
         return options
     name = engine.load(options.engine).name if given else ""
-    if given and name not in ENGINES:
-        first = next(iter(given))
+    foreign = [one for one in given if one != "backend"]  # which programs that run its code have too
+    if foreign and name not in ENGINES:
+        first = foreign[0]
         raise UserError(
             f"--{first.replace('_', '-')} is an option of llama.cpp; --engine {options.engine} has none like it"
         )
@@ -79,6 +80,7 @@ def translated(model: Model, options: Options, devices: int = 0) -> Options:
             raise UserError("--gpu-layers and --n-cpu-moe beside a tensor group are not modelled; use one GPU, or -pp")
         techniques["offload"] = _beside(placed, techniques.get("offload", ""))
     cleared = {name: RUN[name].default for name in given if name not in KEPT}
+    cleared["backend"] = engine_backends.spelled(options.backend)
     return replace(options, **cleared, **_micro_batch(options), techniques=techniques)
 
 

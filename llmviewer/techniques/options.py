@@ -60,7 +60,7 @@ def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separat
 #: Options that only llama.cpp has.
 LLAMA_CPP_OPTIONS = (
     *("gpu_layers", "n_cpu_moe", "override_tensor", "cache_type_k", "cache_type_v"),
-    *("logical_batch", "split_mode", "tensor_split"),
+    *("logical_batch", "split_mode", "tensor_split", "backend"),
 )
 #: Options that say how a model's config is read.
 MODEL_OPTIONS = ("dtype", "ignore_fields", "model_set", "trace_model", "latent_attention")
@@ -143,6 +143,9 @@ class Options:
         Kind.WORD, "", "how several GPUs share the model: layer (a pipeline), tensor, none.", "-sm"
     )
     tensor_split: str = _of_llama_cpp(Kind.TEXT, "", "shares of the GPUs, one for each: 1,1.", "-ts", separator=";")
+    backend: str = _of_llama_cpp(
+        Kind.WORD, "", "backend of its build: cuda, rocm (hip), vulkan, metal, sycl, cpu; default: the chip's."
+    )
     trace_model: bool = _declared(
         Kind.SWITCH,
         False,

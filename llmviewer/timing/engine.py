@@ -20,7 +20,7 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
-from llmviewer.timing import engine_memory, engine_names, engine_work
+from llmviewer.timing import engine_backends, engine_memory, engine_names, engine_work
 from llmviewer.timing.engine_memory import (
     EngineMemory,
     FreeMemory,
@@ -189,7 +189,10 @@ class Engine(Fitted):
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
-    generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields.
+    generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields; with
+    a backend that is not the default on them, also by maker, behind a slash: rdna3/vulkan, NVIDIA/vulkan.
+    backends: generation of chips, or maker of others -> backends, the default first.  backend: as asked for; on a chip,
+    the one that it runs with, "" where none is known.
     prompt_generations: generations of chips to whose runs the factor `prompt` was fitted; it holds on no others.
     versions: first version -> its own fields, which hold until the next first version.
     measured: versions whose runs it was fitted to; empty: those runs do not state theirs.
@@ -240,12 +243,15 @@ class Engine(Fitted):
         default_factory=dict,
         metadata=stated(record.mapped(partial(record.read, OfGeneration, required=("constants",)))),
     )
+    backends: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata=stated(engine_backends.TABLE))
+    backends_source: str = ""
     source: str = ""
     versions: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict, metadata=stated(by_version(partial(record.values, OfVersion, given=("factors",))))
     )
     measured: tuple[str, ...] = field(default=(), metadata=stated(record.listed(engine_memory.a_version)))
     own_slots: bool = field(default=True, metadata=ABSENT)
+    backend: str = field(default="", metadata=ABSENT)
     logical_batch: float | None = field(default=None, metadata=ABSENT)
     version: str = field(default="", metadata=ABSENT)
     memory_versions: MemoryVersions | None = field(default=None, metadata=stated(engine_memory.MEMORY, "memory"))
@@ -285,6 +291,7 @@ class Engine(Fitted):
         own = self.title.partition(",")[0].partition(" (")[0]
         if self.known_version:
             own = f"{GENERATION.split(self.title)[0]} {self.known_version}"
+        own += engine_backends.suffix(self.backend)
         if self.program is None:
             return own
         return f"{self.program.title} ({'nearest: ' if self.program.nearest else ''}{own})"
@@ -309,11 +316,44 @@ class Engine(Fitted):
             self.program.check(chip)
         if self.version:
             version_numbers(self.version, self.name)
-        kind = kind_of(chip, self.generations)
-        engine = self.of_generation("" if self._outgrew(kind) else kind).of_version()
+        backend = engine_backends.chosen(self.backend, self._backends, chip, self.asked)
+        kind = self.kind_on(chip, backend, self.generations)
+        if lent := "/" in kind and self._generation(kind) is None:
+            kind = kind_of(chip, self.generations)
+        engine = replace(self.of_generation("" if self._outgrew(kind) else kind).of_version(), backend=backend)
+        if lent:  # the times of another backend, whose errors say nothing about this one
+            engine = replace(engine, error={}, residuals={}, scope={})
         if self.memory_versions is None:
             return engine
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
+
+    @property
+    def _backends(self) -> Mapping[str, Sequence[str]]:
+        """Generation or maker of chips -> backends, those of the program first."""
+        return {**self.backends, **self.program.backends} if self.program else self.backends
+
+    def name_on(self, chip: Chip) -> str:
+        """Its name in tables, behind a slash the backend if that is not the usual one on the chip."""
+        return f"{self.name}/{self.backend}" if "/" in self.kind_on(chip, self.backend, ()) else self.name
+
+    def kind_on(self, chip: Chip, backend: str, known: Collection[str]) -> str:
+        """The name of its fields on a chip with a backend, if that is not the usual one behind a slash.
+
+        known: those that it has.  The usual one is the preset's, not a program's.
+        """
+        if not backend or backend in engine_backends.of_chip(self.backends, chip)[:1]:
+            return kind_of(chip, known)
+        return engine_backends.key_of(chip, backend, known)
+
+    def backend_note(self, chip: Chip) -> str:
+        """What stands for its backend where that was not measured on chips of this generation; empty: nothing."""
+        kind = self.kind_on(chip, self.backend, self.generations)
+        if "/" not in kind or kind in self.generations:
+            return ""
+        other = NEAREST_GENERATIONS.get(chip.generation, "")
+        if self._generation(kind) is None:
+            other = f"--backend {engine_backends.of_chip(self.backends, chip)[0]}"
+        return f"--backend {self.backend} was not measured on {chip.generation}: times are those of {other}"
 
     @property
     def version_note(self) -> str:
@@ -353,8 +393,10 @@ class Engine(Fitted):
         return replace(self, **{name: value for name, value in stated.items() if value is not None})
 
     def _generation(self, generation: str) -> OfGeneration | None:
-        """Fields on chips of a generation: its own, or those of the one before."""
-        return self.generations.get(generation) or self.generations.get(NEAREST_GENERATIONS.get(generation, ""))
+        """Fields on chips of a generation, and with a backend behind a slash: its own, or those of the one before."""
+        kind, slash, backend = generation.partition("/")
+        nearest = f"{NEAREST_GENERATIONS.get(kind, '')}{slash}{backend}"
+        return self.generations.get(generation) or self.generations.get(nearest)
 
     def is_known_on(self, generation: str) -> bool:
         """Whether it serves chips of a generation, or its times were fitted to runs on them or on the nearest."""

@@ -10,6 +10,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import stated
+from llmviewer.timing import engine_backends
 
 FOLDER = "calibrate/engines"
 
@@ -25,6 +26,7 @@ class Named:
     the preset's; slots_source: where that stands.  contexts: its default context, as pairs of the GPU memory from which
     it holds [GiB] and tokens, ascending; it and a stated context are of each slot.  offloads: whether layers that do
     not fit are on the host by default.  whole_windows: whether layers with a window allocate the whole context.
+    backends: as of the preset, where they are others.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Named:
     offloads: bool = False
     whole_windows: bool = False
     same_versions: bool = False
+    backends: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata=stated(engine_backends.TABLE))
+    backends_source: str = ""
 
     def check(self, chip: Chip) -> None:
         """Raise UserError if the program does not run on the chip."""
