@@ -43,6 +43,7 @@ ENGINE_ROUTING = "engine_routing"
 CONSTANTS: dict[str, str] = {
     "launch": "each kernel of a step: gap before it starts",
     "layer": "each decoder layer of a step",
+    "routing": "each layer of a step with routed experts: choosing them, gathering their inputs, adding their outputs",
     "step": "each forward pass: scheduling, preparing inputs, reading the result",
     "group": "each forward pass on several devices: broadcasting the step to all of them",
     "collective": "each collective: synchronization in addition to its kernel",
@@ -60,7 +61,8 @@ LAUNCH_RANGE = (0.7, 1.36)
 OF_RUNS = ("error", "residuals", "scope")
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
-#: Generation -> the nearest that was measured, whose fields it takes if a preset has none of its own.
+#: Generation, or chip unlike others of it -> the nearest that was measured, whose fields it takes if a preset has none
+#: of its own.  M1 and M2 emulate bfloat16 (https://github.com/jundot/omlx/pull/3277), M5 has matrix units.
 NEAREST_GENERATIONS = {
     "gaudi3": "gaudi2",
     "cdna4": "cdna3",
@@ -68,6 +70,10 @@ NEAREST_GENERATIONS = {
     "rdna2": "rdna3",
     **dict.fromkeys(("zen2", "zen3", "zen5"), "zen4"),
     **dict.fromkeys(("raptor-lake", "arrow-lake", "sapphire-rapids", "granite-rapids"), "zen4"),
+    **dict.fromkeys(("m1", "m1-pro"), "m1-max"),
+    **dict.fromkeys(("m2", "m2-pro"), "m2-max"),
+    "m2-ultra": "m1-ultra",
+    **dict.fromkeys(("m5", "m5-pro"), "m5-max"),
     **dict.fromkeys(("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7"), "tpu-v5e"),
 }
 
@@ -199,6 +205,7 @@ class Engine(Fitted):
     start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
     kernels run, if the engine is that of a draft.  serves: where it is taken without being stated.
+    makers: of the chips that it runs on; none: of all.
     program: the program by whose name it was asked for; None: by its own.
     """
 
@@ -259,6 +266,7 @@ class Engine(Fitted):
     )
     draft_us: float = field(default=0.0, metadata=ABSENT)
     program: Named | None = field(default=None, metadata=ABSENT)
+    makers: Sequence[str] = field(default=(), metadata=stated(record.listed(record.filled)))
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     @property
@@ -303,6 +311,7 @@ class Engine(Fitted):
 
         Raises UserError for what is no version, and for a chip on which the program does not run.
         """
+        engine_names.check_maker(self.name, GENERATION.split(self.title)[0], self.makers, chip)
         if self.program:
             self.program.check(chip)
         if self.version:
@@ -490,8 +499,9 @@ ELSEWHERE = {
 
 
 def kind_of(chip: Chip, known: Collection[str]) -> str:
-    """The name of a chip if it is known by itself, being unlike others of its generation, else its generation."""
-    return chip.name if chip.name in known else chip.generation
+    """The name of a chip, or of the one most like it, if it is known by itself, being unlike others; else its generation."""
+    names = (chip.name, NEAREST_GENERATIONS.get(chip.name, ""))
+    return next((name for name in names if name in known), chip.generation)
 
 
 def names() -> tuple[str, ...]:

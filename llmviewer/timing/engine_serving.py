@@ -2,7 +2,7 @@
 
 One rule holds for every answer without a stated engine: in a server vLLM, which `simulate` and `size` take too; at a
 desk (Apple, and chips whose computer is a desktop) llama.cpp first, of which the published runs on such chips are; and
-where the first of the two does not run something, by what its preset says, the other.
+where the first of the two does not run something, by what its preset says, the other, or MLX LM on a Mac.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import stated
 
-#: Engine of a server, and that of a desk.
-ENGINE, AT_A_DESK = "vllm", "llama.cpp"
+#: Engine of a server, that of a desk, and that of Macs for formats that the latter does not have.
+ENGINE, AT_A_DESK, ON_A_MAC = "vllm", "llama.cpp", "mlx-lm"
 #: Beginning of the names of hosts that are desktops (hardware_specs/hosts).
 DESKTOP = "desktop"
 #: Options that state the chip, its wires and the requests, and those whose formats the graph shows: of every engine.
@@ -26,8 +26,9 @@ OF_EVERY_ENGINE = ("set", "power_limit", "link", "network", "expert_skew", "quan
 
 def usual(chip: Chip) -> tuple[str, ...]:
     """The engines that may serve a chip, the usual one first."""
-    at_a_desk = chip.maker == "Apple" or chip.default_host.startswith(DESKTOP)
-    return (AT_A_DESK, ENGINE) if at_a_desk else (ENGINE, AT_A_DESK)
+    if chip.maker == "Apple":
+        return AT_A_DESK, ON_A_MAC
+    return (AT_A_DESK, ENGINE) if chip.default_host.startswith(DESKTOP) else (ENGINE, AT_A_DESK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,10 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
             for block in graph.blocks
             if block.is_layer
         ),
+        "routing": total(
+            float(block.repeats) * next((one.runs for one in block.operators if one.name.startswith(EXPERT_PREFIX)), 0.0)
+            for block in graph.blocks
+        ),
         "step": 1.0,
         "group": 1.0 if present(exchanges) else 0.0,
         "collective": exchanges,
