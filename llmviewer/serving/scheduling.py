@@ -84,7 +84,7 @@ SCHEDULERS = {
             mixes=False,  # BatchGenerator runs a chunk of prompts by itself
             reserved=1.0,  # no request is ever preempted
             source="https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/generate.py (BatchGenerator); "
-            "--decode-concurrency, --prefill-step-size: https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/server.py; "
+            "its options: https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/server.py; "
             "since https://github.com/ml-explore/mlx-lm/pull/626",
         ),
         Scheduler(

@@ -179,6 +179,8 @@ class Engine(Fitted):
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
+    row_share: share of the time of reading weights by which each further token lengthens a pass of up to MAX_ROWS, in
+    kernels that read those of dense products again for every token.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
     integer_share: fraction of the chip's 8-bit peak that its own integer kernels reach in larger products with narrow
     weights, which then are not converted; 0.0: it has no such kernels.
@@ -226,6 +228,7 @@ class Engine(Fitted):
     borrowed: Mapping[str, str] = field(default_factory=dict)
     unit_bytes: float = 0.0
     share: float = 1.0
+    row_share: float = 0.0
     unpacked_bytes: float = 0.0
     integer_share: float = 0.0
     divides: str = field(default="tensors", metadata=stated(record.choice("divides", ("tensors", "layers"))))
@@ -434,6 +437,13 @@ class Engine(Fitted):
             integer = engine_work.integer_products_s(graph, step.tokens, rate, bandwidth)
             own["own gemm kernels"] = (scaled * (1.0 - narrow) + integer - narrow * kernels) * (1.0 - few)
         own["own matrix-vector kernels"] = (engine_work.gemm_weight_bytes(graph) / bandwidth - kernels) * few
+        if self.row_share:
+            rows = self.row_share * (np.minimum(step.tokens, engine_work.MAX_ROWS) - 1.0)
+            again = rows * engine_work.gemm_weight_bytes(graph, routed=False) / bandwidth
+            read = engine_work.gemm_weight_bytes(graph) / bandwidth + again
+            own["own matrix-vector kernels"] = own["own matrix-vector kernels"] + again * few
+            longer = np.maximum(read - kernels - own["own gemm kernels"], 0.0)
+            own["own gemm kernels"] = own["own gemm kernels"] + longer * (1.0 - few)
         unpacked = self.unpacked_bytes * engine_work.narrow_weights(graph) / chip.bandwidth_bytes_per_s
         return {**own, "unpacking weights": unpacked * (1.0 - few)}
 
@@ -499,7 +509,7 @@ ELSEWHERE = {
 
 
 def kind_of(chip: Chip, known: Collection[str]) -> str:
-    """The name of a chip, or of the one most like it, if it is known by itself, being unlike others; else its generation."""
+    """The name of a chip, or of the one most like it, if it is known by itself; else its generation."""
     names = (chip.name, NEAREST_GENERATIONS.get(chip.name, ""))
     return next((name for name in names if name in known), chip.generation)
 

@@ -204,7 +204,7 @@ class FreeMemory:
     """How an engine without a profiling run fills a device: it leaves a margin of the free memory (llama.cpp).
 
     margin_gib: the margin.  framework_gib: context of CUDA, which is part of the margin.  buffers: where sizes of its
-    compute buffers are logged, which `analysis/compute_buffers.py` counts as ggml does; empty: the peak of live tensors.
+    compute buffers are logged, which `analysis/compute_buffers.py` counts as ggml does; empty: those are live tensors.
     """
 
     margin_gib: float
