@@ -31,6 +31,7 @@ REQUEST_METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "la
 ENGINE_PRESETS: dict[str, str] = {
     "gpt-fast": "gpt-fast",
     "llama.cpp": "llama.cpp",
+    "mlx": "mlx-lm",
     "deepspeed": "deepspeed-mii",
     "sglang": "sglang",
     "vllm ": "vllm",

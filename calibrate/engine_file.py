@@ -60,7 +60,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     """
     kept = {key: value for key, value in content.items() if key not in (*FITTED, *PARTS)}
     fitted = fits[""].engine
-    numbers = {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
+    numbers = {"unit_bytes": fitted.unit_bytes} if fitted.unit_bytes else {}
     numbers |= _shares(fitted)
     possible = np.concatenate([fit.possible for fit in fits.values()])
     rows = {"fitted": int(possible.sum()), "impossible": int((~possible).sum())}
@@ -81,8 +81,9 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
 
 
 def _shares(fitted: Engine) -> dict[str, float]:
-    """Shares of the chip's rates that an engine's own products reach, where it has integer kernels."""
-    return {"share": fitted.share, "integer_share": fitted.integer_share} if fitted.integer_share else {}
+    """Shares of the chip's rates that an engine's own products reach, where it has such kernels."""
+    whole = {"share": fitted.share, "integer_share": fitted.integer_share}
+    return {name: value for name, value in whole.items() if value and fitted.unit_bytes}
 
 
 def _of_version(fit: EngineFit, newest: Engine) -> dict[str, Any]:

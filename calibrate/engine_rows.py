@@ -33,11 +33,11 @@ def is_known_broken(row: Mapping[str, Any]) -> bool:
 def has_uncertain_kernels(case: RequestCase) -> bool:
     """Whether a case's kernels are further off than an engine's constants: the 4-bit experts of gpt-oss.
 
-    Their fits rest on a few dozen rows, with errors of 17 to 22 %; llama.cpp has kernels of its own.  Constants are not
-    fitted to them, nor to first tokens of runs of which other tokens may be drafted; the errors and intervals of a
-    preset include the former.
+    Their fits rest on a few dozen rows, with errors of 17 to 22 %; llama.cpp and MLX have kernels of their own.
+    Constants are not fitted to them, nor to first tokens of runs of which other tokens may be drafted; the errors and
+    intervals of a preset include the former.
     """
-    return ("gpt-oss" in case.model and case.engine != "llama.cpp") or is_of_drafting(case)
+    return ("gpt-oss" in case.model and case.engine not in ("llama.cpp", "mlx-lm")) or is_of_drafting(case)
 
 
 def is_of_drafting(case: RequestCase) -> bool:

@@ -11,6 +11,7 @@ FREE: dict[str, tuple[str, ...]] = {
     "gpt-fast": ("gemm", "exchange"),
     "llama.cpp": ("step", "share", "integer_share"),
     "llama.cpp-2024": ("launch", "gemm", "unit_bytes", "share"),
+    "mlx-lm": ("launch", "share"),
     "sglang": ("step", "sequence", "eager"),
     "trtllm": ("step", "sequence", "eager", "prompt"),
     "trtllm-cpp": ("step", "launch", "sequence", "group"),
@@ -33,6 +34,11 @@ FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
             ("launch", "share", "integer_share"),
         ),
     },
+    "mlx-lm": {
+        "m1-max": ("launch", "share"),
+        **dict.fromkeys(("m2-max", "m3-ultra"), ("launch", "share", "gemm")),
+        **dict.fromkeys(("m1-ultra", "m5-max"), ("launch", "routing", "share", "gemm")),
+    },
     "llama.cpp-2024": {"apple": ("launch", "gemm")},
     "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},
 }
@@ -45,6 +51,7 @@ FEW_USERS, SHORT_PROMPT = 4.0, 1024.0
 START_VALUES = {
     "launch": 1.0,
     "layer": 5.0,
+    "routing": 30.0,
     "step": 500.0,
     "group": 200.0,
     "collective": 2.0,

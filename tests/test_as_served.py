@@ -23,12 +23,12 @@ from llmviewer.server import compact
 from llmviewer.simulation import call
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
-from llmviewer.timing.engine_serving import AT_A_DESK, ENGINE, OF_EVERY_ENGINE, usual
+from llmviewer.timing.engine_serving import AT_A_DESK, ENGINE, OF_EVERY_ENGINE, ON_A_MAC, usual
 from tests.imports import ROOT
 
 SIZES = {"batch_size": 4, "input_len": 256, "output_len": 32}
 CHIPS = data.stems("hardware_specs")
-PRESETS = {name: engine.load(name) for name in (ENGINE, AT_A_DESK)}
+PRESETS = {name: engine.load(name) for name in (ENGINE, AT_A_DESK, ON_A_MAC)}
 
 
 @cache
@@ -47,6 +47,7 @@ def answer(model: str = "llama-3.1-8b", chip: str = "h100", **options: Any) -> d
         ("llama.cpp", "rtx-4090", {}),
         ("llama.cpp", "m3-max", {"quantization": "q4_k_m"}),
         ("llama.cpp", "h100", {"quantization": "q4_k_m"}),
+        ("mlx-lm", "m3-max", {"quantization": "mlx-4bit"}),
     ],
 )
 def test_served_figures_are_those_of_the_stated_engine_to_the_bit(name: str, chip: str, options: Any) -> None:
@@ -78,7 +79,7 @@ def test_a_stated_engine_and_ideal_times_have_no_other_engine(options: dict[str,
         ("bert-base", "h100", {"output_len": 1}, "presets of engines time decoders only"),
         ("t5-v1.1-base", "h100", {}, "presets of engines time decoders only"),
         ("dream-7b", "h100", {}, "vLLM 0.21 does not run DreamModel"),
-        ("llama-3.1-8b", "m3-max", {"quantization": "awq"}, "has no kernels for weights in int4-g128"),
+        ("llama-3.1-8b", "m3-max", {"quantization": "w2a16"}, "has no kernels for weights in int2-g128"),
         ("llama-3.1-8b", "h100", {"quantization": "w2a16"}, "vLLM 0.21 has no kernels for weights in int2-g128"),
         ("llama-3.1-8b", "h100", {"kv_cache_dtype": "kv4"}, "vLLM 0.21 has no kernels for caches in kv4"),
         (

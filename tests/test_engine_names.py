@@ -73,7 +73,7 @@ def test_an_unknown_program_is_refused_with_the_nearest() -> None:
     ("name", "chip", "words"),
     [
         ("ollama", "rtx-4090", "as Ollama (llama.cpp with CUDA) serves"),
-        ("mlx-lm", "m4-max", "as MLX LM (nearest: kernels only) serves it"),
+        ("mlx-lm", "m4-max", "as MLX LM serves it"),
         ("exllamav2", "rtx-4090", "as ExLlamaV2 (nearest: gpt-fast) serves it"),
     ],
 )

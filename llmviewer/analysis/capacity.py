@@ -285,7 +285,7 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
         utilization_bytes=capacity * system.memory_utilization - system.margin_bytes,
         cache_fraction=system.cache_fraction,
     )
-    if system.engine.free_memory is not None:
+    if system.engine.free_memory is not None and system.engine.free_memory.buffers:
         here = as_ggml_counts(here, model, system, graph, request)
     if system.engine.memory is not None:
         here = _as_engine_counts(here, model, system, graph)

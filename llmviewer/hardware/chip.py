@@ -126,9 +126,10 @@ class Host:
 
     cpu: None if its rates are unknown.  memory_bytes: capacity, None if unknown.  disk: stores tensors that do not fit
     in the host's memory.  devices: devices that share the host evenly.  link_share, memory_share, matrix_share: shares
-    of the rates of a device's link, of the host's memory and of its CPU that are reached.  sockets: CPUs that each
-    store every tensor in their own memory, so that their rates add and their capacities do not; all other figures are
-    those of one socket.
+    of the rates of a device's link, of the host's memory and of its CPU that are reached; weight_share: of its memory's
+    where the CPU multiplies weights.  wait_s: time that a copy takes beside its bytes, where its receiver waits for it.
+    sockets: CPUs that each store every tensor in their own memory, so that their rates add and their capacities do not;
+    all other figures are those of one socket.
     """
 
     name: str
@@ -140,6 +141,8 @@ class Host:
     link_share: float = field(default=1.0, metadata=ABSENT)
     memory_share: float = field(default=1.0, metadata=ABSENT)
     matrix_share: float = field(default=1.0, metadata=ABSENT)
+    weight_share: float = field(default=1.0, metadata=ABSENT)
+    wait_s: float = field(default=0.0, metadata=ABSENT)
     sockets: int = field(default=1, metadata=ABSENT)
 
 

@@ -35,7 +35,7 @@ from llmviewer.result.stages import request_at, value_at
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.timing import engine as engines
-from llmviewer.timing.engine_serving import AT_A_DESK, usual
+from llmviewer.timing.engine_serving import AT_A_DESK, ON_A_MAC, usual
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -359,7 +359,9 @@ def formats_of(engine: str | None, model: Model, chip: Chip) -> Iterator[str]:
         yield from known or (AS_STORED,)
         return
     yield AS_STORED
-    if model.checkpoint is as_built:
+    if named == ON_A_MAC and model.checkpoint is as_built:
+        yield from engines.load(named).number_formats["quantization"]
+    elif model.checkpoint is as_built:
         yield from (FP8 if FP8 in chip.matrix_flops_per_s else W8A16, W4A16)
 
 

@@ -56,7 +56,8 @@ def _plain(system: System, memory: Memory) -> Iterator[tuple[Any, ...]]:
     yield "language model", "weights_bytes", memory.weights_bytes - vision, "counted", where
     yield "vision tower", "weights_bytes", vision, "counted", WEIGHT_PARTS["vision tower"]
     yield "KV cache", "kv_cache_bytes", memory.kv_cache_bytes, "counted", "of this workload"
-    peak = ("activations", "peak of live tensors") if free is None else ("compute buffers", "for one micro-batch")
+    counted = ("activations", "peak of live tensors"), ("compute buffers", "for one micro-batch")
+    peak = counted[bool(free and free.buffers)]
     yield peak[0], "activations_bytes", memory.activations_bytes, "counted", peak[1]
     basis = "assumed" if free is None else "measured"
     yield "framework", "framework_bytes", memory.framework_bytes, basis, "CUDA context and libraries"

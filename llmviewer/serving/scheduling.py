@@ -80,6 +80,14 @@ SCHEDULERS = {
         ),
         Scheduler(name="splitfuse", source="https://arxiv.org/abs/2401.08671"),
         Scheduler(
+            name="mlx-lm",
+            mixes=False,  # BatchGenerator runs a chunk of prompts by itself
+            reserved=1.0,  # no request is ever preempted
+            source="https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/generate.py (BatchGenerator); "
+            "its options: https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/server.py; "
+            "since https://github.com/ml-explore/mlx-lm/pull/626",
+        ),
+        Scheduler(
             name="llama.cpp",
             reserved=1.0,  # a slot keeps its part of the cache until its answer ends
             logical_batch=2048.0,  # -b, in micro-batches of -ub

@@ -92,6 +92,16 @@ MEMORY_SHARE = 0.88
 #: https://github.com/sgl-project/sglang/issues/11425).  PyTorch's reach a quarter of that.
 AMX_SHARE = 21.3 / 73.7
 
+#: Of the memory where a CPU multiplies weights, and time [s] for which device and host wait for each other at a copy
+#: between them.  Of ten figures with experts on the host, 8.7 to 49.6 tokens/s, predictions are 14 % off in the median,
+#: without the two 86 %: https://github.com/kvcache-ai/ktransformers (DeepseekR1_V3_tutorial.md, issue 314),
+#: https://github.com/AlexsJones/llmfit/pull/755, 775 and 778, https://gokawiil.com/article/74814.
+WEIGHT_SHARE, WAIT_S = 0.62, 125e-6
+#: Rates of two sockets over those of one, each with a copy of the weights, and the share of the CPU's rate that
+#: products reach with the few rows of an expert in a prompt: DeepSeek-V3 on one and two Xeon 6454S, 8.73 and 12.2
+#: tokens/s in decode and 54.2 and 82.9 in prompts
+#: (https://github.com/kvcache-ai/ktransformers, DeepseekR1_V3_tutorial.md).
+TWO_SOCKETS, FEW_ROWS_SHARE = 1.57, 0.5
 #: Sources of the shares by field of `Host`.
 SOURCES = {
     "link_share": "share of the link that copies from page-locked memory reach "
@@ -99,7 +109,13 @@ SOURCES = {
     "(https://github.com/rapidsai/dask-cuda/pull/98)",
     "memory_share": "share of the memory's rate that STREAM reaches "
     "(Micron, https://www.ctimes.com.tw/DispNews-cn.asp?o=2211231820AR)",
-    "matrix_share": "share of AMX that kernels for experts reach (https://lmsys.org/blog/2025-10-22-KTransformers)",
+    "matrix_share": "share of AMX that kernels for experts reach (https://lmsys.org/blog/2025-10-22-KTransformers), "
+    "of vector units otherwise, with few rows of each expert "
+    "(https://github.com/kvcache-ai/ktransformers, DeepseekR1_V3_tutorial.md)",
+    "weight_share": "share of the memory's rate at which a CPU multiplies weights "
+    "(https://github.com/kvcache-ai/ktransformers, DeepseekR1_V3_tutorial.md)",
+    "wait_s": "time for which device and host wait for each other at a copy "
+    "(https://github.com/AlexsJones/llmfit/pull/755)",
 }
 
 
@@ -110,11 +126,14 @@ def attainable(host: Host, *, pinned: bool = True) -> Host:
     times that rate: llamafile's kernels for 4 bits reach 2.7 TFLOP/s of a Ryzen 9 7950X, which has 2.3
     (https://github.com/mozilla-ai/llamafile/pull/435).
     """
+    of_sockets = TWO_SOCKETS / 2.0 if host.sockets > 1 else 1.0
     return replace(
         host,
         link_share=PINNED_SHARE if pinned else PAGEABLE_SHARE,
-        memory_share=MEMORY_SHARE,
-        matrix_share=AMX_SHARE if host.cpu and has_amx(host.cpu) else 1.0,
+        memory_share=MEMORY_SHARE * of_sockets,
+        matrix_share=(AMX_SHARE if host.cpu and has_amx(host.cpu) else 1.0) * FEW_ROWS_SHARE * of_sockets,
+        weight_share=WEIGHT_SHARE * of_sockets,
+        wait_s=WAIT_S,
     )
 
 
@@ -129,7 +148,8 @@ DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 UNMEASURED_RESIDUALS = (0.8, 0.95, 1.6, 2.5)
 UNMEASURED_NOTE = (
     f"copies reach {PINNED_SHARE:g} of the link's rate if their memory is pinned; operators on the host "
-    f"{MEMORY_SHARE:g} of its memory's; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
+    f"{MEMORY_SHARE:g} of its memory's, products {WEIGHT_SHARE:g}; "
+    f"real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
 
 

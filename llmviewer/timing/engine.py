@@ -43,6 +43,7 @@ ENGINE_ROUTING = "engine_routing"
 CONSTANTS: dict[str, str] = {
     "launch": "each kernel of a step: gap before it starts",
     "layer": "each decoder layer of a step",
+    "routing": "each layer of a step with routed experts: choosing them, gathering their inputs, adding their outputs",
     "step": "each forward pass: scheduling, preparing inputs, reading the result",
     "group": "each forward pass on several devices: broadcasting the step to all of them",
     "collective": "each collective: synchronization in addition to its kernel",
@@ -62,7 +63,8 @@ OF_RUNS = ("error", "residuals", "scope")
 WINDOW_PADDING = 256.0
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
-#: Generation -> the nearest that was measured, whose fields it takes if a preset has none of its own.
+#: Generation, or chip unlike others of it -> the nearest that was measured, whose fields it takes if a preset has none
+#: of its own.  M1 and M2 emulate bfloat16 (https://github.com/jundot/omlx/pull/3277), M5 has matrix units.
 NEAREST_GENERATIONS = {
     "gaudi3": "gaudi2",
     "cdna4": "cdna3",
@@ -70,6 +72,10 @@ NEAREST_GENERATIONS = {
     "rdna2": "rdna3",
     **dict.fromkeys(("zen2", "zen3", "zen5"), "zen4"),
     **dict.fromkeys(("raptor-lake", "arrow-lake", "sapphire-rapids", "granite-rapids"), "zen4"),
+    **dict.fromkeys(("m1", "m1-pro"), "m1-max"),
+    **dict.fromkeys(("m2", "m2-pro"), "m2-max"),
+    "m2-ultra": "m1-ultra",
+    **dict.fromkeys(("m5", "m5-pro"), "m5-max"),
     **dict.fromkeys(("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7"), "tpu-v5e"),
 }
 
@@ -175,6 +181,8 @@ class Engine(Fitted):
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
+    row_share: share of the time of reading weights by which each further token lengthens a pass of up to MAX_ROWS, in
+    kernels that read those of dense products again for every token.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
     integer_share: fraction of the chip's 8-bit peak that its own integer kernels reach in larger products with narrow
     weights, which then are not converted; 0.0: it has no such kernels.
@@ -204,6 +212,7 @@ class Engine(Fitted):
     start, start_source: what it does where the cache does not hold one sequence of that context, and where that stands.
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
     kernels run, if the engine is that of a draft.  serves: where it is taken without being stated.
+    makers: of the chips that it runs on; none: of all.
     program: the program by whose name it was asked for; None: by its own.
     """
 
@@ -224,6 +233,7 @@ class Engine(Fitted):
     borrowed: Mapping[str, str] = field(default_factory=dict)
     unit_bytes: float = 0.0
     share: float = 1.0
+    row_share: float = 0.0
     unpacked_bytes: float = 0.0
     integer_share: float = 0.0
     divides: str = field(default="tensors", metadata=stated(record.choice("divides", ("tensors", "layers"))))
@@ -267,6 +277,7 @@ class Engine(Fitted):
     )
     draft_us: float = field(default=0.0, metadata=ABSENT)
     program: Named | None = field(default=None, metadata=ABSENT)
+    makers: Sequence[str] = field(default=(), metadata=stated(record.listed(record.filled)))
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     @property
@@ -312,6 +323,7 @@ class Engine(Fitted):
 
         Raises UserError for what is no version, and for a chip on which the program does not run.
         """
+        engine_names.check_maker(self.name, GENERATION.split(self.title)[0], self.makers, chip)
         if self.program:
             self.program.check(chip)
         if self.version:
@@ -473,6 +485,13 @@ class Engine(Fitted):
             integer = engine_work.integer_products_s(graph, step.tokens, rate, bandwidth)
             own["own gemm kernels"] = (scaled * (1.0 - narrow) + integer - narrow * kernels) * (1.0 - few)
         own["own matrix-vector kernels"] = (engine_work.gemm_weight_bytes(graph) / bandwidth - kernels) * few
+        if self.row_share:
+            rows = self.row_share * (np.minimum(step.tokens, engine_work.MAX_ROWS) - 1.0)
+            again = rows * engine_work.gemm_weight_bytes(graph, routed=False) / bandwidth
+            read = engine_work.gemm_weight_bytes(graph) / bandwidth + again
+            own["own matrix-vector kernels"] = own["own matrix-vector kernels"] + again * few
+            longer = np.maximum(read - kernels - own["own gemm kernels"], 0.0)
+            own["own gemm kernels"] = own["own gemm kernels"] + longer * (1.0 - few)
         unpacked = self.unpacked_bytes * engine_work.narrow_weights(graph) / chip.bandwidth_bytes_per_s
         return {**own, "unpacking weights": unpacked * (1.0 - few)}
 
@@ -553,8 +572,9 @@ ELSEWHERE = {
 
 
 def kind_of(chip: Chip, known: Collection[str]) -> str:
-    """The name of a chip if it is known by itself, being unlike others of its generation, else its generation."""
-    return chip.name if chip.name in known else chip.generation
+    """The name of a chip, or of the one most like it, if it is known by itself; else its generation."""
+    names = (chip.name, NEAREST_GENERATIONS.get(chip.name, ""))
+    return next((name for name in names if name in known), chip.generation)
 
 
 def names() -> tuple[str, ...]:

@@ -27,6 +27,7 @@ EARLIER = {"vllm": ("0.8", "vllm-v0"), "trtllm": ("1.0", "trtllm-cpp"), "llama.c
 #: Other spellings of a preset's name -> preset.
 SPELLINGS = {
     **dict.fromkeys(("tensorrt-llm", "tensorrt_llm", "trt-llm"), "trtllm"),
+    **dict.fromkeys(("mlx", "mlx_lm"), "mlx-lm"),
     **dict.fromkeys(("llama-cpp", "llama_cpp", "llamacpp", "llama-server"), "llama.cpp"),
 }
 #: A version: its numbers, after `v` or the `b` of builds of llama.cpp; what marks candidates, fixes and builds.
@@ -203,14 +204,14 @@ class FreeMemory:
     """How an engine without a profiling run fills a device: it leaves a margin of the free memory (llama.cpp).
 
     margin_gib: the margin.  framework_gib: context of CUDA, which is part of the margin.  buffers: where sizes of its
-    compute buffers are logged, which `analysis/compute_buffers.py` counts.
+    compute buffers are logged, which `analysis/compute_buffers.py` counts as ggml does; empty: those are live tensors.
     """
 
     margin_gib: float
-    framework_gib: float
+    framework_gib: float = 0.0
     source: str
-    framework_source: str
-    buffers: Sequence[str] = field(metadata=stated(record.listed()))
+    framework_source: str = ""
+    buffers: Sequence[str] = field(default=(), metadata=stated(record.listed()))
 
     def context_bytes(self, chip: Chip) -> float:
         """The context of CUDA on a chip that has one, else 0.0 [byte]."""

@@ -49,11 +49,7 @@ class Named:
 
     def check(self, chip: Chip) -> None:
         """Raise UserError if the program does not run on the chip."""
-        if self.makers and chip.maker not in self.makers:
-            raise UserError(
-                f"engine {self.name}: {self.title} runs on chips of {' and '.join(self.makers)}, {chip.name} is of "
-                f"{chip.maker}"
-            )
+        check_maker(self.name, self.title, self.makers, chip)
 
     def preset_of(self, version: str) -> str:
         """The preset as --engine names it, with the version of the program.  Raises UserError if it has its own."""
@@ -86,6 +82,13 @@ class Named:
         if not self.nearest:
             return ""
         return f"engine {self.name}: {self.title} was not measured here; nearest is {self.preset}: {self.nearest}"
+
+
+def check_maker(name: str, title: str, makers: Sequence[str], chip: Chip) -> None:
+    """Raise UserError if an engine or program runs on chips of other makers; none given: on those of all."""
+    if makers and chip.maker not in makers:
+        known = " and ".join(makers)
+        raise UserError(f"engine {name}: {title} runs on chips of {known}, {chip.name} is of {chip.maker}")
 
 
 _NAMES: files.CacheOfFiles[Mapping[str, Named]] = files.CacheOfFiles()

@@ -2,8 +2,8 @@
 
 One rule holds for every answer without a stated engine: in a server vLLM; at a desk (Apple, Ryzen AI, and chips whose
 computer is a desktop) llama.cpp first, of which the published runs on such chips are; and where the first of the two
-does not run something, by what its preset says, the other.  `simulate` and `size`, which ask for a server, take vLLM on
-cards of desktops too (engine.of_a_server).
+does not run something, by what its preset says, the other, or MLX LM on a Mac.  `simulate` and `size`, which ask for a
+server, take vLLM on cards of desktops too (engine.of_a_server).
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import stated
 
-#: Engine of a server, and that of a desk.
-ENGINE, AT_A_DESK = "vllm", "llama.cpp"
+#: Engine of a server, that of a desk, and that of Macs for formats that the latter does not have.
+ENGINE, AT_A_DESK, ON_A_MAC = "vllm", "llama.cpp", "mlx-lm"
 #: Beginning of the names of hosts that are desktops (hardware_specs/hosts), and generations of chips that share the
 #: memory of a computer at a desk.
-DESKTOP, OF_DESKS = "desktop", ("apple", "rdna3.5")
+DESKTOP, OF_DESKS = "desktop", ("rdna3.5",)
 #: Options that state the chip, its wires and the requests, and those whose formats the graph shows: of every engine.
 OF_EVERY_ENGINE = ("set", "power_limit", "link", "network", "expert_skew", "quantization", "kv_cache_dtype")
 
 
 def usual(chip: Chip) -> tuple[str, ...]:
     """The engines that may serve a chip, the usual one first."""
+    if chip.maker == "Apple":
+        return AT_A_DESK, ON_A_MAC
     at_a_desk = chip.generation in OF_DESKS or chip.default_host.startswith(DESKTOP)
     return (AT_A_DESK, ENGINE) if at_a_desk else (ENGINE, AT_A_DESK)
 

@@ -30,6 +30,8 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
 }
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
+#: Tokens of a pass up to which each lengthens kernels that read weights again for every one.
+MAX_ROWS = 32.0
 #: Columns to which the tiles of integer kernels that multiply more are rounded, and most columns of a tile (mmq_x):
 #: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/mmq.cuh.
 TILE_COLUMNS, MAX_TILE_COLUMNS = 8.0, 128.0
@@ -63,6 +65,10 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
             float(block.repeats) * total(op.runs for op in block.operators) / max(len(block.operators), 1)
             for block in graph.blocks
             if block.is_layer
+        ),
+        "routing": total(
+            float(block.repeats) * next((op.runs for op in block.operators if op.name.startswith(EXPERT_PREFIX)), 0.0)
+            for block in graph.blocks
         ),
         "step": 1.0,
         "group": 1.0 if present(exchanges) else 0.0,
@@ -135,12 +141,12 @@ def heads_per_kv_head(graph: Graph) -> Count:
     return most
 
 
-def gemm_weight_bytes(graph: Graph) -> Count:
-    """Bytes of weights that GEMMs read in a pass."""
+def gemm_weight_bytes(graph: Graph, *, routed: bool = True) -> Count:
+    """Bytes of weights that GEMMs read in a pass, with or without those of routed experts."""
     read: Count = 0.0
     for block in graph.blocks:
         for operator in block.operators:
-            if operator.kind is Kind.GEMM:
+            if operator.kind is Kind.GEMM and (routed or not operator.name.startswith(EXPERT_PREFIX)):
                 read = read + operator.read_bytes(Role.WEIGHT) * block.repeats
     return read
 

@@ -26,7 +26,9 @@ class HostRates:
     """Attainable rates of the host; None for a CPU, disk or link that is absent or has no published rate."""
 
     memory_bytes_per_s: Count
+    weight_bytes_per_s: Count
     link_bytes_per_s: Count | None
+    wait_s: Count = 0.0
     flops_per_s: Count | None = None
     vector_flops_per_s: Count | None = None
     disk_read_bytes_per_s: Count | None = None
@@ -142,6 +144,8 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
     vector = host.cpu.vector_rate() if host.cpu else None
     return HostRates(
         memory_bytes_per_s=host.bandwidth_bytes_per_s * share * host.memory_share,
+        weight_bytes_per_s=host.bandwidth_bytes_per_s * share * host.weight_share,
+        wait_s=host.wait_s,
         link_bytes_per_s=None if link is None else link * host.link_share,
         flops_per_s=flops,
         vector_flops_per_s=None if vector is None else vector * share,
@@ -214,7 +218,8 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
             seconds = np.maximum(seconds, 2.0 * operator.output_shape[0] * weights / rates.flops_per_s)
         yield "host", seconds
     if present(crossing) and rates.link_bytes_per_s is not None:
-        yield "link", crossing / rates.link_bytes_per_s
+        waited: Any = crossing > 0.0 if operator.kind is Kind.COPY and operator.shape is None else 0.0
+        yield "link", crossing / rates.link_bytes_per_s + rates.wait_s * operator.where * waited
     for accesses, rate in (
         (operator.reads, rates.disk_read_bytes_per_s),
         (operator.writes, rates.disk_write_bytes_per_s),
@@ -231,7 +236,8 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
 
 def _on_host(operator: Operator, rates: HostRates) -> Count:
     """Time on the host's CPU, the slower of memory and compute; compute units of unknown rate are ignored [s]."""
-    seconds = operator.moved_bytes(Place.HOST) / rates.memory_bytes_per_s
+    rate_of_memory = rates.weight_bytes_per_s if operator.kind is Kind.GEMM else rates.memory_bytes_per_s
+    seconds = operator.moved_bytes(Place.HOST) / rate_of_memory
     for work, rate in (
         (operator.matmul_flops, rates.flops_per_s),
         (operator.vector_work, rates.vector_flops_per_s),

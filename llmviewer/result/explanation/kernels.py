@@ -65,10 +65,14 @@ def chip_of_terms(chip: Chip, prefix: str = "") -> Chip:
     return made
 
 
+#: Units of fields of `Host` that are no shares.
+UNITS = {"wait_s": "s"}
+
+
 def _host(chip: Chip, host: Host) -> Host:
     """The host with its rates, and the shares of them that are reached, as terms."""
     changed: dict[str, Any] = {
-        name: share if (share := getattr(host, name)) == 1.0 else leaf(name, share, "", source)
+        name: share if (share := getattr(host, name)) in (0.0, 1.0) else leaf(name, share, UNITS.get(name, ""), source)
         for name, source in SOURCES.items()
     }
     rate = leaf("host_bandwidth", host.bandwidth_bytes_per_s, "byte/s", sheet(chip, "host.bandwidth_bytes_per_s"))

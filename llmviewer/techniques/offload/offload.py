@@ -67,12 +67,13 @@ FORMS: dict[str, Form] = {
     "to": Choice("host or disk", ("host", "disk")),
     "pinned": Choice("on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate", ("on", "off")),
     "instructions": Choice(
-        "amx: a CPU with matrix units (Intel AMX) computes with them, at the 29 % of their rate that "
+        "amx: a CPU with matrix units (Intel AMX) computes with them, at half of the 29 % of their rate that "
         "kernels for experts reach; avx512: with its vector units, in fp32, as KTransformers before 0.3",
         ("amx", "avx512"),
     ),
     "sockets": Choice(
-        "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates, the capacity of one",
+        "1 or 2: CPUs of the host, each with its own copy of the tensors: twice the rates (1.57 times "
+        "if calibrated), the capacity of one",
         ("1", "2"),
     ),
     "host": Form(
