@@ -27,6 +27,7 @@ from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques import llama_cpp
+from llmviewer.techniques.kernels.of_engine import with_own_constants
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine as engines
@@ -218,6 +219,7 @@ def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
     system = build.system(chip, chosen)
     if system.spatial:
         system = build.spatial_system(model, system, chosen)
+    system = with_own_constants(model, system)
     texts = {name: options.techniques.get(name, option.default) for name, option in TECHNIQUES.items()}
     found = Configuration(model=model, chip=chip, system=system, options=options, techniques=texts)
     return found if system.scheme is None else _generating(found, chosen)

@@ -20,7 +20,6 @@ from llmviewer.techniques.layer_settings import OR, ranges_of
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, RUN, Options
 from llmviewer.techniques.quantization.grammar import GGML_CACHE_BITS
 from llmviewer.timing import engine
-from llmviewer.timing.engine_memory import split_version
 
 #: The preset, and the one without an engine, which takes these options too.
 ENGINES = ("llama.cpp", RUN["engine"].default)
@@ -60,7 +59,7 @@ def translated(model: Model, options: Options) -> Options:
     attention = options.techniques.get("attention", "")
     if not given and attention not in ATTENTION:
         return options
-    name, _ = split_version(options.engine)
+    name, _ = engine.preset_and_version(options.engine)
     if given and name not in ENGINES:
         first = next(iter(given))
         raise UserError(
