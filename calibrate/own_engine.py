@@ -42,11 +42,8 @@ DERIVED, BOTH = ("latency_ms", "throughput_tok_s"), {"ttft_ms", "tpot_ms"}
 UNSTABLE = 1.3
 #: Group of kernels of a profiler's table, or kind of operators of a trace -> factor.
 SEEN = {"gemm": "gemm", "attention": "attention", "collective": "exchange"}
-#: Constant that is no time -> its meaning.
+#: Constant -> its meaning; of other factors, the time of their kernels over that in profiles.
 MEANINGS = CONSTANTS | {
-    "gemm": "time of matrix products over that of kernels in profiles",
-    "attention": "time of attention over that of kernels in profiles",
-    "exchange": "time of collectives over that of kernels in profiles",
     "prompt": "time of all kernels in passes too large for a CUDA graph, over that in profiles",
     "share": "share of the memory bandwidth that its matrix-vector kernel reaches",
     "integer_share": "share of the 8-bit peak that its integer kernels reach",
@@ -163,7 +160,7 @@ class _Fitted:
         return [
             {
                 "constant": name,
-                "meaning": MEANINGS[name],
+                "meaning": MEANINGS.get(name, f"time of {name.replace('_', ' ')} kernels over that in profiles"),
                 "unit": "us" if name in CONSTANTS else "",
                 "before": value,
                 "after": float(f"{after[name]:.{DIGITS}g}"),

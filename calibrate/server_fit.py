@@ -32,6 +32,8 @@ OUTLIER = 2.0
 #: Squares of (prior spread in a row / its scatter), summed over rows, from which on a constant is fitted.
 LEAST_SIGNAL = 0.25
 SHARES = ("share", "integer_share")
+#: Least factor of all kernels of large passes, which run at nine tenths of the roofline in profiles.
+LEAST = MIN_VALUES | {"prompt": 0.8}
 #: Most runs that are held out one by one; more are held out in as many folds.
 MOST_FOLDS = 10
 DIFFERENCE, TOLERANCE, ITERATIONS = 1e-2, 1e-3, 12
@@ -61,7 +63,7 @@ def with_logs(preset: Engine, logs: Mapping[str, float]) -> Engine:
     """The preset with these constants changed.  logs: constant -> log(new / old)."""
     known = values_of(preset)
     new = {
-        name: float(np.clip(known[name] * np.exp(log), MIN_VALUES[name], MAX_VALUES[name]))
+        name: float(np.clip(known[name] * np.exp(log), LEAST[name], MAX_VALUES[name]))
         for name, log in logs.items()
     }
     constants = {name: new.get(name, value) for name, value in preset.constants.items()}

@@ -1,4 +1,4 @@
-"""`llmviewer calibrate`: measure kernels, fit a profile or an engine, check them against measured tables and figures."""
+"""`llmviewer calibrate`: measure kernels, fit a profile or an engine, check them against measured figures."""
 
 from __future__ import annotations
 
