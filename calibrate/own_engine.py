@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,9 +82,10 @@ def calibrate(paths: Sequence[Path], stated: Stated, output: str) -> OwnEngine:
     """
     if data.is_path(stated.engine):
         raise UserError(f"--engine {stated.engine} is an engine file; name the preset to correct: vllm, sglang ...")
-    measured = Measured()
+    measured, profiles = Measured(), [path for path in paths if path.is_file() and _is_profile(path)]
+    of_results = replace(stated, batch_size=0, input_len=0, output_len=0) if profiles else stated
     for path in paths:
-        _read(path, stated, measured)
+        _read(path, stated if path in profiles else of_results, measured)
     cases, values = _cases(measured)
     trials, preset = _trials(cases, values, measured)
     chosen = np.concatenate([_possible(trial, measured) for trial in trials])
@@ -126,9 +127,8 @@ class _Fitted:
         for metric in sorted({str(one) for one in metrics[self.chosen]}):
             yield metric, self.chosen & (metrics == metric)
 
-    def interval(self, metric: str, rows: Array) -> tuple[float, ...]:
-        scatter = server_fit.SCATTER.get(metric, server_fit.OTHER_SCATTER)
-        return server_fit.interval(self.held_out[rows], scatter)
+    def interval(self, rows: Array) -> tuple[float, ...]:
+        return server_fit.interval(self.held_out[rows], server_fit.scatter_of(self.trials)[rows])
 
     def metrics(self) -> list[dict[str, Any]]:
         """Errors of every metric with the preset, and with constants fitted without the row's run."""
@@ -137,7 +137,7 @@ class _Fitted:
         inside = (bounds[:, 1] <= before) & (before <= bounds[:, 2])
         found = []
         for metric, rows in self.of_metrics():
-            low95, low, high, high95 = self.interval(metric, rows)
+            low95, low, high, high95 = self.interval(rows)
             after = np.exp(self.held_out[rows])
             known = np.isfinite(after).all()
             found.append(
@@ -199,7 +199,7 @@ class _Fitted:
         origin, error, residuals, scope = origin_of(self.trials[0].group), {}, {}, {}
         for (metric, rows), scores in zip(self.of_metrics(), self.metrics(), strict=True):
             error[metric] = {origin: {"run": scores["after"] or {}, "preset": scores["before"]}}
-            residuals[metric] = {origin: list(self.interval(metric, rows))}
+            residuals[metric] = {origin: list(self.interval(rows))}
             scope[metric] = {origin: self._scope(rows)}
         content = {
             "base": self.cases[0].preset,
@@ -228,6 +228,11 @@ class _Fitted:
             **{name: [min(values), max(values)] for name, values in sizes.items()},
             "host_share": round(float(np.max(shares)), 3),
         }
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether a file holds times of kernels, not of requests."""
+    return torch_profiler.is_table(path) or not is_result(path)
 
 
 def _read(path: Path, stated: Stated, measured: Measured) -> None:

@@ -22,11 +22,12 @@ from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80
 HOST_SPREAD, KERNEL_SPREAD = 0.7, 0.2
 KERNEL_METRICS = {"prompt": ("ttft_ms",)}
 OF_DECODE = ("tpot_ms", "decode_tok_s", "latency_ms", "throughput_tok_s")
-#: Scatter of the rows of one configuration around constants of its own, in logarithms, by metric; and how many rows
-#: this counts for in their interval.
-SCATTER, OTHER_SCATTER, SCATTER_ROWS = {"ttft_ms": 0.20}, 0.06, 4.0
-#: Standard deviations of half an 80 % interval of a normal distribution.
-HALF_80 = 1.2816
+#: Scatter of the rows of one configuration around constants of its own, in logarithms: of first tokens among users
+#: who come and go, and of all others; and how many rows this counts for in their interval.
+FIRST_SCATTER, OTHER_SCATTER, SCATTER_ROWS = 0.20, 0.06, 4.0
+#: Half an 80 % interval over the scatter of the rows held out: 1.28 of a normal distribution, and 1.3 times that, as
+#: other loads lie farther than held-out runs: docs/guide/calibration.md#your-server.
+HALF_80 = 1.2816 * 1.3
 #: Residual over its scatter beyond which a row counts less (Huber's loss).
 OUTLIER = 2.0
 #: Squares of (prior spread in a row / its scatter), summed over rows, from which on a constant is fitted.
@@ -62,10 +63,7 @@ def values_of(preset: Engine) -> dict[str, float]:
 def with_logs(preset: Engine, logs: Mapping[str, float]) -> Engine:
     """The preset with these constants changed.  logs: constant -> log(new / old)."""
     known = values_of(preset)
-    new = {
-        name: float(np.clip(known[name] * np.exp(log), LEAST[name], MAX_VALUES[name]))
-        for name, log in logs.items()
-    }
+    new = {name: float(np.clip(known[name] * np.exp(log), LEAST[name], MAX_VALUES[name])) for name, log in logs.items()}
     constants = {name: new.get(name, value) for name, value in preset.constants.items()}
     factors = {**preset.factors, **{name: value for name, value in new.items() if name in FACTORS}}
     share, integer_share = (new.get(name, getattr(preset, name)) for name in SHARES)
@@ -89,7 +87,9 @@ def log_ratios(preset: Engine, trials: Sequence[Trial]) -> Array:
 
 def scatter_of(trials: Sequence[Trial]) -> Array:
     """Scatter of every row, in logarithms."""
-    return np.array([SCATTER.get(case.metric, OTHER_SCATTER) for trial in trials for case in trial.group.cases])
+    cases = (case for trial in trials for case in trial.group.cases)
+    first = [case.metric == "ttft_ms" and case.batching != "static" for case in cases]
+    return np.where(first, FIRST_SCATTER, OTHER_SCATTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,12 +186,12 @@ def held_out(
     return found
 
 
-def interval(logs: Array, scatter: float) -> tuple[float, ...]:
+def interval(logs: Array, scatter: Array) -> tuple[float, ...]:
     """QUANTILES of measured / predicted of further rows, from those held out.
 
-    scatter: expected before any row was seen.  It counts for SCATTER_ROWS rows.
+    scatter: of every row, as expected before any was seen; their mean square counts for SCATTER_ROWS rows.
     """
     seen = logs[np.isfinite(logs)]
-    squares = SCATTER_ROWS * scatter**2 + float(np.square(seen).sum())
+    squares = SCATTER_ROWS * float(np.square(scatter).mean()) + float(np.square(seen).sum())
     half = HALF_80 * float(np.sqrt(squares / (SCATTER_ROWS + len(seen))))
     return tuple(round(float(one), 4) for one in np.exp(SIGNS * WIDTH_OVER_80 * half)[:, 0])

@@ -25,8 +25,9 @@ pytest.importorskip("scipy")
 from llmviewer.calibrate import own_engine, server_fit
 from llmviewer.calibrate.e2e_rows import RequestCase, case_of
 from llmviewer.calibrate.fit_engines import make_trials
-from llmviewer.calibrate.readers import files
+from llmviewer.calibrate.readers import files, torch_profiler
 from llmviewer.calibrate.readers.run import Stated
+from tests.test_profiler_tables import GPU, table, write
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 CONFIGURATION = "llama-3.1-8b, 15 GiB of weights on a device"
@@ -264,6 +265,23 @@ def test_the_command_writes_the_file_and_says_what_changed(
     assert "mine.yaml (vLLM" in capsys.readouterr().out
     assert main(["calibrate", "engine", *names, "--hardware", "h100-sxm", "-o", "b.yaml", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == own_engine.SCHEMA
+
+
+def test_a_profile_says_how_long_kernels_take(tmp_path: Path) -> None:
+    runs = saved(tmp_path, served({}, ((1, 512), (64, 1024))))
+    stated = replace(
+        STATED, model="llama-3.1-8b", engine="vllm", batch_size=8, input_len=1024, stage="decode", passes=4
+    )
+    profile = write(tmp_path, table(GPU))
+    predicted = torch_profiler.predict(profile, stated, None).set_index("metric")["predicted"]
+    made = own_engine.calibrate([*runs, profile], stated, "mine.yaml").document
+    assert made["kernels_in_traces"] == pytest.approx(
+        {"gemm": 3.0 / predicted["gemm_ms"], "attention": 0.5 / predicted["attention_ms"]}
+    )
+    assert made["rows"] == 4 and made["files"][-1].endswith("2 figures")
+    constants = {one["constant"]: one for one in made["constants"]}
+    assert (constants["attention"]["after"] - 1.0) * (made["kernels_in_traces"]["attention"] - 1.0) > 0.0
+    assert "a profile alone" in refused([profile], stated)
 
 
 METRICS = """# HELP vllm:num_requests_running Number of requests in model execution batches.
