@@ -131,27 +131,17 @@ class _Fitted:
         return server_fit.interval(self.held_out[rows], server_fit.scatter_of(self.trials)[rows])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Errors of every metric with the preset, and with constants fitted without the row's run."""
+        """Errors of every metric with the preset, and with constants fitted without the row's run; None for one run."""
         before = np.exp(server_fit.log_ratios(self.preset, self.trials))
         bounds = np.concatenate([interval_ratios(trial.group) for trial in self.trials])
-        inside = (bounds[:, 1] <= before) & (before <= bounds[:, 2])
         found = []
         for metric, rows in self.of_metrics():
             low95, low, high, high95 = self.interval(rows)
             after = np.exp(self.held_out[rows])
-            known = np.isfinite(after).all()
-            found.append(
-                {
-                    "metric": metric,
-                    "rows": int(rows.sum()),
-                    "before": errors(before[rows]).as_dict() | {"inside_80": float(inside[rows].mean())},
-                    "after": errors(after).as_dict() | {"inside_80": float(np.mean((low <= after) & (after <= high)))}
-                    if known
-                    else None,
-                    "interval_80": [low, high],
-                    "interval_95": [low95, high95],
-                }
-            )
+            held = _scores(after, np.array([low]), np.array([high])) if np.isfinite(after).all() else None
+            own = _scores(before[rows], bounds[rows, 1], bounds[rows, 2])
+            intervals = {"interval_80": [low, high], "interval_95": [low95, high95]}
+            found.append({"metric": metric, "rows": int(rows.sum()), "before": own, "after": held, **intervals})
         return found
 
     def constants(self) -> list[dict[str, Any]]:
@@ -228,6 +218,11 @@ class _Fitted:
             **{name: [min(values), max(values)] for name, values in sizes.items()},
             "host_share": round(float(np.max(shares)), 3),
         }
+
+
+def _scores(ratio: Array, low: Array, high: Array) -> dict[str, float]:
+    """Errors of rows from measured / predicted, and the share of them inside an interval of it."""
+    return errors(ratio).as_dict() | {"inside_80": round(float(np.mean((low <= ratio) & (ratio <= high))), 4)}
 
 
 def _is_profile(path: Path) -> bool:

@@ -31,6 +31,7 @@ MEANING = (
     ("Error", "median of |predicted / measured - 1|; after: every run predicted by constants fitted without it"),
     ("Rows", "figures that determine a constant; kept: they do not, it is the preset's"),
 )
+WORSE = "held-out runs are predicted worse than by the preset; add runs of other concurrency, or doubt an outlying one"
 ONE_RUN = "one run: none can be held out, so that no error after is known; its level is in the constants"
 
 
@@ -43,6 +44,7 @@ def page(document: dict[str, Any]) -> Page:
         Facts(lines=MEANING, emphasis=Emphasis.FAINT),
     )
     lines = [(str(count), reason) for reason, count in document["not_used"].items()]
+    lines += [("", f"{one['metric']}: {WORSE}") for one in document["metrics"] if _is_worse(one)]
     if document["runs"] == 1:
         lines.append(("", ONE_RUN))
     if lines:
@@ -54,6 +56,10 @@ def page(document: dict[str, Any]) -> Page:
         ("Next", document["next"]),
     )
     return (*parts, Facts(lines=written))
+
+
+def _is_worse(one: dict[str, Any]) -> bool:
+    return bool(one["after"]) and one["after"]["median"] > one["before"]["median"]
 
 
 def _metric(one: dict[str, Any]) -> tuple[str, ...]:
