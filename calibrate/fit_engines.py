@@ -197,11 +197,11 @@ def fit(
         metrics=np.array([case.metric for case in cases])[shown],
         held_out_ratios={name: values[shown] for name, values in held_out_ratios.items()},
         cases=tuple(case for case, one in zip(cases, shown, strict=True) if one),
-        host_share=np.concatenate([_host_shares(trial.group) for trial in trials])[shown],
+        host_share=np.concatenate([host_shares(trial.group) for trial in trials])[shown],
     )
 
 
-def _host_shares(group: CaseGroup) -> Array:
+def host_shares(group: CaseGroup) -> Array:
     """Share of the time of every case that its engine adds to kernels."""
     shares = {stage: host_share(group.analysis, stage) for stage in ("prefill", "decode")}
     return np.array(

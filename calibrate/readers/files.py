@@ -13,11 +13,13 @@ from llmviewer.calibrate.readers.guidellm import RUNS, guidellm, runs_of
 from llmviewer.calibrate.readers.inference_perf import inference_perf
 from llmviewer.calibrate.readers.llama_bench import SIGNS, SQL, is_markdown, llama_bench, of_markdown, of_sql
 from llmviewer.calibrate.readers.llmperf import llmperf
+from llmviewer.calibrate.readers.prometheus import is_snapshot, of_snapshot, prometheus
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record, Stated, rows
 from llmviewer.calibrate.readers.serving import (
     PRINTED,
     printed_results,
     sglang,
+    sglang_one_batch,
     vllm_latency,
     vllm_serve,
     vllm_throughput,
@@ -34,6 +36,8 @@ READERS: dict[str, Callable[[Record], BenchmarkRun | None]] = {
     "vllm bench latency": vllm_latency,
     "vllm bench throughput": vllm_throughput,
     "sglang.bench_serving": sglang,
+    "sglang.bench_one_batch": sglang_one_batch,
+    "metrics of Prometheus": prometheus,
     "genai-perf and AIPerf": aiperf,
     "inference-perf": inference_perf,
     "guidellm": guidellm,
@@ -57,18 +61,25 @@ class BenchmarkTable:
 
 
 def is_benchmark(path: Path) -> bool:
-    """Whether a file is JSON other than our own, a table of llama-bench, or what a benchmark printed."""
+    """Whether a file is JSON other than our own, a table of llama-bench, metrics, or what a benchmark printed."""
     head = files.head(path, HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith((b"{", b"[")):
         return not head.replace(b" ", b"").startswith(OWN_SCHEMA)
     first = head.partition(b"\n")[0]
+    if is_snapshot(head.decode("utf-8", "replace")):
+        return True
     return all(name.encode() in first for name in SIGNS) or any(
         is_markdown(line) or PRINTED in line or SQL in line for line in head.decode("utf-8", "replace").splitlines()
     )
 
 
-def table(path: Path, stated: Stated) -> BenchmarkTable:
-    """The runs of a benchmark file as rows.  Raises UserError if no run can be compared, with the first reason."""
+def table(
+    path: Path, stated: Stated, check: Callable[[BenchmarkRun], BenchmarkRun] = lambda run: run
+) -> BenchmarkTable:
+    """The runs of a benchmark file as rows.  Raises UserError if no run can be compared, with the first reason.
+
+    check: run -> the run, or a UserError for one that is left out.
+    """
     import pandas as pd
 
     where = f"'{printable(path)}'"
@@ -76,7 +87,7 @@ def table(path: Path, stated: Stated) -> BenchmarkTable:
     left_out: Counter[str] = Counter()
     for record in _records(path):
         try:
-            found += rows(_run(record, where), stated, where)
+            found += rows(check(_run(record, where)), stated, where)
         except UserError as error:
             left_out[error.marked] += 1
     if not found:
@@ -119,6 +130,8 @@ def _records(path: Path) -> Iterator[Record]:
         yield from of_markdown(text)
     elif SQL in text:
         yield from of_sql(text)
+    elif is_snapshot(text):
+        yield from of_snapshot(text)
     elif PRINTED in text:
         yield from printed_results(text)
     elif reason:

@@ -156,6 +156,23 @@ def vllm_throughput(record: Record) -> BenchmarkRun | None:
     )
 
 
+def sglang_one_batch(record: Record) -> BenchmarkRun | None:
+    """The run of a result of `sglang.bench_one_batch`: one static batch, without a server.
+
+    Fields: https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_one_batch.py.
+    """
+    if not {"batch_size", "input_len", "output_len", "prefill_latency", "total_latency"} <= set(record):
+        return None
+    seconds = figures_of(
+        record, {"ttft_ms": "prefill_latency", "tpot_ms": "median_decode_latency", "latency_ms": "total_latency"}
+    )
+    return BenchmarkRun(
+        program="sglang.bench_one_batch", engine="sglang", batching="static", batch=number(record, "batch_size"),
+        figures={name: value * 1e3 for name, value in seconds.items()},
+        input_len=number(record, "input_len"), output_len=number(record, "output_len"),
+    )  # fmt: skip
+
+
 def printed_results(text: str) -> Iterator[Record]:
     """A record for each result in a text, with the fields of the JSON of the same program; it names no model."""
     for part in text.split(PRINTED)[1:]:

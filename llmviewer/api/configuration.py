@@ -29,6 +29,7 @@ from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques import llama_cpp
+from llmviewer.techniques.kernels.of_engine import with_own_constants
 from llmviewer.techniques.options import Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine as engines
@@ -257,6 +258,7 @@ def _assembled(model: Model, chip: Chip, options: Options, several: Devices | No
         system = build.system(chip, chosen)
     if system.spatial:
         system = build.spatial_system(model, system, chosen)
+    system = with_own_constants(model, system)
     texts = {name: options.techniques.get(name, option.default) for name, option in TECHNIQUES.items()}
     if several is not None:
         texts[devices.PIPELINE] = str(len(several.chips))

@@ -17,8 +17,16 @@ from llmviewer.core.counts import Array, Count, total
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
 from llmviewer.timing.calibrated import Calibrated
-from llmviewer.timing.engine import Residuals
-from llmviewer.timing.engine_scope import NO_RUNS, NO_RUNS_AFAR, OTHER_LOAD, OTHER_PROGRAM, OTHER_VERSION, widened
+from llmviewer.timing.engine import OTHER_GENERATION, Residuals
+from llmviewer.timing.engine_scope import (
+    NO_RUNS,
+    NO_RUNS_AFAR,
+    OTHER_CONFIGURATION,
+    OTHER_LOAD,
+    OTHER_PROGRAM,
+    OTHER_VERSION,
+    widened,
+)
 from llmviewer.timing.profile import SIGNS, farther
 
 #: Level -> indices of its bounds in profile.QUANTILES.
@@ -208,6 +216,8 @@ def errors_beyond(analysis: Analysis, metric: str) -> dict[str, Array]:
     """Errors for all that lies outside the runs of the engine's fit (engine_scope.py), by what it is, per point."""
     program = analysis.system.engine.program
     other = {"program": np.array([OTHER_PROGRAM])} if program and program.nearest else {}
+    if (beyond := analysis.system.engine.beyond) and beyond != OTHER_GENERATION:
+        other[beyond] = np.array([OTHER_CONFIGURATION])
     return {**_errors_of_preset(analysis, metric), **other}
 
 

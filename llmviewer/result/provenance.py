@@ -243,7 +243,7 @@ def _runs(analysis: Analysis, point: int) -> list[str]:
         errors = {what: value_at(error, point) for what, error in interval.errors_beyond(analysis, metric).items()}
         beyond, whole = [what for what, error in errors.items() if error > 0.0], math.hypot(*errors.values())
         if beyond:
-            engine = analysis.system.engine.name
+            engine = own.name if (own := analysis.system.engine.own) else analysis.system.engine.name
             listed = " and ".join(filter(None, (", ".join(beyond[:-1]), beyond[-1])))
             found.append(
                 f"{name}: beyond the runs of {engine}'s fit in {listed}; interval ±{100.0 * whole:.0f} % wider"

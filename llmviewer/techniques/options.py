@@ -90,7 +90,7 @@ class Options:
     )
     engine: str = _word(
         "kernels",
-        "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, trtllm ...",
+        "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, a file of yours ...",
         separator=",",
         panel=Panel.COMMON,
     )

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmviewer.core import data, files
 from llmviewer.core.counts import Count, present
-from llmviewer.core.errors import unknown
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
@@ -31,7 +32,7 @@ from llmviewer.timing.engine_memory import (
     version_numbers,
 )
 from llmviewer.timing.engine_names import Named
-from llmviewer.timing.engine_scope import Scope
+from llmviewer.timing.engine_scope import OTHER_SHARE, Scope
 from llmviewer.timing.engine_serving import AT_A_DESK, ENGINE, NOTHING, OF_DESKS, Serves
 from llmviewer.timing.engine_work import Seconds, unbounded
 from llmviewer.timing.profile import RATIOS
@@ -61,6 +62,8 @@ LAUNCH_RANGE = (0.7, 1.36)
 OF_RUNS = ("error", "residuals", "scope")
 #: Cells of a cache of windows are a multiple of this.
 WINDOW_PADDING = 256.0
+#: What lies beyond a user's engine file where none of it holds.
+OTHER_GENERATION = "generation of chips"
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
 #: Generation, or chip unlike others of it -> the nearest that was measured, whose fields it takes if a preset has none
@@ -126,6 +129,25 @@ class Fitted:
     scope: Mapping[str, Mapping[str, Scope]] = field(
         default_factory=dict, metadata=stated(record.mapped(record.mapped(partial(record.read, Scope))))
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own(Fitted):
+    """A user's engine file, as `calibrate engine` writes it: a preset, and what rows of one server change of it.
+
+    name: the file as it was asked for.  base: the preset, as --engine names it.  generation: of the measured chip.
+    configurations: measured models with the weights of one device, as of_engine.configuration_of words them.
+    constants, factors, share, integer_share: on that generation in these configurations; those not stated are the
+    preset's.  source: rows, files and their dates.
+    """
+
+    name: str
+    base: str
+    generation: str
+    configurations: tuple[str, ...] = field(metadata=stated(record.listed(record.filled, least=1)))
+    share: float | None = field(default=None, metadata=stated(record.or_null(record.ABOVE_ZERO)))
+    integer_share: float | None = field(default=None, metadata=stated(record.or_null(record.ABOVE_ZERO)))
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +235,8 @@ class Engine(Fitted):
     round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
     kernels run, if the engine is that of a draft.  serves: where it is taken without being stated.
     makers: of the chips that it runs on; none: of all.
-    program: the program by whose name it was asked for; None: by its own.
+    program: the program by whose name it was asked for; None: by its own.  own: the user's file that it was read from.
+    beyond: what is otherwise than in that file, OTHER_GENERATION or the configuration; empty: nothing.
     """
 
     name: str
@@ -278,6 +301,8 @@ class Engine(Fitted):
     draft_us: float = field(default=0.0, metadata=ABSENT)
     program: Named | None = field(default=None, metadata=ABSENT)
     makers: Sequence[str] = field(default=(), metadata=stated(record.listed(record.filled)))
+    own: Own | None = field(default=None, metadata=ABSENT)
+    beyond: str = field(default="", metadata=ABSENT)
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     @property
@@ -292,7 +317,9 @@ class Engine(Fitted):
 
     @property
     def asked(self) -> str:
-        """The name by which it was asked for, with a version that was stated: vllm==0.19, ollama."""
+        """The name by which it was asked for, with a version that was stated: vllm==0.19, ollama, mine.yaml."""
+        if self.own:
+            return self.own.name
         name = self.program.name if self.program else self.name
         return f"{name}{engine_memory.PINNED}{self.version}" if self.version else name
 
@@ -303,6 +330,8 @@ class Engine(Fitted):
         if self.known_version:
             own = f"{GENERATION.split(self.title)[0]} {self.known_version}"
         own += engine_backends.suffix(self.backend)
+        if self.own:
+            return f"{self.own.name} ({own})"
         if self.program is None:
             return own
         return f"{self.program.title} ({'nearest: ' if self.program.nearest else ''}{own})"
@@ -371,8 +400,11 @@ class Engine(Fitted):
     def version_note(self) -> str:
         """Figures that the stated version does not change, and the nearest measured one; empty: nothing to say.
 
-        Of a program that was not measured: what stands for it.
+        Of a program that was not measured: what stands for it; of a user's file: where it does not serve.
         """
+        if self.own:
+            own = f"engine {self.own.name}: fitted on a chip of generation {self.own.generation}"
+            return f"{own}; on others the constants are {self.own.base}'s" if self.beyond == OTHER_GENERATION else ""
         if not self.version:
             return self.program.note if self.program else ""
         memory, said = self.memory_versions, []
@@ -388,6 +420,36 @@ class Engine(Fitted):
             known = f" ({', '.join(self.measured)} were measured)" if self.measured else ""
             said.append(f"its versions are priced alike{known}")
         return f"engine {self.name}: {'; '.join(said)}" if said else ""
+
+    def of_server(self, chip: Chip, configuration: str) -> Engine:
+        """The engine with constants of the user's file, if it was read from one.
+
+        configuration: as of Own.  Another one takes OTHER_SHARE of the logarithm of a change; a chip of another
+        generation keeps the preset's constants.
+        """
+        own = self.own
+        if own is None:
+            return self
+        if chip.generation != own.generation:
+            return replace(self, beyond=OTHER_GENERATION)
+        known = configuration in own.configurations
+        power = 1.0 if known else OTHER_SHARE
+
+        def changed(value: float, measured: float | None) -> float:
+            return value if measured is None else value * (measured / value) ** power
+
+        factors = {name: changed(self.factors.get(name, 1.0), one) for name, one in own.factors.items()}
+        return replace(
+            self,
+            beyond="" if known else "model, formats or layout",
+            constants={name: changed(value, own.constants.get(name)) for name, value in self.constants.items()},
+            factors={**self.factors, **factors},
+            share=changed(self.share, own.share),
+            integer_share=changed(self.integer_share, own.integer_share),
+            error={**self.error, **own.error},
+            residuals={**self.residuals, **own.residuals},
+            scope={**self.scope, **own.scope},
+        )
 
     def rates_of(self, chip: Chip) -> Chip:
         """The chip with the rates of this engine's products."""
@@ -557,7 +619,8 @@ class Engine(Fitted):
         for metric in metrics:
             if origin in self.residuals.get(metric, {}):
                 scope = self.scope.get(metric, {}).get(origin, Scope())
-                of_version = not own.get("constants") or bool(own.get("residuals"))
+                mine = self.own is not None and self.beyond != OTHER_GENERATION and metric in self.own.residuals
+                of_version = mine or not own.get("constants") or bool(own.get("residuals"))
                 return Residuals(metric, tuple(self.residuals[metric][origin]), scope, of_version)
         return None
 
@@ -587,15 +650,18 @@ def accepted() -> tuple[str, ...]:
     return (*names(), *engine_names.named())
 
 
-#: Presets that were read.
+#: Presets and user's files that were read.
 PRESETS: files.CacheOfFiles[Engine] = files.CacheOfFiles()
+OWN: files.CacheOfFiles[Own] = files.CacheOfFiles()
 
 
 def load(text: str) -> Engine:
-    """An engine preset by name, or by name and version (`vllm==0.19`), or by that of a program of engine_names.
+    """An engine preset by name, or by name and version (`vllm==0.19`), by that of a program, or by a user's file.
 
-    Raises UserError for an unknown name.
+    Raises UserError for an unknown name, and for a file that is none of `calibrate engine`.
     """
+    if data.is_path(text):
+        return _of_file(text)
     typed, version = engine_memory.split_version(text)
     name = typed.lower()
     if name == KERNELS_ONLY.name and not version:
@@ -618,6 +684,24 @@ def of_a_server(chip: Chip) -> str:
     if chip.generation in OF_DESKS:
         return AT_A_DESK
     return next((name for name in (ENGINE, AT_A_DESK) if load(name).is_known_on(chip.generation)), ENGINE)
+
+
+def _of_file(text: str) -> Engine:
+    """The preset of a user's file (`calibrate engine`), with that file.  Raises UserError."""
+    files.refuse_named(text)
+    path = Path(text).expanduser()
+    beside = {"rows": record.mapped(record.NUMBER), "files": record.listed(record.filled)}
+    own = OWN.get(
+        str(path.resolve()), lambda: record.read(Own, data.read_yaml(path), f"engine {text}", beside=beside, name=text)
+    )
+    if data.is_path(own.base):
+        raise UserError(f"engine {text}: base: expected the name of a preset, got {quoted(own.base)}")
+    return replace(load(own.base), own=replace(own, name=text))
+
+
+def preset_and_version(text: str) -> tuple[str, str]:
+    """Preset and version of what --engine names, as of `split_version`; of a user's file, those of its base."""
+    return engine_memory.split_version(load(text).own.base if data.is_path(text) else text)  # type: ignore[union-attr]
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:

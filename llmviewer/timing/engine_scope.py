@@ -25,6 +25,9 @@ NO_RUNS, NO_RUNS_AFAR = 0.30, 0.80
 OTHER_VERSION = 0.25
 #: Of a program that was not measured, for which a preset stands.
 OTHER_PROGRAM = 0.25
+#: Of another model, format or layout than those of a user's engine file, whose constants then change by that share of
+#: the logarithm: docs/guide/calibration.md#your-server.
+OTHER_CONFIGURATION, OTHER_SHARE = 0.25, 0.5
 #: Per factor of two beyond the fitted sizes, at most MOST_OCTAVES of them; fewer users meet less that is unknown.
 FEWER_USERS, MORE_USERS, SHORTER_PROMPTS, LONGER_PROMPTS, MOST_OCTAVES = 0.05, 0.15, 0.20, 0.10, 3.0
 #: Per share of the time that the engine adds beyond that of the fitted runs, at most MOST_HOST: hosts with the same GPU

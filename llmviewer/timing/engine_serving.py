@@ -21,7 +21,7 @@ from llmviewer.language.record import stated
 ENGINE, AT_A_DESK, ON_A_MAC = "vllm", "llama.cpp", "mlx-lm"
 #: Beginning of the names of hosts that are desktops (hardware_specs/hosts), and generations of chips that share the
 #: memory of a computer at a desk.
-DESKTOP, OF_DESKS = "desktop", ("rdna3.5",)
+DESKTOP, OF_DESKS = "desktop", ("apple", "rdna3.5")
 #: Options that state the chip, its wires and the requests, and those whose formats the graph shows: of every engine.
 OF_EVERY_ENGINE = ("set", "power_limit", "link", "network", "expert_skew", "quantization", "kv_cache_dtype")
 

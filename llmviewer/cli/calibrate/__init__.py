@@ -1,1 +1,1 @@
-"""Commands `llmviewer calibrate run|fit|validate|ledger`."""
+"""Commands `llmviewer calibrate run|fit|engine|validate|ledger`."""

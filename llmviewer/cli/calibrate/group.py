@@ -1,4 +1,4 @@
-"""`llmviewer calibrate`: measure kernels, fit a profile, check it against measured tables and published figures."""
+"""`llmviewer calibrate`: measure kernels, fit a profile or an engine, check them against measured figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ app = typer.Typer(no_args_is_help=True)
 COMMANDS: dict[str, str] = {
     "run": "llmviewer.cli.calibrate.run",
     "fit": "llmviewer.cli.calibrate.fit",
+    "engine": "llmviewer.cli.calibrate.engine",
     "validate": "llmviewer.cli.calibrate.validate",
     "ledger": "llmviewer.cli.calibrate.ledger",
 }

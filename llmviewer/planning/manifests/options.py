@@ -11,7 +11,7 @@ from typing import Any
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.planning.manifests import speculation
 from llmviewer.planning.manifests.speculation import Draft
-from llmviewer.timing.engine_memory import split_version
+from llmviewer.timing import engine
 
 ENGINES = ("vllm", "sglang", "trtllm")
 #: Options of the load, of the prediction and of the wires; the engine is launched alike whatever they are.
@@ -86,7 +86,7 @@ def _value(name: str, value: Any, kind: Callable[[str], Any]) -> Any:
 
 
 def _engine(text: str) -> dict[str, str]:
-    name, version = split_version(text)
+    name, version = engine.preset_and_version(text)
     if name in OLDER:
         raise UserError(f"engine {name} is {OLDER[name]}, whose flags are not emitted; allowed: {', '.join(ENGINES)}")
     if name not in ENGINES:

@@ -6,17 +6,33 @@ from dataclasses import replace
 
 import numpy as np
 
+from llmviewer.analysis.memory import weights_bytes
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core import dtypes
 from llmviewer.core.counts import total
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Block, Graph, Operator, Role, Tensor
 from llmviewer.core.kinds import Kind, OperatorRole
+from llmviewer.core.workload import decode
 from llmviewer.formats.linear import Format, with_formats
+from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts, is_routed
 from llmviewer.timing.engine import ENGINE_ROUTING
 
 NAME = "cache_write"
+
+
+def configuration_of(model: Model, system: System) -> str:
+    """The model and the weights of one device, which tell formats and layouts apart, as engine files word them."""
+    stored = weights_bytes(system.prepared(model.graph(decode(1.0, 1.0))))
+    return f"{model.name}, {stored / 2.0**30:.3g} GiB of weights on a device"
+
+
+def with_own_constants(model: Model, system: System) -> System:
+    """The system with the constants of the user's engine file for the model; the same without one."""
+    if system.engine.own is None:
+        return system
+    return replace(system, engine=system.engine.of_server(system.chip, configuration_of(model, system)))
 
 
 def cache_write(graph: Graph) -> Graph:
