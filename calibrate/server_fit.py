@@ -134,7 +134,8 @@ class _Problem:
         """A Gauss-Newton step of reweighted squares, halved until it lowers the cost; zero where none does."""
         weights = np.minimum(1.0, OUTLIER / np.maximum(np.abs(residuals / self.scatter), 1e-9)) / self.scatter**2
         matrix = (slopes.T * weights) @ slopes + np.diag(self.prior**-2.0)
-        change: Array = -np.linalg.solve(matrix, (slopes.T * weights) @ residuals + x / self.prior**2)
+        downhill = -((slopes.T * weights) @ residuals + x / self.prior**2)
+        change: Array = np.linalg.solve(matrix, downhill).astype(np.float64)
         before = self.cost(x, residuals)
         while np.abs(change).max() > TOLERANCE:
             found = self.residuals(x + change)
