@@ -54,13 +54,13 @@ DIGITS = 4
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Measured:
-    """What the files hold.
+    """Figures and kernels in the files of a server.
 
     frame: rows of an end-to-end table.  kernels: factor -> time of its kernels in a trace over that of the preset.
     files: name, date and number of figures of each.  left_out: reason -> figures or runs that are not used.
     """
 
-    frame: list[dict[str, Any]] = field(default_factory=list)
+    frame: list[Mapping[Any, Any]] = field(default_factory=list)
     kernels: dict[str, float] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)

@@ -82,7 +82,8 @@ def spread_of(preset: Engine, name: str) -> float:
 
 def log_ratios(preset: Engine, trials: Sequence[Trial]) -> Array:
     """Logarithms of measured / predicted times of all rows."""
-    return np.log(np.maximum(np.concatenate([trial.ratio(preset) for trial in trials]), 1e-9))
+    logs: Array = np.log(np.maximum(np.concatenate([trial.ratio(preset) for trial in trials]), 1e-9))
+    return logs
 
 
 def scatter_of(trials: Sequence[Trial]) -> Array:
@@ -133,7 +134,8 @@ class _Problem:
         """A Gauss-Newton step of reweighted squares, halved until it lowers the cost; zero where none does."""
         weights = np.minimum(1.0, OUTLIER / np.maximum(np.abs(residuals / self.scatter), 1e-9)) / self.scatter**2
         matrix = (slopes.T * weights) @ slopes + np.diag(self.prior**-2.0)
-        change = -np.linalg.solve(matrix, (slopes.T * weights) @ residuals + x / self.prior**2)
+        downhill = -((slopes.T * weights) @ residuals + x / self.prior**2)
+        change: Array = np.linalg.solve(matrix, downhill).astype(np.float64)
         before = self.cost(x, residuals)
         while np.abs(change).max() > TOLERANCE:
             found = self.residuals(x + change)

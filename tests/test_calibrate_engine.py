@@ -151,6 +151,7 @@ def test_the_file_holds_for_what_was_measured_and_is_trusted_less_beyond(fitted:
         return float(np.log(high / low))
 
     assert width(own) < width(divided) and width(own) < width(nearby)
+    assert any("calibrate engine: 10 figures of 5 runs" in text for text in own.to_dict()["provenance"]["assumed"])
     assert any("model, formats or layout" in text for text in divided.to_dict()["provenance"]["assumed"])
     assert any("fitted on a chip of generation hopper" in text for text in far.warnings)
     assert far.tpot_s == lv.analyze("llama-3.1-8b", "a100-80gb-sxm", **load | {"engine": "vllm"}).tpot_s

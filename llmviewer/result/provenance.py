@@ -25,7 +25,7 @@ from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.figures import price_of
 from llmviewer.result.stages import ValueOf, assumptions, value_at, values_of_stage
 from llmviewer.timing.calibrated import Calibrated, SelectedFit
-from llmviewer.timing.engine import ENGINE_ROUTING
+from llmviewer.timing.engine import ENGINE_ROUTING, OTHER_GENERATION
 from llmviewer.timing.engine_memory import PCIE, EngineMemory
 from llmviewer.timing.lending import ASSUMED, MEASURED, OTHER_ENGINE
 
@@ -232,6 +232,8 @@ def _memory(analysis: Analysis, chip: Chip) -> list[str]:
 def _version(analysis: Analysis) -> list[str]:
     """Versions of the engine whose time constants were used, if they are told apart."""
     engine = analysis.system.engine
+    if engine.own and engine.beyond != OTHER_GENERATION:
+        return [f"time of {engine.own.name}: {engine.own.source}; its other constants are {engine.own.base}'s"]
     first = engine.first_version if analysis.calibration is not None else ""
     return [f"time of {engine.name}: constants of its versions from {first} on"] if first else []
 
