@@ -25,7 +25,7 @@ from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
 
 #: Where devices of a split are answered.
-ANSWERED = "several devices with shares of their own are answered by analyze and compare; here name one kind of chip"
+ANSWERED = "devices with shares of their own are answered by analyze, compare and fit; here name one kind of chip"
 #: Option that says how many devices divide the layers.
 PIPELINE = "pipeline_parallel_size"
 #: Techniques that hold for each device by itself; no other is modelled on devices of a split.
@@ -181,6 +181,6 @@ def _machines(devices: Devices, stages: tuple[System, ...], options: Options) ->
         return (0,) * len(chips)
     machines = [0]
     for at in range(1, len(chips)):
-        new = devices.parts[at] != devices.parts[at - 1] or NETWORK == chips[at].default_link
+        new = devices.parts[at] != devices.parts[at - 1] or chips[at].default_link == NETWORK
         machines.append(machines[-1] + new)
     return tuple(machines)
