@@ -146,6 +146,14 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     assert run(batch_size=largest).fits and not run(batch_size=largest + 1).fits
 
 
+def test_an_allocated_cache_leaves_as_many_slots_as_its_tokens_allow() -> None:
+    """`-c` allocates cells on both cards; how many requests there is room for does not depend on them."""
+    figures = [run(max_model_len=length).to_dict()["memory"]["max_concurrent_requests"] for length in (None, 100_000)]
+    assert figures[0] == figures[1] > 0
+    cells = [one["memory"]["kv_cache_bytes"] for one in devices(run(max_model_len=100_000))]
+    assert cells[0] / cells[1] == pytest.approx(17 / 15)
+
+
 # The host
 
 
