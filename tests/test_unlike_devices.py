@@ -146,6 +146,14 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     assert run(batch_size=largest).fits and not run(batch_size=largest + 1).fits
 
 
+def test_an_allocated_cache_leaves_as_many_slots_as_its_tokens_allow() -> None:
+    """`-c` allocates cells on both cards; how many requests there is room for does not depend on them."""
+    figures = [run(max_model_len=length).to_dict()["memory"]["max_concurrent_requests"] for length in (None, 100_000)]
+    assert figures[0] == figures[1] > 0
+    cells = [one["memory"]["kv_cache_bytes"] for one in devices(run(max_model_len=100_000))]
+    assert cells[0] / cells[1] == pytest.approx(17 / 15)
+
+
 # The host
 
 
@@ -251,14 +259,16 @@ def test_every_door_lists_the_devices(capsys: pytest.CaptureFixture[str]) -> Non
         (["analyze", DENSE, "--hardware", "rtx-4090+rtx-309"], "did you mean 'rtx-3090'"),
         (["analyze", DENSE, "--hardware", "gb10+rtx-4090"], "machines need --network"),
         (["analyze", DENSE, "--hardware", "rtx-4090+cpu", "--engine", "sglang"], "--engine llama.cpp does"),
-        (["simulate", DENSE, "--hardware", PAIR, "--request-rate", "1"], "answered by analyze and compare"),
-        (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze and compare answer"),
-        (["sweep", DENSE, "--hardware", PAIR], "answered by analyze and compare"),
-        (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze and compare"),
-        (["train", DENSE, "--hardware", PAIR], "answered by analyze and compare"),
+        (["simulate", DENSE, "--hardware", PAIR, "--request-rate", "1"], "answered by analyze, compare and fit"),
+        (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare and fit answer"),
+        (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
+        (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare and fit"),
+        (["train", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
         (["explain", "tpot_s", DENSE, "--hardware", PAIR], "shown by analyze and compare"),
-        (["advise", DENSE, "--hardware", PAIR], "answered by analyze and compare"),
+        (["advise", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
         (["hardware", "show", PAIR], "name one kind of chip"),
+        (["fit", "--hardware", PAIR, "--engine", "vllm"], "--engine llama.cpp does"),
+        (["analyze", DENSE, "--hardware", "+".join(["h100", "a100"] * 9)], "18 parts; allowed: at most 16"),
     ],
 )
 def test_what_is_not_modelled_is_refused_in_one_line(
@@ -267,6 +277,12 @@ def test_what_is_not_modelled_is_refused_in_one_line(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_fit_asks_for_models_that_run_on_both() -> None:
+    found = lv.fit(PAIR, models=[LARGE, DENSE], quantization="q4_k_m").to_dict()
+    assert found["hardware"] == PAIR and found["devices"] == 2
+    assert [one["model"] for one in found["models"]] == [LARGE, DENSE]
 
 
 def test_none_takes_the_first_card_alone() -> None:

@@ -218,7 +218,13 @@ class System:
 
     def unallocated(self) -> System:
         """The system whose engine allocates no more KV cache than requests need."""
-        return replace(self, engine=replace(self.engine, max_model_len=None)) if self.engine.allocated_tokens else self
+        if not self.engine.allocated_tokens:
+            return self
+        split = self.split
+        if split is not None:
+            known = {id(one): one.unallocated() for one in split.stages}
+            split = replace(split, stages=tuple(known[id(one)] for one in split.stages))
+        return replace(self, engine=replace(self.engine, max_model_len=None), split=split)
 
     def prefilling(self) -> System:
         """The system while it prefills prompts, with the draft models that do so too, and no rounds yet."""

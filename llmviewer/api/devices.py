@@ -25,7 +25,7 @@ from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
 
 #: Where devices of a split are answered.
-ANSWERED = "several devices with shares of their own are answered by analyze and compare; here name one kind of chip"
+ANSWERED = "devices with shares of their own are answered by analyze, compare and fit; here name one kind of chip"
 #: Option that says how many devices divide the layers.
 PIPELINE = "pipeline_parallel_size"
 #: Techniques that hold for each device by itself; no other is modelled on devices of a split.

@@ -32,6 +32,8 @@ MEMORY = re.compile(r"(.*[^0-9])([0-9]+) ?gi?b?")
 COUNT = re.compile(r"\s*([1-9][0-9]{0,2})\s*[x*\u00d7]\s*(\S.*)", re.IGNORECASE)
 #: Unlike devices as an error shows them, words for the host of a device in a sum, and the folder of those with names.
 SUM, HOST_WORDS, HOSTS = "rtx-4090+rtx-3090", ("cpu", "host", "cpu-host"), "hardware_specs/hosts"
+#: Most parts of a sum.
+MOST_PARTS = 16
 #: Fewest characters of a part of a name that stands for the whole, and most names in an error.
 LEAST, LISTED = 3, 8
 
@@ -39,7 +41,7 @@ LEAST, LISTED = 3, 8
 def listed(text: str) -> tuple[str, ...]:
     """The parts of a sum of devices, `rtx-4090+2xrtx-3090`; of all else, `Ryzen AI Max+ 395`, the text itself.
 
-    Raises UserError for a part that is empty.
+    Raises UserError for a part that is empty, and for too many.
     """
     plain = _plain(text)
     if "+" not in plain or data.is_path(text) or data.user_path(text):
@@ -47,6 +49,8 @@ def listed(text: str) -> tuple[str, ...]:
     if _stem(text, plain) or any(_containing(_parts(plain))):  # 8480+
         return (text,)
     parts = tuple(one.strip() for one in text.split("+"))
+    if len(parts) > MOST_PARTS:
+        raise UserError(f"--hardware is a sum of {len(parts)} parts; allowed: at most {MOST_PARTS}")
     if not all(parts):
         raise UserError(f"--hardware is {quoted(text)}; allowed: a chip on both sides of each +, as in {SUM}")
     return parts
@@ -75,8 +79,8 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     """
     if len(listed(name)) > 1:
         raise UserError(
-            f"{quoted(name)} are unlike devices, which analyze and compare answer with --engine llama.cpp; here name "
-            "one kind of chip"
+            f"{quoted(name)} are unlike devices, which analyze, compare and fit answer by --engine llama.cpp; "
+            "here name one kind of chip"
         )
     plain = _plain(name)
     if data.is_path(name) or not NAME.fullmatch(plain):
