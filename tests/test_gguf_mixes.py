@@ -101,8 +101,7 @@ def test_a_mix_chosen_by_model_states_its_spread() -> None:
 
 @pytest.mark.parametrize(
     ("model", "quantization", "size"),
-    # huggingface.co/unsloth/DeepSeek-R1-GGUF (three files), unsloth.ai/blog/deepseekr1-dynamic, docs.unsloth.ai (Kimi)
-    [
+    [  # huggingface.co/unsloth/DeepSeek-R1-GGUF (three files), unsloth.ai/blog/deepseekr1-dynamic, docs.unsloth.ai
         ("deepseek-r1", "ud-iq1_s", 49.3e9 + 49.4e9 + 41.5e9),
         ("deepseek-r1", "ud-iq1_m", 158 * 2**30),
         ("kimi-k2", "ud-tq1_0", 245e9),

@@ -13,7 +13,7 @@ from llmviewer.reports.web import possible
 from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
 from llmviewer.reports.web.view import NAMES
-from llmviewer.simulation.call import BATCHING, ENGINE
+from llmviewer.simulation.call import BATCHING
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Sliders run over powers of two: size -> largest power.
@@ -27,7 +27,7 @@ LABELS |= {"kv_cache_dtype": "KV cache format", "set": "Figures as --set", "lora
 #: What an option is unless it is stated, where that is not its default in every tab.
 UNSTATED = dict.fromkeys(OF_ENGINE, "the engine's")
 UNSTATED |= {
-    name: f"{OPTIONS[name].default}; Load: {text}" for name, text in (("engine", ENGINE), ("batching", BATCHING))
+    name: f"{OPTIONS[name].default}; Load: {text}" for name, text in (("engine", "the chip's"), ("batching", BATCHING))
 }
 
 

@@ -28,7 +28,7 @@ OF_FORMS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items()
 SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "number": "", "run": ""}
 _OWN = (name for one in OF_FORMS.values() for name in one.options() if name not in OPTIONS)
 #: Load and limits of the tabs that size and simulate, and options of questions, on top of those of a run.
-ASKED = ("request_rate", "chips", *dict.fromkeys(("ttft", "tpot", "max_gpus", *_OWN)))
+ASKED = ("request_rate", "concurrency", "chips", *dict.fromkeys(("ttft", "tpot", "max_gpus", *_OWN)))
 #: Longest URL [characters], and largest config.json, whose packed form is a part of it [byte].
 MAX_QUERY, MAX_CONFIG = 8_000, 65_536
 #: Most fields of a URL, and most further configurations that are compared.

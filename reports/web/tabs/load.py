@@ -33,7 +33,7 @@ def content(view: View) -> list[Piece]:
 
 def _settings(view: View) -> str:
     """A sentence on the engine and the batching of the simulation."""
-    words = of_server(run_words(view))
+    words = of_server(view.state.hardware, run_words(view))
     return (
         f"Engine: {words.get('engine', 'none')}. Batching: {words['batching']}. Arrivals make the batches, so that the"
         " batch size does not count."

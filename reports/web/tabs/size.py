@@ -25,6 +25,7 @@ from llmviewer.techniques.options import WORKLOAD
 #: What is asked, with the values of a first look.
 FIELDS = (
     Field(name="request_rate", label="Requests per second", start="10"),
+    Field(name="concurrency", label="Or users at once", start=""),
     Field(name="ttft", label="Time to first token at most", start="p99:2s"),
     Field(name="tpot", label="Time per output token at most", start="p99:50ms"),
     Field(name="max_gpus", label="Devices at most", start="64"),
@@ -67,7 +68,9 @@ def chips_of(view: View) -> list[str]:
 
 def words_of(view: View) -> dict[str, Any]:
     """Arguments of `lv.size`: load, limits, and the options that are set on the page.  Raises UserError."""
-    asked = {one.name: _number(one.name, text_of(view, one)) for one in FIELDS if one.name != "chips"}
+    texts = {one.name: text_of(view, one) for one in FIELDS if one.name != "chips"}
+    texts.pop("request_rate" if texts["concurrency"] else "concurrency")  # users in place of a rate
+    asked = {name: _number(name, text) for name, text in texts.items()}
     figure = _figure(chips_of(view))
     given = {} if figure == SIZE["front"].default else {"front": figure}
     return {**asked, **given, **run_words(view)}
@@ -100,7 +103,7 @@ def _answered(view: View) -> list[Piece]:
 
 def _number(name: str, text: str) -> Any:
     """A field's value: numbers for rates and devices, texts for limits.  Raises UserError."""
-    if name not in ("request_rate", "max_gpus"):
+    if name not in ("request_rate", "concurrency", "max_gpus"):
         return text
     number = arguments.parse_size(text)
     if isinstance(number, str):
