@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     stated = content.get("generations", {})
     others = {name: own for name, own in stated.items() if name not in chips} | {
         name: {key: value for key, value in stated.get(name, {}).items() if key not in FITTED}
-        | {"ungrouped": fit.engine.ungrouped, **_shares(fit.engine), **_figures(fit)}
+        | {"ungrouped": fit.engine.ungrouped, **_shares(fit.engine), **_figures(fit, tuple(fits.values()))}
         for name, fit in chips.items()
     }
     whole |= {"generations": others} if others else {}
@@ -97,8 +97,11 @@ def _of_version(fit: EngineFit, newest: Engine) -> dict[str, Any]:
     return {"constants": differing, "error": own["error"], **runs}
 
 
-def _figures(fit: EngineFit) -> dict[str, Any]:
-    """Constants and factors of a fit, and its errors and quantiles by metric and origin of the kernels."""
+def _figures(fit: EngineFit, pool: Sequence[EngineFit] = ()) -> dict[str, Any]:
+    """Constants and factors of a fit, and its errors and quantiles by metric and origin of the kernels.
+
+    pool: fits whose quantiles, of all of them together, stand for those of too few rows.
+    """
     error: dict[str, dict[str, Any]] = {}
     residuals: dict[str, dict[str, Any]] = {}
     scope: dict[str, dict[str, Any]] = {}
@@ -107,12 +110,21 @@ def _figures(fit: EngineFit) -> dict[str, Any]:
             rows = (fit.metrics == metric) & (fit.bases == basis)
             if rows.any() and (summary := error_summary(fit, rows)):
                 error.setdefault(metric, {})[basis] = summary
-            rows = rows & np.isfinite(fit.ratio) & fit.possible
-            if rows.sum() >= MIN_ROWS_FOR_QUANTILES:
-                residuals.setdefault(metric, {})[basis] = list(quantiles(fit.ratio[rows]))
+            ratio, rows = _ratios_of(fit, rows), rows & fit.possible
+            if rows.any() and len(ratio) < MIN_ROWS_FOR_QUANTILES:
+                others = (_ratios_of(one, one.metrics == metric) for one in pool if one is not fit)
+                ratio = np.concatenate([ratio, *others])
+            if len(ratio) >= MIN_ROWS_FOR_QUANTILES:
+                residuals.setdefault(metric, {})[basis] = list(quantiles(ratio))
                 scope.setdefault(metric, {})[basis] = _scope(fit, rows)
     tables = {"constants": dict(fit.engine.constants), "factors": dict(fit.engine.factors)}
     return {**tables, "error": error, "residuals": residuals, "scope": scope}
+
+
+def _ratios_of(fit: EngineFit, rows: Array) -> Array:
+    """Measured / predicted of those of some rows that are possible, with their model held out."""
+    found: Array = fit.ratio[rows & np.isfinite(fit.ratio) & fit.possible]
+    return found
 
 
 def _scope(fit: EngineFit, rows: Array) -> dict[str, Any]:

@@ -286,6 +286,7 @@ def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict
     for at, case in cases.items():
         if case.engine == name:
             kind = preset.kind_on(specs.load(case.hardware), case.backend, own_free)
+            kind = kind if kind in own_free else engine.NEAREST_GENERATIONS.get(kind, "")  # as it is predicted
             first = replace(preset, version=case.version).first_version
             part = kind if kind in own_free else "" if first == preset.first_version else first
             parts.setdefault(part, {})[at] = case

@@ -9,7 +9,7 @@ from llmviewer.timing.engine_work import FACTORS
 FREE: dict[str, tuple[str, ...]] = {
     "deepspeed-mii": ("eager", "step", "sequence", "attention"),
     "gpt-fast": ("gemm", "exchange"),
-    "llama.cpp": ("step", "share", "integer_share"),
+    "llama.cpp": ("step", "share", "integer_share", "prompt_attention"),
     "llama.cpp-2024": ("launch", "gemm", "unit_bytes", "share"),
     "mlx-lm": ("launch", "share"),
     "sglang": ("step", "sequence", "eager"),
@@ -24,7 +24,7 @@ _OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exch
 FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
     "llama.cpp": {
-        "gb10": ("step", "sampling", "share", "integer_share"),
+        "gb10": ("step", "sampling", "share", "integer_share", "prompt_attention"),
         "pascal": ("share", "integer_share"),
         **dict.fromkeys(
             (

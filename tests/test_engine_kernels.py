@@ -116,15 +116,32 @@ def test_integer_kernels_pad_columns_to_tiles_and_read_every_weight_once() -> No
     )
     graph = replace(dense.model.graph(decode(10.0, 1.0)), blocks=(replace(layer, repeats=1.0),))
     weights = 4 * 4096**2 + 3 * 4096 * 11008
-    read = engine_work.integer_products_s(graph, 10.0, np.inf, 1.0)
+    read = kernels(bandwidth=1.0).products_s(graph, 10.0)
     assert read == pytest.approx(weights * 4.5 / 8, rel=1e-9)
-    multiplied = engine_work.integer_products_s(graph, 10.0, 1.0, np.inf)
+    multiplied = kernels(rate=1.0).products_s(graph, 10.0)
     assert multiplied == pytest.approx(2.0 * 16.0 * weights)  # 10 columns take two tiles of 8
+
+
+def kernels(*, rate: float = np.inf, bandwidth: float = np.inf, vector: float = 1.0) -> engine_work.IntegerKernels:
+    return engine_work.IntegerKernels(rate=rate, bandwidth=bandwidth, tile=128.0, vector=vector)
 
 
 @pytest.mark.parametrize(("tokens", "columns"), [(10.0, 16.0), (120.0, 120.0), (512.0, 128.0)])
 def test_tiles_of_experts_are_as_wide_as_a_pass_up_to_128_columns(tokens: float, columns: float) -> None:
-    shape = GemmShape(m=64.0 * 2.0, n=100.0, k=10.0, experts=64.0, active=64.0)  # two rows an expert: one tile each
+    """Two rows an expert, and half a tile, which is empty in the mean."""
+    found = kernels(rate=1.0).products_s(experts_of_two_rows(), tokens)
+    assert found == pytest.approx(3.0 * 2.0 * 64.0 * (2.0 + columns / 2.0) * 100.0 * 10.0)
+
+
+def test_matrix_vector_kernels_read_experts_once_for_each_token_up_to_a_limit() -> None:
+    """Two rows an expert read its weights, one byte in all, twice below the limit; beyond it once."""
+    few = kernels(bandwidth=1.0, vector=31.0)
+    assert few.products_s(experts_of_two_rows(), 31.0) == pytest.approx(3.0 * 2.0)
+    assert few.products_s(experts_of_two_rows(), 32.0) == pytest.approx(3.0)
+
+
+def experts_of_two_rows() -> Graph:
+    shape = GemmShape(m=64.0 * 2.0, n=100.0, k=10.0, experts=64.0, active=64.0)
     weight = Tensor(name="w", elements=1.0, dtype=DTYPES["int8"], role=Role.WEIGHT)
     product = Operator(
         name="expert_up_proj",
@@ -134,9 +151,7 @@ def test_tiles_of_experts_are_as_wide_as_a_pass_up_to_128_columns(tokens: float,
         output_shape=(128.0, 100.0),
         shape=shape,
     )
-    graph = Graph(blocks=(Block(name="layer", operators=(product,), repeats=3.0),))
-    found = engine_work.integer_products_s(graph, tokens, 1.0, np.inf)
-    assert found == pytest.approx(3.0 * 2.0 * 64.0 * columns * 100.0 * 10.0)
+    return Graph(blocks=(Block(name="layer", operators=(product,), repeats=3.0),))
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,9 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
 from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
-from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
-from llmviewer.techniques.kernels.of_engine import with_engine_kernels
+from llmviewer.techniques.kernels.of_engine import with_engine_kernels, without_own_slots
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
@@ -186,8 +185,7 @@ def system(chip: Chip, options: Options) -> System:
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
-    if built.batching is STATIC and built.engine.batching != "continuous" and built.engine.own_slots:
-        built = replace(built, engine=replace(built.engine, max_num_seqs=np.inf))  # its slots are those of its server
+    built = without_own_slots(built)
     return replace(built, any_chunks=_any_chunks(built, options))
 
 

@@ -265,8 +265,9 @@ class Calibrated:
 
     def _own_family(self, family: str, variant: str, **options: Any) -> SelectedFit | None:
         """The nearest fit of a family for a variant.  options: further fields of the kernel in search of it."""
+        kind = f"{family}/{variant}"
         kernel = Kernel(
-            family=family, variant=variant, engine=self.borrowed.get(f"{family}/{variant}", self.engine),
+            family=family, variant=variant, engine=self.borrowed.get(kind, self.engine), borrowed=kind in self.borrowed,
             chip=self.chip, generation=self.generation, users=self.user_profiles, **options,
         )  # fmt: skip
         loan = nearest(self.sources, kernel)

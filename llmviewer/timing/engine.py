@@ -168,8 +168,8 @@ class OfGeneration(Fitted):
     """Fields of an engine on chips of one generation, where it runs other kernels.
 
     before: first version that no longer runs them, and `changed`, where that stands; empty: all versions do.
-    share, integer_share, graph_tokens, late_from: as of Engine, where they are others.  source: of figures that no fit
-    of ours gives.
+    share, integer_share, tile_columns, vector_experts, graph_tokens, late_from: as of Engine, where they are others.
+    source: of figures that no fit of ours gives.
     """
 
     ungrouped: float = 0.0
@@ -177,6 +177,8 @@ class OfGeneration(Fitted):
     changed: str = ""
     share: float | None = field(default=None, metadata=stated(record.NUMBER))
     integer_share: float | None = field(default=None, metadata=stated(record.NUMBER))
+    tile_columns: float | None = field(default=None, metadata=stated(record.NUMBER))
+    vector_experts: float | None = field(default=None, metadata=stated(record.NUMBER))
     graph_tokens: float | None = field(default=None, metadata=stated(record.NUMBER))
     late_from: str | None = field(default=None, metadata=stated(engine_memory.a_version))
     source: str = ""
@@ -208,6 +210,8 @@ class Engine(Fitted):
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
     integer_share: fraction of the chip's 8-bit peak that its own integer kernels reach in larger products with narrow
     weights, which then are not converted; 0.0: it has no such kernels.
+    tile_columns: most columns of a tile of those kernels.  vector_experts: most tokens of a pass whose experts are read
+    once for each of their tokens.
     divides: what it divides among several devices unless told otherwise: tensors of every layer, or layers.
     number_formats: values of options of number formats that are advised with it; empty: those of api/trials.py.
     flash_from: version from which attention is as stated; before, it is eager; empty: all are.  flash_source: where
@@ -259,6 +263,8 @@ class Engine(Fitted):
     row_share: float = 0.0
     unpacked_bytes: float = 0.0
     integer_share: float = 0.0
+    tile_columns: float = 128.0
+    vector_experts: float = 1.0
     divides: str = field(default="tensors", metadata=stated(record.choice("divides", ("tensors", "layers"))))
     number_formats: Mapping[str, Sequence[str]] = field(
         default_factory=dict, metadata=stated(record.mapped(record.listed()))
@@ -526,7 +532,8 @@ class Engine(Fitted):
             host = engine_work.launching_s(self.constants, paid) * outside_graphs
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
-        named.update(engine_work.own_kernels(self.factors, reads, seconds, least, many))
+        passes = {"prompt": many, "prompt_attention": np.where(step.tokens > step.sequences, 1.0, 0.0)}
+        named.update(engine_work.own_kernels(self.factors, reads, seconds, least, passes))
         if self.unit_bytes:
             named |= self._own_products(graph, step, chip, seconds, named.pop("own gemm kernels", 0.0))
         if self.draft_us:
@@ -542,17 +549,22 @@ class Engine(Fitted):
         kernels = seconds((Kind.GEMM,))
         bandwidth = np.minimum(self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s)
         own = {"own gemm kernels": scaled * (1.0 - few)}
+        vector = engine_work.gemm_weight_bytes(graph) / bandwidth
         if self.integer_share:
             narrow, rate = engine_work.narrow_share(graph), self.integer_share * chip.matrix_rate("int8")
-            integer = engine_work.integer_products_s(graph, step.tokens, rate, bandwidth)
-            own["own gemm kernels"] = (scaled * (1.0 - narrow) + integer - narrow * kernels) * (1.0 - few)
-        own["own matrix-vector kernels"] = (engine_work.gemm_weight_bytes(graph) / bandwidth - kernels) * few
+            integer = engine_work.IntegerKernels(
+                rate=rate, bandwidth=bandwidth, tile=self.tile_columns, vector=self.vector_experts
+            )
+            products = integer.products_s(graph, step.tokens)
+            own["own gemm kernels"] = (scaled * (1.0 - narrow) + products - narrow * kernels) * (1.0 - few)
+            experts = engine_work.gemm_weight_bytes(graph, engine_work.is_narrow_expert) / bandwidth
+            vector = vector - experts + integer.products_s(graph, step.tokens, routed=True)
+        own["own matrix-vector kernels"] = (vector - kernels) * few
         if self.row_share:
             rows = self.row_share * (np.minimum(step.tokens, engine_work.MAX_ROWS) - 1.0)
-            again = rows * engine_work.gemm_weight_bytes(graph, routed=False) / bandwidth
-            read = engine_work.gemm_weight_bytes(graph) / bandwidth + again
+            again = rows * engine_work.gemm_weight_bytes(graph, engine_work.is_of_all_tokens) / bandwidth
+            longer = np.maximum(vector + again - kernels - own["own gemm kernels"], 0.0)
             own["own matrix-vector kernels"] = own["own matrix-vector kernels"] + again * few
-            longer = np.maximum(read - kernels - own["own gemm kernels"], 0.0)
             own["own gemm kernels"] = own["own gemm kernels"] + longer * (1.0 - few)
         unpacked = self.unpacked_bytes * engine_work.narrow_weights(graph) / chip.bandwidth_bytes_per_s
         return {**own, "unpacking weights": unpacked * (1.0 - few)}

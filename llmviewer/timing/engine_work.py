@@ -27,14 +27,15 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
     "attention": (Kind.ATTENTION,),
     "exchange": (Kind.COLLECTIVE,),
     "prompt": tuple(Kind),
+    "prompt_attention": (Kind.ATTENTION,),
 }
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
 #: Tokens of a pass up to which each lengthens kernels that read weights again for every one.
 MAX_ROWS = 32.0
-#: Columns to which the tiles of integer kernels that multiply more are rounded, and most columns of a tile (mmq_x):
+#: Columns to which the tiles of integer kernels that multiply more are rounded:
 #: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/mmq.cuh.
-TILE_COLUMNS, MAX_TILE_COLUMNS = 8.0, 128.0
+TILE_COLUMNS = 8.0
 #: Terms that a step pays once, however many passes it runs.
 TERMS_PER_STEP = ("step", "group", "sequence")
 #: Terms paid before or after the layers; all others are paid between or within kernels of layers.
@@ -108,19 +109,19 @@ def unbounded(kinds: tuple[Kind, ...]) -> Count:
 
 
 def own_kernels(
-    factors: Mapping[str, float], reads: Count | None, seconds: Seconds, least: Seconds, many: Count
+    factors: Mapping[str, float], reads: Count | None, seconds: Seconds, least: Seconds, passes: Mapping[str, Count]
 ) -> Iterator[tuple[str, Count]]:
     """Time by which an engine's own kernels differ from those in profiles, by name.
 
     reads: times that its attention reads a KV head; None if once: what it reads again is its roofline's time, as a
     kernel's fixed time is paid once.  seconds, least: as in Engine.terms.
-    many: 1.0 for passes of more tokens than a CUDA graph has, else 0.0: those of prompts.
+    passes: factor -> 1.0 for the passes that it is for, else 0.0; of factors that are for some passes alone.
     """
     own_factors = ({} if reads is None else {"attention": 1.0}) | dict(factors)
     for name, factor in own_factors.items():
         kernels = seconds(FACTORS[name])
-        if name == "prompt":
-            yield f"own {name} kernels", (factor - 1.0) * kernels * many
+        if name in passes:
+            yield f"own {name} kernels", (factor - 1.0) * kernels * passes[name]
             continue
         again = 0.0 if reads is None or name != "attention" else (reads - 1.0) * least(FACTORS[name])
         own = factor * (kernels + again)
@@ -141,36 +142,62 @@ def heads_per_kv_head(graph: Graph) -> Count:
     return most
 
 
-def gemm_weight_bytes(graph: Graph, *, routed: bool = True) -> Count:
-    """Bytes of weights that GEMMs read in a pass, with or without those of routed experts."""
+def gemm_weight_bytes(graph: Graph, counts: Callable[[Operator], bool] = lambda operator: True) -> Count:
+    """Bytes of weights that GEMMs read in a pass, of those that count."""
     read: Count = 0.0
     for block in graph.blocks:
         for operator in block.operators:
-            if operator.kind is Kind.GEMM and (routed or not operator.name.startswith(EXPERT_PREFIX)):
+            if operator.kind is Kind.GEMM and counts(operator):
                 read = read + operator.read_bytes(Role.WEIGHT) * block.repeats
     return read
 
 
-def integer_products_s(graph: Graph, tokens: Count, rate: Count, bandwidth: Count) -> Count:
-    """Time of integer kernels for the products with narrow weights in a pass of more than a few tokens [s].
+def is_of_all_tokens(operator: Operator) -> bool:
+    """Whether every token of a pass is multiplied by an operator's weights, which are no routed experts'."""
+    return not operator.name.startswith(EXPERT_PREFIX)
 
-    rate: their operations/s.  bandwidth: at which they read weights [bytes/s].  Columns are padded to tiles, which are
-    as wide as the pass, as every expert might take all of its tokens, up to MAX_TILE_COLUMNS.
+
+def is_narrow_expert(operator: Operator) -> bool:
+    """Whether an operator multiplies by narrow weights of experts, which integer kernels do at any size of a pass."""
+    shape = operator.shape
+    return isinstance(shape, GemmShape) and shape.experts > 1.0 and any(is_narrow(access) for access in operator.reads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerKernels:
+    """Rates and shapes of an engine's integer kernels.
+
+    rate: operations/s.  bandwidth: at which they read weights [bytes/s].  tile: most columns of a tile.
+    vector: most tokens of a pass whose experts are read once for each of their tokens, as matrix-vector kernels do.
     """
-    columns = np.minimum(np.ceil(tokens / TILE_COLUMNS) * TILE_COLUMNS, MAX_TILE_COLUMNS)
 
-    def product(operator: Operator, shape: GemmShape) -> Count:
-        tile = columns if shape.experts > 1.0 else TILE_COLUMNS
-        padded = np.ceil(shape.m / shape.matrices / tile) * tile * shape.matrices
-        return np.maximum(operator.read_bytes(Role.WEIGHT) / bandwidth, 2.0 * padded * shape.n * shape.k / rate)
+    rate: Count
+    bandwidth: Count
+    tile: float
+    vector: float
 
-    return total(
-        block.repeats * operator.runs * product(operator, operator.shape)
-        for block in graph.blocks
-        for operator in block.operators
-        if operator.is_kernel and isinstance(operator.shape, GemmShape)
-        if any(is_narrow(access) for access in operator.reads)
-    )
+    def products_s(self, graph: Graph, tokens: Count, *, routed: bool = False) -> Count:
+        """Time of the products with narrow weights in a pass [s].  routed: those of experts alone.
+
+        Tiles are as wide as the pass, as every expert might take all of its tokens, up to `tile`; the last tile of an
+        expert is half full in the mean.  Reading and arithmetic overlap in part: their squares add.
+        """
+        columns = np.minimum(np.ceil(tokens / TILE_COLUMNS) * TILE_COLUMNS, self.tile)
+
+        def product(operator: Operator, shape: GemmShape) -> Count:
+            rows, reading = shape.m / shape.matrices, operator.read_bytes(Role.WEIGHT) / self.bandwidth
+            experts = shape.experts > 1.0
+            padded = rows + columns / 2.0 if experts else np.ceil(rows / TILE_COLUMNS) * TILE_COLUMNS
+            tiled = np.hypot(reading, 2.0 * padded * shape.matrices * shape.n * shape.k / self.rate)
+            return np.where(tokens <= self.vector, rows * reading, tiled) if experts else tiled
+
+        return total(
+            block.repeats * operator.runs * product(operator, operator.shape)
+            for block in graph.blocks
+            for operator in block.operators
+            if operator.is_kernel and isinstance(operator.shape, GemmShape)
+            if any(is_narrow(access) for access in operator.reads) and (not routed or is_narrow_expert(operator))
+        )
 
 
 def narrow_share(graph: Graph) -> Count:

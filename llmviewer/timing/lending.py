@@ -135,6 +135,7 @@ class Kernel:
 
     users: number of leading profiles that the user supplied.
     strict: only equal kernels may serve it, no substitutes.
+    borrowed: the preset names the engine, whose kernel on any chip is nearer than another's.
     limits: quantities that the engine's usual kernel was never timed with, and their values: another kernel serves.
     lender: chip of that usual kernel.
     """
@@ -146,6 +147,7 @@ class Kernel:
     generation: str
     users: int = 0
     strict: bool = False
+    borrowed: bool = False
     limits: tuple[tuple[str, float], ...] = ()
     lender: str = ""
 
@@ -295,6 +297,7 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
                 unlent and kernel.engine != OWN_USE_ONLY,
                 tier,
                 BASES.index(basis),
+                kernel.borrowed and not kernel.runs(engine),
                 -1 if source.chip == nearer else at,
                 *nearness,
             )

@@ -17,6 +17,7 @@ from llmviewer.core.workload import decode
 from llmviewer.formats.linear import Format, with_formats
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts, is_routed
+from llmviewer.serving.batching import STATIC
 from llmviewer.timing.engine import ENGINE_ROUTING
 
 NAME = "cache_write"
@@ -132,6 +133,14 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     if engine.cache_write:
         after.append(AppliedTechnique(name=NAME, make=lambda _: cache_write))
     return replace(system, passes=(*before, *system.passes, *after)) if before or after else system
+
+
+def without_own_slots(system: System) -> System:
+    """The system whose static batch is as large as asked: an engine's own slots are those of its server."""
+    engine = system.engine
+    if system.batching is not STATIC or engine.batching == "continuous" or not engine.own_slots:
+        return system
+    return replace(system, engine=replace(engine, max_num_seqs=np.inf))
 
 
 def _routing(alpha: float) -> AppliedTechnique:
