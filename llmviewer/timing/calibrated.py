@@ -119,19 +119,22 @@ SOURCES = {
 }
 
 
-def attainable(host: Host, *, pinned: bool = True) -> Host:
-    """The host with the shares of its rates that are reached.  pinned: copies read page-locked memory.
+def attainable(host: Host, *, pinned: bool = True, experts: bool = False) -> Host:
+    """The host with the shares of its rates that are reached.
+
+    pinned: copies read page-locked memory.  experts: it computes routed experts, with few rows of each.
 
     A CPU without matrix units reaches its rate in fp32, as it multiplies quantized weights in integers, at several
     times that rate: llamafile's kernels for 4 bits reach 2.7 TFLOP/s of a Ryzen 9 7950X, which has 2.3
     (https://github.com/mozilla-ai/llamafile/pull/435).
     """
+    of_rows = FEW_ROWS_SHARE if experts else 1.0
     of_sockets = TWO_SOCKETS / 2.0 if host.sockets > 1 else 1.0
     return replace(
         host,
         link_share=PINNED_SHARE if pinned else PAGEABLE_SHARE,
         memory_share=MEMORY_SHARE * of_sockets,
-        matrix_share=(AMX_SHARE if host.cpu and has_amx(host.cpu) else 1.0) * FEW_ROWS_SHARE * of_sockets,
+        matrix_share=(AMX_SHARE if host.cpu and has_amx(host.cpu) else 1.0) * of_sockets * of_rows,
         weight_share=WEIGHT_SHARE * of_sockets,
         wait_s=WAIT_S,
     )

@@ -142,9 +142,10 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
         on_matrix_units = host.cpu.compute_dtype(compute) in host.cpu.matrix_flops_per_s
         flops = host.cpu.matrix_rate(compute) * share * (host.matrix_share if on_matrix_units else 1.0)
     vector = host.cpu.vector_rate() if host.cpu else None
+    memory = host.bandwidth_bytes_per_s * share
     return HostRates(
-        memory_bytes_per_s=host.bandwidth_bytes_per_s * share * host.memory_share,
-        weight_bytes_per_s=host.bandwidth_bytes_per_s * share * host.weight_share,
+        memory_bytes_per_s=memory * host.memory_share,
+        weight_bytes_per_s=memory * host.weight_share,
         wait_s=host.wait_s,
         link_bytes_per_s=None if link is None else link * host.link_share,
         flops_per_s=flops,

@@ -67,8 +67,9 @@ FORMS: dict[str, Form] = {
     "to": Choice("host or disk", ("host", "disk")),
     "pinned": Choice("on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate", ("on", "off")),
     "instructions": Choice(
-        "amx: a CPU with matrix units (Intel AMX) computes with them, at half of the 29 % of their rate that "
-        "kernels for experts reach; avx512: with its vector units, in fp32, as KTransformers before 0.3",
+        "amx: a CPU with matrix units (Intel AMX) computes with them, at the 29 % of their rate that "
+        "kernels for experts reach, half of it with few rows of each; "
+        "avx512: with its vector units, in fp32, as KTransformers before 0.3",
         ("amx", "avx512"),
     ),
     "sockets": Choice(
@@ -129,7 +130,7 @@ def _make(text: str) -> Change:
             raise UserError(
                 f"{WHERE} flash needs the share of neurons that a token uses: add --contextual-sparsity mlp=0.1"
             )
-        return with_offload(with_host(system, *_host_of(system, given), pinned=pinned), plan)
+        return with_offload(with_host(system, *_host_of(system, given), pinned=pinned, experts=plan.experts), plan)
 
     return change
 

@@ -161,15 +161,18 @@ def _has_host_link(chip: Chip) -> bool:
     return chip.host_link_rate is not None
 
 
-def with_host(system: System, host: Host, figures: Mapping[str, Figure], *, pinned: bool = True) -> System:
+def with_host(
+    system: System, host: Host, figures: Mapping[str, Figure], *, pinned: bool = True, experts: bool = False
+) -> System:
     """The system with a host that all devices share.
 
-    figures: data-sheet figures of the host.  pinned: copies read page-locked memory.  Ideal times take full rates.
+    figures: data-sheet figures of the host.  pinned: copies read page-locked memory.  experts: it computes
+    routed experts.  Ideal times take full rates.
     """
     chip = system.chip
     if chip.host is not None:
         raise UserError(f"{WHERE}: --hot-neurons already offloads weights to the host; remove one")
-    reached = host if system.efficiency is ideal else attainable(host, pinned=pinned)
+    reached = host if system.efficiency is ideal else attainable(host, pinned=pinned, experts=experts)
     shared = replace(reached, devices=system.parallelism.devices)
     return replace(system, chip=replace(chip, host=shared, figures={**chip.figures, **figures}))
 
