@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from llmviewer.calibrate.e2e_rows import RequestCase
 from llmviewer.calibrate.e2e_runs import evaluate_group
 
 
-def metrics(model: str, hardware: str, **options: object) -> dict[str, float]:
+def metrics(model: str, hardware: str, **options: Any) -> dict[str, float]:
     """Metrics of a run of llama.cpp."""
     found: dict[str, float] = lv.analyze(model, hardware, engine="llama.cpp", **options).to_dict()["metrics"]
     return found
@@ -33,7 +35,7 @@ def test_prompts_after_a_long_context_wait_for_attention_on_a_3090(budget: int, 
 
     https://github.com/ggml-org/llama.cpp/pull/17505
     """
-    sizes = {"input_len": 33280, "output_len": 1, "prefix_cache": str(32768 / 33280)}
+    sizes: dict[str, Any] = {"input_len": 33280, "output_len": 1, "prefix_cache": str(32768 / 33280)}
     ttft = metrics("llama-3.1-8b", "rtx-3090", quantization="q4_0", max_num_batched_tokens=budget, **sizes)["ttft_s"]
     assert 512.0 / ttft == pytest.approx(published, rel=0.36)
 
@@ -44,7 +46,7 @@ def test_latent_attention_divides_its_keys_on_every_chip() -> None:
     https://github.com/ggml-org/llama.cpp/pull/17505; a Mac of three quarters of the bandwidth and no fewer units is
     not ten times slower.
     """
-    sizes = {"quantization": "q4_0", "input_len": 32768, "output_len": 16}
+    sizes: dict[str, Any] = {"quantization": "q4_0", "input_len": 32768, "output_len": 16}
     v100 = metrics("deepseek-v2-lite", "v100-32gb-pcie", **sizes)["tpot_s"]
     assert v100 == pytest.approx(1.0 / 89.23, rel=0.5)
     assert metrics("deepseek-v2-lite", "m3-ultra", **sizes)["tpot_s"] < 2.0 * v100
