@@ -29,12 +29,12 @@ FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(
             (
                 *("apple", "gcn5", "rdna3", "rdna3.5", "rdna4", "xe2", "zen4"),
-                *("rdna3/vulkan", "xe2/vulkan"),
+                *("rdna3/vulkan", "xe2/vulkan", "NVIDIA/vulkan"),
             ),
             ("launch", "share", "integer_share"),
         ),
         **dict.fromkeys(
-            ("rdna3.5/vulkan", "rdna4/vulkan", "NVIDIA/vulkan"),
+            ("rdna3.5/vulkan", "rdna4/vulkan"),
             ("launch", "share", "integer_share", "prompt_attention"),
         ),
     },

@@ -40,3 +40,10 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def roofline_of(chip: str, **options: Any) -> System:
     """The system of a chip on the data sheet's roofline."""
     return api.system(specs.load(chip), api.options_of({"efficiency": "ideal", **options}))
+
+
+def chip_for(engine: str) -> str:
+    """A chip that an engine runs on: an H100, or a Mac of engines for Macs alone."""
+    from llmviewer.timing.engine import load
+
+    return "m4-max" if "Apple" in load(engine).makers else "h100-sxm"

@@ -57,7 +57,7 @@ def test_a_command_made_from_a_declaration_takes_what_the_call_takes(name: str) 
     accepted = {*signature(QUESTIONS[name].function()).parameters}
     taken = {one.name for one in command_tree(COMMANDS, name).commands[name].params}
     assert accepted <= taken
-    assert taken - accepted - {*OPTIONS} == {"format", "output"}
+    assert taken - accepted - {*OPTIONS, "launch_line"} == {"format", "output"}
 
 
 def test_fields_of_a_form_without_a_start_are_empty() -> None:

@@ -151,7 +151,7 @@ def test_doors_of_a_server_name_the_engine_of_the_chip() -> None:
     simulated, stated = (
         lv.simulate("llama-3.1-8b", "m4-max", concurrency=2, **MAC, **one) for one in ({}, {"engine": "llama.cpp"})
     )
-    assert simulated.setting.engine == "llama.cpp"
+    assert simulated.setting.engine == "llama.cpp with Metal"
     assert simulated.latencies() == stated.latencies()
     best = lv.size("llama-3.1-8b", "m4-max", concurrency=2, tpot="50ms", **MAC).best
     assert best is not None

@@ -230,7 +230,10 @@ def test_limits_hold_with_probability_nine_tenths_unless_another_is_asked() -> N
     ("line", "told"),
     [
         ("--request-rate 1e-10 --ttft 1s", "--request-rate is 1e-10; allowed: a number above 0, at least 1e-09"),
-        ("--ttft 1s", "nothing says when requests arrive; give one of --request-rate, --rate-curve, --trace"),
+        (
+            "--ttft 1s",
+            "nothing says when requests arrive; give one of --request-rate, --concurrency, --rate-curve, --trace",
+        ),
         ("--request-rate 5 --ttft 1s --emit vllm --format json", "prints a manifest; remove --format"),
         ("--request-rate 5 --ttft 1s --emit vllm --efficiency ideal", "remove --efficiency ideal"),
         ("--request-rate 5 --ttft 1s --tensor-parallel-size 1,2.5", "2.5"),

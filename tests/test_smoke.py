@@ -12,6 +12,7 @@ from llmviewer.reports.plots import KINDS
 from llmviewer.techniques.methods import METHODS
 from llmviewer.techniques.registry import TECHNIQUES, load
 from llmviewer.timing import engine
+from tests.answers import chip_for
 
 MODEL = "llama-3.2-1b --hardware a100-80gb-sxm"
 SIZES = "--batch-size 2 --input-len 64 --output-len 4"
@@ -74,7 +75,8 @@ def test_every_plot_is_drawn(kind: str) -> None:
 
 @pytest.mark.parametrize("preset", engine.names())
 def test_every_engine_preset_runs(preset: str) -> None:
-    assert runs(f"analyze {MODEL} {SIZES} --engine {preset}")
+    hardware = f"--hardware {chip_for(preset)}"  # the last one counts
+    assert runs(f"analyze {MODEL} {SIZES} {hardware} --engine {preset}")
 
 
 @pytest.mark.parametrize("name", [*TECHNIQUES, *(m for methods in METHODS.values() for m in methods)])

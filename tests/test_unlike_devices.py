@@ -259,7 +259,7 @@ def test_every_door_lists_the_devices(capsys: pytest.CaptureFixture[str]) -> Non
         (["analyze", DENSE, "--hardware", "rtx-4090+rtx-309"], "did you mean 'rtx-3090'"),
         (["analyze", DENSE, "--hardware", "gb10+rtx-4090"], "machines need --network"),
         (["analyze", DENSE, "--hardware", "rtx-4090+cpu", "--engine", "sglang"], "--engine llama.cpp does"),
-        (["simulate", DENSE, "--hardware", PAIR, "--request-rate", "1"], "answered by analyze, compare and fit"),
+        (["simulate", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare and fit answer"),
         (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare and fit answer"),
         (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
         (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare and fit"),

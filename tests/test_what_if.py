@@ -22,7 +22,7 @@ from llmviewer.hardware.hypothetical import settings as changes
 from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import require
 from llmviewer.timing import engine
-from tests.answers import refusal
+from tests.answers import chip_for, refusal
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "mamba-2.8b")
 CHIPS = ("h100-sxm", "a100-80gb-sxm", "mi300x", "l40s", "rtx-4090")
@@ -198,11 +198,11 @@ def test_required_figures_meet_their_target(vary: str, target: dict[str, Any]) -
 @pytest.mark.parametrize("engine", engine.names())
 def test_the_least_capacity_of_every_engine_holds_the_workload_and_less_does_not(engine: str) -> None:
     """Every engine sees and takes its own part of a capacity; the figures go back into `analyze` unchanged."""
-    words = {"batch_size": 64, "engine": engine}
-    (found,) = require("llama-3.1-8b", "h100-sxm", vary="capacity", e2e="60s", **words).solutions
-    assert _analyzed("llama-3.1-8b", "h100-sxm", set=found.figures, **words)["memory"]["fits"]
+    words, chip = {"batch_size": 64, "engine": engine}, chip_for(engine)
+    (found,) = require("llama-3.1-8b", chip, vary="capacity", e2e="200s", **words).solutions
+    assert _analyzed("llama-3.1-8b", chip, set=found.figures, **words)["memory"]["fits"]
     less = {"capacity": found.figures["capacity"] * (1.0 - 1e-6)}
-    assert not _analyzed("llama-3.1-8b", "h100-sxm", set=less, **words)["memory"]["fits"]
+    assert not _analyzed("llama-3.1-8b", chip, set=less, **words)["memory"]["fits"]
 
 
 def test_the_line_of_a_solution_with_a_capacity_fits_and_meets_the_target(capsys: pytest.CaptureFixture[str]) -> None:

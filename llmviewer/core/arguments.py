@@ -20,7 +20,7 @@ MAX_WHOLE_NUMBER = 10**9
 SUFFIXES = {"k": 1024, "m": 1024**2}
 #: Programs whose recordings, and whose results, a measured run may be.
 RECORDERS = "torch.profiler, Nsight Systems, rocprofv3"
-BENCHMARKS = "vLLM, SGLang, genai-perf, AIPerf, inference-perf, guidellm, llmperf, llama-bench"
+BENCHMARKS = "vLLM, SGLang, genai-perf, AIPerf, inference-perf, guidellm, llmperf, llama-bench, Prometheus"
 
 
 def whole_number(name: str, value: Any, *, minimum: int = 1) -> int:

@@ -42,6 +42,8 @@ OTHERS = (
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
 KEPT = ("logical_batch", "split_mode", "tensor_split", "backend")
+#: What no share of a GPU reaches: more is a typing error.
+LARGEST_SHARE = 1e9
 #: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.
 MAX_PATTERN_CHARACTERS, MAX_REPETITIONS = 400, 4
 REPETITION = re.compile(r"(?<!\()[*+?{]")
@@ -152,7 +154,7 @@ def shares_of(options: Options, *, every: bool = False) -> tuple[float, ...]:
     if mode not in SPLIT_MODES:
         raise unknown("value of --split-mode", mode, SPLIT_MODES)
     shares = [parse_number(one) for one in re.split("[,/]", split)] if split else []
-    numbers = [float(one) for one in shares if not isinstance(one, str) and one >= 0.0]
+    numbers = [float(one) for one in shares if not isinstance(one, str) and 0.0 <= one < LARGEST_SHARE]
     if len(numbers) < len(shares) or (split and not any(numbers)):
         raise UserError(f"--tensor-split is {quoted(split)}; allowed: shares of the GPUs, one for each: 1,1")
     return tuple(one for one in numbers if one or every)

@@ -90,7 +90,7 @@ class Options:
     )
     engine: str = _word(
         "kernels",
-        "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, a file of yours ...",
+        "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, mine.yaml ...",
         separator=",",
         panel=Panel.COMMON,
     )

@@ -648,7 +648,8 @@ ELSEWHERE = {
 
 def kind_of(chip: Chip, known: Collection[str]) -> str:
     """The name of a chip, or of the one most like it, if it is known by itself; else its generation."""
-    names = (chip.name, NEAREST_GENERATIONS.get(chip.name, ""))
+    like = "" if chip.name == chip.generation else NEAREST_GENERATIONS.get(chip.name, "")
+    names = (chip.name, like)
     return next((name for name in names if name in known), chip.generation)
 
 
