@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmviewer.cli.views import print_warnings
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError, naming, printable
 
 OPTION, NAME = "--from", "launch_line"
 SUMMARY = "Model and options of a launch line ('vllm serve ...'), or of a YAML file with one."
@@ -31,7 +31,8 @@ def with_launch_line(words: Sequence[str], command: Any) -> list[str]:
         raise UserError(f"{OPTION} needs a launch line in quotes, such as 'vllm serve MODEL --max-model-len 8192'")
     from llmviewer.planning.manifests.launch_line import launch_line
 
-    line = launch_line(value)
+    with naming(OPTION):
+        line = launch_line(value)
     rest = [*words[:at], *words[at + (1 if "=" in words[at] else 2) :]][depth:]
     typed = {word.partition("=")[0] for word in rest}
     replaced = [name for name in line.options if typed & {*options[name].opts}] if options else []

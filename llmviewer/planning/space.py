@@ -9,6 +9,7 @@ from typing import Any
 
 from llmviewer.api import build
 from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
@@ -118,7 +119,7 @@ def structures(
     usual = NO_ENGINE if allowed.get("efficiency") == ("ideal",) else of_a_server(chip)
     for layout in _layouts(loaded, chip, allowed, most_devices):
         for engine in allowed.get("engine", (usual,)):
-            own = load(engine).number_formats
+            own = load(arguments.word("engine", engine)).number_formats
             lists = {
                 **fixed,
                 "engine": (engine,),
