@@ -114,7 +114,7 @@ def test_torch_s_own_preset_takes_the_user_s_fit_as_it_is(tmp_path: Path) -> Non
 
 
 def test_a_profile_of_another_card_scales_nothing(tmp_path: Path) -> None:
-    """What an H100 is to an A100 says nothing of an A6000."""
+    """An H100 beside an A100 says nothing of an A6000."""
     mine = profile(tmp_path, "h100-sxm", {"a100-80gb-sxm": {"memory": 1.1, "compute": 1.1}})
     _, own = answers("a6000", mine)
     assert own["efficiency"]["kernels"]["gemm/bf16"]["basis"] == "transferred afar"

@@ -36,7 +36,7 @@ def spelled(text: str) -> str:
 
 
 def suffix(backend: str) -> str:
-    """What follows the name of an engine in a sentence: ` with Vulkan`; "" where no backend is known."""
+    """The words that follow the name of an engine in a sentence: ` with Vulkan`; "" where no backend is known."""
     return f" with {TITLES[backend]}" if backend else ""
 
 

@@ -309,7 +309,7 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
 
 
 def _ratios(sources: tuple[Profile, ...], kernel: Kernel, kind: str, chip: str) -> Ratios | None:
-    """What the user's profiles of this very chip say of torch's kernels beside those of another."""
+    """The ratios that the user's profiles of this very chip state of torch's kernels beside those of another."""
     own = (profile for profile in sources[: kernel.users] if profile.chip == kernel.chip)
     return next(filter(None, (scaling.ratios(profile, kind, chip) for profile in own)), None)
 

@@ -49,7 +49,7 @@ def torch_fit(profile: Profile, kind: str) -> str:
 
 
 def ratios(own: Profile, kind: str, chip: str) -> Ratios | None:
-    """What a user's profile says of torch's kernels of a kind beside those of a chip; None if it does not."""
+    """The ratios of a user's profile for torch's kernels of a kind beside those of a chip; None if it does not."""
     key = torch_fit(own, kind)
     known = own.fit(key).against.get(chip) if key and "\nagainst:" in own.texts[key] else None  # parsed only then
     return Ratios(key, chip, tuple(known.items())) if known else None
