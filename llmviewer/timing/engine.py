@@ -393,7 +393,7 @@ class Engine(Fitted):
         return engine_backends.key_of(chip, backend, known)
 
     def backend_note(self, chip: Chip) -> str:
-        """A line on what stands for its backend where that was not measured on chips of this generation; empty: nothing."""
+        """A line on what stands for a backend that was not measured on chips of this generation; empty: nothing."""
         kind = self.kind_on(chip, self.backend, self.generations)
         if "/" not in kind or kind in self.generations:
             return ""

@@ -27,7 +27,7 @@ Options = dict[str, str | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLine:
-    """A launch line as it is read.  options: of a run, by name.  unread: flags that are not counted, with their value."""
+    """A launch line as it is read.  options: of a run, by name.  unread: flags with their values that are not."""
 
     model: str
     options: Mapping[str, str | bool]
@@ -185,7 +185,7 @@ def _lexed(text: str) -> list[str]:
 
 
 def _found(words: list[str], start: tuple[str, ...]) -> int | None:
-    """The place at which the words of a command begin; its first is the name of a program in any folder, or of an image."""
+    """The place at which a command begins; its first word is a program in any folder, or an image."""
     for at in range(len(words) - len(start) + 1):
         first = words[at].partition(":")[0] if "/" in start[0] else words[at].rpartition("/")[2]
         if first == start[0] and tuple(words[at + 1 : at + len(start)]) == start[1:]:
