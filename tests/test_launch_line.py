@@ -96,6 +96,8 @@ def test_what_is_launched_is_read_again(engine: str, options: dict[str, object])
         ("vllm serve --port 8000", "names no model"),
         ("vllm serve 'x", "cannot be read"),
         ("llama-server -m nowhere.gguf", "is not here, and its name states no format"),
+        ("vllm serve x -tp two --enable-expert-parallel", "tensor_parallel_size is 'two'; allowed: whole numbers"),
+        ("sglang serve --model x --dp 0 --enable-dp-attention", "data_parallel_size is"),
         ("python -m sglang.launch_server --model x --tp 6 --dp 4 --enable-dp-attention", "6 is no multiple of 4"),
     ],
 )

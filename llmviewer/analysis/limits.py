@@ -326,8 +326,8 @@ def start_limits(model: Model, system: System, memory: Memory, layout: CacheBloc
     if starts is False:
         at = f" at {context:,.0f} tokens" if most else ""
         advice = f"pass --max-model-len {most} or less" if most else "no memory is left for the cache of one sequence"
-        program = system.engine.program or system.engine
-        refusal = f"{program.title.split()[0].rstrip(',')} refuses to start{at}: {advice}"
+        program = system.engine.program
+        refusal = f"{program.title if program else system.engine.product} refuses to start{at}: {advice}"
     return {"starts": starts, "max_model_len_to_start": most, "refusal": refusal}
 
 

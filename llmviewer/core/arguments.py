@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
@@ -29,6 +30,14 @@ def whole_number(name: str, value: Any, *, minimum: int = 1) -> int:
         return int(value)
     text = f"{value:g}" if isinstance(value, float) else quoted(value)
     raise UserError(f"{name} is {text}; allowed: whole numbers from {minimum} to {MAX_WHOLE_NUMBER:,}")
+
+
+def shell_words(line: str, *, comments: bool = False) -> list[str]:
+    """The words of a command line as a shell divides it.  comments: what follows a # is left out.  Raises UserError."""
+    try:
+        return shlex.split(line, comments=comments)
+    except ValueError as error:
+        raise UserError(f"{quoted(line)} cannot be read: {str(error).lower()}") from error
 
 
 def sizes(name: str, value: object) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 from llmviewer.api import build, calls
 from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import run_line
+from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
@@ -94,10 +95,7 @@ def _line(made: Side) -> list[str]:
 
 
 def _lexed(line: str) -> list[str]:
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise UserError(f"{quoted(line)} cannot be read: {str(error).lower()}") from error
+    words = arguments.shell_words(line)
     for name in COMMAND:
         words = words[1:] if words[:1] == [name] else words
     return words

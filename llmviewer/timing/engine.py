@@ -66,8 +66,7 @@ WINDOW_PADDING = 256.0
 OTHER_GENERATION = "generation of chips"
 #: What follows the name of an engine in its title.
 GENERATION = re.compile(r",| (?=\(|V?\d|of |in |with |before )")
-#: Generation, or chip unlike others of it -> the nearest that was measured, whose fields it takes if a preset has none
-#: of its own.  M1 and M2 emulate bfloat16 (https://github.com/jundot/omlx/pull/3277), M5 has matrix units.
+#: Generation -> the nearest that was measured, whose fields it takes if a preset has none of its own.
 NEAREST_GENERATIONS = {
     "gaudi3": "gaudi2",
     "cdna4": "cdna3",
@@ -75,11 +74,15 @@ NEAREST_GENERATIONS = {
     "rdna2": "rdna3",
     **dict.fromkeys(("zen2", "zen3", "zen5"), "zen4"),
     **dict.fromkeys(("raptor-lake", "arrow-lake", "sapphire-rapids", "granite-rapids"), "zen4"),
+    **dict.fromkeys(("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7"), "tpu-v5e"),
+}
+#: Chip unlike others of its generation -> the one most like it that was measured.  M1 and M2 emulate bfloat16
+#: (https://github.com/jundot/omlx/pull/3277), M5 has matrix units.
+NEAREST_CHIPS = {
     **dict.fromkeys(("m1", "m1-pro"), "m1-max"),
     **dict.fromkeys(("m2", "m2-pro"), "m2-max"),
     "m2-ultra": "m1-ultra",
     **dict.fromkeys(("m5", "m5-pro"), "m5-max"),
-    **dict.fromkeys(("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7"), "tpu-v5e"),
 }
 
 
@@ -317,6 +320,11 @@ class Engine(Fitted):
         return self.uncompiled > 0.0 and self.constants.get("eager") == self.uncompiled
 
     @property
+    def product(self) -> str:
+        """The name of the program without its version: `vLLM`, of its title."""
+        return GENERATION.split(self.title)[0]
+
+    @property
     def known_version(self) -> str:
         """Its version: the stated one, else the newest whose memory is known; "" where versions are not told apart."""
         return self.version or (self.memory_versions.newest if self.memory_versions else "")
@@ -334,7 +342,7 @@ class Engine(Fitted):
         """Its name with its version in a sentence: vLLM 0.21, llama.cpp of May 2024, Ollama (llama.cpp of May 2024)."""
         own = self.title.partition(",")[0].partition(" (")[0]
         if self.known_version:
-            own = f"{GENERATION.split(self.title)[0]} {self.known_version}"
+            own = f"{self.product} {self.known_version}"
         own += engine_backends.suffix(self.backend)
         if self.own:
             return f"{self.own.name} ({own})"
@@ -358,7 +366,7 @@ class Engine(Fitted):
 
         Raises UserError for what is no version, and for a chip on which the program does not run.
         """
-        engine_names.check_maker(self.name, GENERATION.split(self.title)[0], self.makers, chip)
+        engine_names.check_maker(self.name, self.product, self.makers, chip)
         if self.program:
             self.program.check(chip)
         if self.version:
@@ -648,8 +656,7 @@ ELSEWHERE = {
 
 def kind_of(chip: Chip, known: Collection[str]) -> str:
     """The name of a chip, or of the one most like it, if it is known by itself; else its generation."""
-    like = "" if chip.name == chip.generation else NEAREST_GENERATIONS.get(chip.name, "")
-    names = (chip.name, like)
+    names = (chip.name, NEAREST_CHIPS.get(chip.name, chip.name))
     return next((name for name in names if name in known), chip.generation)
 
 

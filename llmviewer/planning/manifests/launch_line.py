@@ -7,13 +7,12 @@ speed nor memory is dropped; every other flag is named in a note.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data
+from llmviewer.core import arguments, data
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.planning.manifests import sglang, trtllm, vllm
 from llmviewer.planning.manifests.flags import DTYPES, Tables
@@ -44,7 +43,8 @@ class Dialect:
     """One engine's command.  starts: words before the model or its flags.  model: flags of the model.
 
     names: flag, dashes for underscores -> option.  inert: flags that change neither speed nor memory.
-    switches: flags without a value -> the option's text.  settled: options that are read together, after all flags.
+    switches: flags without a value -> the option's text.  settled: reads what several flags say
+    together, and takes the switches that it has read.
     """
 
     engine: str
@@ -82,23 +82,31 @@ def _names(tables: Tables, **more: str) -> dict[str, str]:
     return found | {flag.replace("_", "-"): name for flag, name in more.items()}
 
 
+def _size(options: Options, name: str) -> int:
+    """The size of a group, 1 where none is stated.  Raises UserError."""
+    return arguments.whole_number(name, arguments.parse_size(str(options.get(name, 1))))
+
+
 def _experts(options: Options, switched: set[str]) -> None:
     """Expert parallelism of vLLM, which spans the tensor and data-parallel group."""
     if "enable-expert-parallel" in switched:
-        sizes = [int(options.get(name, "1")) for name in ("tensor_parallel_size", "data_parallel_size")]
-        options["expert_parallel_size"] = str(sizes[0] * sizes[1])
+        switched.remove("enable-expert-parallel")
+        size = _size(options, "tensor_parallel_size") * _size(options, "data_parallel_size")
+        options["expert_parallel_size"] = str(size)
 
 
 def _attention_ranks(options: Options, switched: set[str]) -> None:
     """SGLang's data-parallel attention, whose --tp-size counts the devices of all ranks."""
-    if "enable-dp-attention" in switched and "data_parallel_size" in options:
-        devices, ranks = int(options.get("tensor_parallel_size", "1")), int(options["data_parallel_size"])
+    if "enable-dp-attention" in switched:
+        switched.remove("enable-dp-attention")
+        devices, ranks = _size(options, "tensor_parallel_size"), _size(options, "data_parallel_size")
         if devices % ranks:
             raise UserError(
                 f"--enable-dp-attention divides --tp-size by --dp-size; {devices} is no multiple of {ranks}"
             )
-        options["tensor_parallel_size"] = str(devices // ranks)
-        options.setdefault("expert_parallel_size", str(devices))
+        if ranks > 1:
+            options["tensor_parallel_size"] = str(devices // ranks)
+            options.setdefault("expert_parallel_size", str(devices))
     if options.get("max_num_batched_tokens") == "-1":
         options["max_num_batched_tokens"] = "0"  # prompts are not cut
 
@@ -106,6 +114,7 @@ def _attention_ranks(options: Options, switched: set[str]) -> None:
 def _gguf(options: Options, switched: set[str]) -> None:
     """llama.cpp's experts on the host."""
     if {"cpu-moe", "cmoe"} & switched:
+        switched -= {"cpu-moe", "cmoe"}
         options["n_cpu_moe"] = "all"
     if options.get("gpu_layers") in ("99", "999", "-1"):
         options["gpu_layers"] = "all"
@@ -178,10 +187,7 @@ def launch_line(text: str) -> LaunchLine:
 
 
 def _lexed(text: str) -> list[str]:
-    try:
-        return shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise UserError(f"{quoted(text)} cannot be read: {str(error).lower()}") from error
+    return arguments.shell_words(text.replace("\\\n", " "), comments=True)
 
 
 def _found(words: list[str], start: tuple[str, ...]) -> int | None:
@@ -241,8 +247,7 @@ def _launch(dialect: Dialect, words: list[str]) -> LaunchLine:
         elif name not in dialect.inert:
             unread.append(f"{flag} {value}")
     dialect.settled(options, switched)
-    read = ("enable-expert-parallel", "enable-dp-attention", "cpu-moe", "cmoe")
-    unread += [f"--{name}" for name in sorted(switched) if name not in dialect.inert and name not in read]
+    unread += [f"--{name}" for name in sorted(switched - dialect.inert)]
     if not model:
         raise UserError(f"the launch line of {dialect.engine} names no model")
     return LaunchLine(**_named(model, options), unread=tuple(unread))
