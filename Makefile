@@ -10,7 +10,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2
 # compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo web test slow smoke check prove bench docs clean
+.PHONY: demo web test slow smoke check prove bench docs site clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
@@ -58,8 +58,13 @@ docs: $(VENV)/developed
 	$(BIN)/python docs/web_picture.py
 	$(BIN)/python docs/tour.py
 
+# the documentation as a site with a search, in build/site; no network
+site: $(VENV)/developed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server -d build/site"
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
