@@ -1,4 +1,4 @@
-"""The pages of the site (`make site`), a hook of MkDocs: Markdown and notebooks of the repository at their own paths."""
+"""Pages of the site (`make site`), a hook of MkDocs: Markdown and notebooks of the repository, each at its path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def notebook_as_markdown(path: Path) -> str:
         for output in cell.get("outputs", []):
             data = {kind: "".join(lines) for kind, lines in output.get("data", {}).items()}
             if "image/png" in data:
-                parts.append(f'<img alt="the picture of the cell above" src="data:image/png;base64,{data["image/png"].strip()}">')
+                picture = data["image/png"].strip()
+                parts.append(f'<img alt="the picture of the cell above" src="data:image/png;base64,{picture}">')
             elif "text/html" in data:
                 # a blank line would end the block of HTML
                 parts.append("<div>" + re.sub(r"\n\s*\n", "\n", data["text/html"]) + "</div>")
@@ -37,8 +38,8 @@ def notebook_as_markdown(path: Path) -> str:
 
 def pages() -> dict[str, str]:
     """Each page's path in the repository, as Markdown: its text."""
-    notebooks = sorted((ROOT / "docs").glob("*/*.ipynb"))
-    texts = [*FRONT, ROOT / "docs/index.md", *(path for room in ROOMS.values() for path in sorted((ROOT / room).glob("*.md")))]
+    notebooks = (ROOT / "docs").glob("*/*.ipynb")
+    texts = [*FRONT, ROOT / "docs/index.md", *(path for room in ROOMS.values() for path in (ROOT / room).glob("*.md"))]
     found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in texts}
     found |= {str(path.relative_to(ROOT).with_suffix(".md")): notebook_as_markdown(path) for path in notebooks}
     return {uri: text.replace(".ipynb)", ".md)") for uri, text in found.items()}
@@ -64,7 +65,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replace the files of docs/ by the pages and the files that they show or link to, each at its path in the repository."""
+    """Replace the files of docs/ by the pages, and by what they show or link to, at their paths in the repository."""
     texts = pages()
     taken = Files([file for file in files if file.src_dir != config.docs_dir])
     taken.append(File.generated(config, STYLE, abs_src_path=str(ROOT / STYLE)))
