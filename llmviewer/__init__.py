@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from llmviewer.api.calls import explain
     from llmviewer.calibrate.diagnosis.call import diagnose
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
+    from llmviewer.core.answer import Answer
     from llmviewer.core.errors import UserError
     from llmviewer.planning.advise import Advice, advise
     from llmviewer.planning.call import size
@@ -113,7 +114,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
     found = getattr(import_module(home), name)
     if name != "UserError":
-        import_module("llmviewer.result.result").Result.notebook_view = staticmethod(_notebook_view)
+        import_module("llmviewer.core.answer").Answer.view = staticmethod(_view)
     globals()[name] = found
     return found
 
@@ -122,8 +123,12 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _notebook_view(result: Result) -> str:
-    """HTML of a result for notebooks.  Views stand above results, so the package hands this one down."""
-    from llmviewer.reports import notebook
+def _view(answer: Answer, kind: str) -> str:
+    """Text or HTML of an answer.  Views stand above answers, so the package hands this one down."""
+    from llmviewer.questions import QUESTIONS
+    from llmviewer.reports import notebook, terminal
 
-    return notebook.html(result)
+    page = QUESTIONS[answer.QUESTION].page_of(answer)
+    return (
+        notebook.html(page) if kind == "html" else terminal.text(page, terminal.Screen.plain())
+    )

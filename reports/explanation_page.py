@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Align, Column, Facts, Page, Row, Table, left, plain, right
 from llmviewer.reports.stage_table import share_bar
-from llmviewer.result.explanation.explain import Explanation
+from llmviewer.result.explanation.explain import DEPTH, ROWS, Explanation
 from llmviewer.result.explanation.node import Node, folded, is_sum
 
 COLUMNS = (
@@ -25,7 +25,7 @@ FORMULA, SOURCE = 52, 60
 NAMES = 24
 
 
-def page(found: Explanation, depth: int, most: int) -> Page:
+def page(found: Explanation, depth: int = DEPTH, most: int = ROWS) -> Page:
     """Returns the verdict, the tree of this depth with the largest parts of each sum, and the sources of its leaves."""
     root = folded(found.root, most, depth)
     rows = tuple(_rows(root, found.root.value, 0))

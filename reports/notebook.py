@@ -1,44 +1,18 @@
-"""A Result in a notebook: one point in full with collapsed operator tables, or the first of many points."""
+"""An answer in a notebook: its page as HTML, tables with a title folded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-from llmviewer.reports import analysis_page, sweep_page
-from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
-from llmviewer.result.result import Result
 
-#: Points that are shown; to_frame() returns all.
-MAX_ROWS = 20
 #: Colours of bar segments, distinct in light and dark themes and in greyscale.
 SHADES = ("#0072b2", "#56b4e9", "#e69f00", "#cc79a7")
 
 
-def html(result: Result) -> str:
+def html(page: Page) -> str:
     """Returns plain HTML that stays readable without its styles."""
-    shown = _many(result) if len(result) > 1 else analysis_page.page(result)
-    return f'<div style="max-width:70em">{"".join(map(_part, shown))}</div>'
-
-
-def _many(result: Result) -> Page:
-    """Returns a header and a row for each of the first points."""
-    answer, points = result.to_dict(0), len(result)
-    numbers = {name: values for name, values in result.columns().items() if not _is_text(values)}
-    varied = [name for name, values in numbers.items() if (values != values[0]).any()]
-    model, hardware, _ = analysis_page.header(answer).lines
-    options = f"{', '.join(answer['passes']) or 'no passes'}; efficiency: {answer['efficiency']['kind']}"
-    rest = Facts(lines=(("", f"… {fmt.whole(points - MAX_ROWS)} more points; to_frame() returns all"),))
-    warned = tuple(Facts(lines=(("Warning", text),), emphasis=Emphasis.WARNING) for text in result.warnings)
-    lines = (model, hardware, ("Options", options))
-    table = sweep_page.page({name: list(values[:MAX_ROWS]) for name, values in numbers.items()}, 0, varied)
-    return (Facts(lines=lines), *table, *((rest,) if points > MAX_ROWS else ()), *warned)
-
-
-def _is_text(values: Sequence[Any]) -> bool:
-    return isinstance(values[0], str)
+    return f'<div style="max-width:70em">{"".join(map(_part, page))}</div>'
 
 
 def _part(part: Part) -> str:

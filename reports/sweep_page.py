@@ -7,12 +7,16 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from llmviewer.language.quantity import MEMORY, METRICS, SIZES
+from llmviewer.reports import analysis_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.crossover_page import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.result.columns import SET, figure_text
 from llmviewer.result.comparison import OPTION_COLUMNS, shown_when_shared
+from llmviewer.result.result import Result
 
+#: Points of a result that are shown; to_frame() returns all.
+MAX_ROWS = 20
 #: Heading, rank and format of a column.
 Shown: TypeAlias = tuple[str, int, Callable[..., str]]
 
@@ -128,3 +132,19 @@ def _texts(values: Sequence[Any], short: Mapping[str, str]) -> list[str]:
 def _known(value: Any) -> float | None:
     """Returns None for a missing value, which is NaN in columns."""
     return None if value != value else float(value)  # noqa: PLR0124
+
+
+def of_result(result: Result) -> Page:
+    """Returns the page of a result: one point in full, or the first of many as rows."""
+    if len(result) == 1:
+        return analysis_page.page(result)
+    answer, points = result.to_dict(0), len(result)
+    numbers = {name: values for name, values in result.columns().items() if not isinstance(values[0], str)}
+    varied = [name for name, values in numbers.items() if (values != values[0]).any()]
+    model, hardware, _ = analysis_page.header(answer).lines
+    options = f"{', '.join(answer['passes']) or 'no passes'}; efficiency: {answer['efficiency']['kind']}"
+    rest = Facts(lines=(("", f"… {fmt.whole(points - MAX_ROWS)} more points; to_frame() returns all"),))
+    warned = tuple(Facts(lines=(("Warning", text),), emphasis=Emphasis.WARNING) for text in result.warnings)
+    table = page({name: list(values[:MAX_ROWS]) for name, values in numbers.items()}, 0, varied)
+    first = Facts(lines=(model, hardware, ("Options", options)))
+    return (first, *table, *((rest,) if points > MAX_ROWS else ()), *warned)

@@ -26,6 +26,11 @@ class Screen:
     colour: bool
 
     @classmethod
+    def plain(cls) -> Screen:
+        """Returns the screen of a text without colours."""
+        return cls(width=_width(), colour=False)
+
+    @classmethod
     def from_stream(cls, stream: IO[str]) -> Screen:
         """Returns the screen of a stream; its width is COLUMNS, or that of a standard stream that is a terminal.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import llmviewer as lv
-from llmviewer.cli import COMMANDS
+from llmviewer.cli import COMMANDS, main
 from llmviewer.cli.app import command_tree
 from llmviewer.questions import ASSISTANT, DOORS, HTTP, QUESTIONS, WEB
 from llmviewer.server import calls, tools
@@ -132,3 +132,23 @@ def test_a_new_question_is_a_call_a_page_and_one_entry(tmp_path: Path) -> None:
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert "FLOP/byte" in made.stdout
+
+
+@pytest.mark.parametrize("name", [name for name, one in QUESTIONS.items() if one.page])
+def test_an_answer_prints_its_page_and_its_repr_is_a_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    question = QUESTIONS[name]
+    words = {**question.example, **({"measured": "docs/profile.json.gz"} if name == "diagnose" else {})}
+    found = getattr(lv, name)(**words)
+    assert (found.QUESTION, f"{type(found).__module__}.{type(found).__name__}") == (name, question.answer)
+    lines = str(found).splitlines()
+    assert len(lines) > 1 and lines == [line.rstrip() for line in lines]
+    assert "\n" not in repr(found) and len(repr(found)) < 120
+    assert "<table" in found._repr_html_()
+
+
+def test_print_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["elasticity", "llama-2-70b", "--hardware", "h100"]) == 0
+    assert str(lv.elasticity("llama-2-70b", hardware="h100")).rstrip() == capsys.readouterr().out.rstrip()
+    largest = lv.require("llama-3.1-8b", hardware="h100", vary="batch_size", tpot="20ms")
+    assert str(largest).startswith("Verdict") and "\n" not in repr(largest)

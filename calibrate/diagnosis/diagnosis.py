@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from llmviewer.core.answer import Answer
 from llmviewer.calibrate.diagnosis.parts import Part, is_inside
 from llmviewer.calibrate.diagnosis.suspects import Suspect
 from llmviewer.calibrate.diagnosis.times import BESIDE, Comparison, OperatorTimes
@@ -16,14 +17,15 @@ HOST_SHARE = 0.5
 FINE, SLOW, FAST, HOST, UNPREDICTED, NO_KERNEL = "fine", "slow", "fast", "host", "unpredicted", "no kernel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Diagnosis(Answer):
     """Measured against predicted time [s], and what explains the difference.
 
     Times of a recording are means per forward pass, those of a benchmark's result are of one request.  details: the
     operators and kernels of a recording, or the metrics of a result.
     """
 
+    QUESTION: ClassVar[str] = "diagnose"
     source: str
     program: str
     model: str

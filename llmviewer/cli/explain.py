@@ -11,7 +11,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError
-from llmviewer.result.explanation.explain import OWN, explained
+from llmviewer.result.explanation.explain import DEPTH, OWN, ROWS, explained
 
 
 @opt.with_run_options
@@ -30,10 +30,10 @@ def command(
     output_len: opt.OutputLen = opt.OUTPUT_LEN,
     depth: Annotated[
         int, opt.integer_option("depth", "Levels of the tree in tables; JSON has all of them.", least=1)
-    ] = 3,
+    ] = DEPTH,
     rows: Annotated[
         int, opt.integer_option("rows", "Largest parts of a sum in tables; the others are one line.", least=1)
-    ] = 8,
+    ] = ROWS,
     format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
     **options: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from llmviewer.api import calls
 from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import flag, run_line
 from llmviewer.core import arguments
+from llmviewer.core.answer import Answer
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.accuracy import Risk, risk
 from llmviewer.planning.advise_search import Goal, Run, Scope, acceptance_of, limits, widest_needed
@@ -33,7 +34,7 @@ SCHEMA = "llmviewer.advice/1"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Advice:
+class Advice(Answer):
     """Changes of a run that were tried.
 
     result: the run as asked.  changes: those that help and hold, best first.  more_devices: those that need more than
@@ -41,6 +42,7 @@ class Advice:
     steps: of the combination, each with the result so far.  line: words of the run as asked, by option.
     """
 
+    QUESTION: ClassVar[str] = "advise"
     goal: Goal
     result: Result
     changes: tuple[Change, ...]

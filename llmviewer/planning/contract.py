@@ -7,9 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmviewer.core import arguments, data, files, parsing
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import unit_of
@@ -91,9 +92,10 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Check:
+class Check(Answer):
     """A contract whose lines are checked.  source: its file, or `contract`."""
 
+    QUESTION: ClassVar[str] = "check"
     source: str
     lines: tuple[Checked, ...]
 

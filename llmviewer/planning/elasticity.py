@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.workload import Request
@@ -40,10 +41,11 @@ HOST = "host"
 OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="Time that is looked at: tpot_s, ttft_s or e2e_s.")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elasticities:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Elasticities(Answer):
     """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s]."""
 
+    QUESTION: ClassVar[str] = "elasticity"
     metric: str
     model: str
     hardware: str

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from llmviewer.analysis.limits import largest_sizes
 from llmviewer.api import build, devices
@@ -19,6 +19,7 @@ from llmviewer.api.calls import request
 from llmviewer.api.configuration import on_devices
 from llmviewer.api.trials import SIZES, run_line
 from llmviewer.core import arguments
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.ir import Graph, Tensor, as_built
 from llmviewer.core.workload import decode
@@ -167,13 +168,14 @@ class LeftOut:
     error: UserError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fitting(Answer):
     """Models that run on a chip, the largest first.
 
     found: all of them.  top: how many are shown.  input_len, output_len: of the request that fills the context.
     """
 
+    QUESTION: ClassVar[str] = "fit"
     hardware: str
     devices: int
     input_len: int

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from llmviewer.analysis.limits import longest_context
 from llmviewer.api.configuration import Configuration
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result
@@ -39,14 +40,15 @@ class Tried:
     result: Result | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the answer as asked is kept
-class LargestSize:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer as asked is kept
+class LargestSize(Answer):
     """The largest size of a run that fits and keeps all limits.
 
     name: of SIZES_OF_A_RUN.  best: the largest that does; None if the least does not.  beyond: the next one.  line:
     words of the run, by option, without the size.
     """
 
+    QUESTION: ClassVar[str] = "require"
     name: str
     configuration: Configuration
     workload: Request

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
@@ -69,8 +70,8 @@ class Neighbour:
     reached: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the answer with the real chip is kept
-class Required:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer with the real chip is kept
+class Required(Answer):
     """The answer of an inverse design.
 
     floor: the metric with a thousand times of every varied rate [s].  bound: the least value of a single varied rate
@@ -79,6 +80,7 @@ class Required:
     idle: varied figures on which the metric does not depend; they stay as they are.
     """
 
+    QUESTION: ClassVar[str] = "require"
     configuration: Configuration
     workload: Request
     metric: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from llmviewer.core.answer import Answer
 from llmviewer.planning.against import Against
 from llmviewer.planning.capacities import simulated_words
 from llmviewer.planning.choices import Choice
@@ -42,7 +43,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Sizing:
+class Sizing(Answer):
     """The answer to a question.
 
     choices: the best configuration of each chip that has one, best first.  front: configurations none of which is worse
@@ -51,6 +52,7 @@ class Sizing:
     scaling: GPU hours of an autoscaler.  against: kind of another configuration -> the best one of it.
     """
 
+    QUESTION: ClassVar[str] = "size"
     question: Question
     choices: tuple[Choice, ...]
     front: tuple[Choice, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from llmviewer.analysis.training import Recipe, Trained, TrainingStep, trained_d
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core import arguments
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
 from llmviewer.language.option import Kind, Option, taking
@@ -60,10 +61,11 @@ OF_SERVING = {
 PAGED, MASTER, MASTER_BYTES = "paged-", "+master", 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Training(Answer):
     """A training step on a device.  trained: what is trained, in words.  optimizer, recompute: as asked."""
 
+    QUESTION: ClassVar[str] = "train"
     configuration: Configuration
     step: TrainingStep
     batch_size: int

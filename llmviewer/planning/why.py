@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
@@ -269,13 +270,14 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Why:
+class Why(Answer):
     """The difference between two runs.
 
     results, texts: of A and B.  shares: of the factors, the largest amounts first; they sum to the difference.  merges:
     factors that change only together.  evaluated: coalitions that were evaluated.
     """
 
+    QUESTION: ClassVar[str] = "why"
     metric: RunMetric
     results: tuple[Result, Result]
     texts: tuple[str, str]

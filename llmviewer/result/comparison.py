@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from llmviewer.core.answer import Answer
 from llmviewer.language.quantity import METRICS, Quantity
 from llmviewer.result.columns import flat
 from llmviewer.result.devices import hardware_name
@@ -38,14 +39,15 @@ LIMIT_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Comparison(Answer):
     """Results of one point each, in the order of the command line.
 
     refused: chip that does not take the run -> why, where every known chip was tried; the results are then the fastest
     that fit first.  None otherwise.
     """
 
+    QUESTION: ClassVar[str] = "compare"
     results: tuple[Result, ...]
     refused: Mapping[str, str] | None = None
 

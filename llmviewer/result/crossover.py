@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
+from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
@@ -43,7 +44,7 @@ OWN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Crossover:
+class Crossover(Answer):
     """Values of a metric by configuration, context length and batch size, and the winner at each point.
 
     values: shape (configurations, contexts, batch sizes); inf where the configuration does not fit in memory.
@@ -54,6 +55,7 @@ class Crossover:
     warnings: of all configurations at the largest point, and of options that the metric does not use.
     """
 
+    QUESTION: ClassVar[str] = "crossover"
     names: tuple[str, ...]
     metric: str
     efficiency: str

@@ -13,6 +13,7 @@ from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.limits import at_start
 from llmviewer.analysis.memory import layers_on_host
+from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
@@ -88,7 +89,7 @@ SERVED = ("served", "served_unknown")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: figures are kept
-class Result:
+class Result(Answer):
     """Result of an analysis at one or many points, with provenance.
 
     Metrics are attributes by their names: ttft_s, tpot_s, e2e_s, output_tokens_per_s, decode_mbu ...
@@ -96,14 +97,13 @@ class Result:
     engine serves the request, or says why none does; None where an engine is stated, and for ideal times.
     """
 
+    QUESTION: ClassVar[str] = "analyze"
     analysis: Analysis
     warnings: tuple[str, ...] = ()
     token_budget: float = np.inf
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
     serve: Callable[[Result], Result | str] | None = None
-    #: Renders a result as HTML for notebooks; set by the package, because this layer must not import views.
-    notebook_view: ClassVar[Callable[[Result], str] | None] = None
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
@@ -300,9 +300,6 @@ class Result:
         import pandas as pd
 
         return pd.DataFrame(describe.roofs(self.analysis.system.chip))
-
-    def _repr_html_(self) -> str | None:
-        return None if (view := type(self).notebook_view) is None else view(self)
 
     def columns(self) -> dict[str, Any]:
         """Column name -> array over points."""

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.language.quantity import SERVED
 from llmviewer.simulation import statistics as stats
@@ -46,7 +47,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Simulation:
+class Simulation(Answer):
     """Requests of a run and of its replications, with the times of each.
 
     outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
@@ -56,6 +57,7 @@ class Simulation:
     bounds over value of latencies near the capacity, for which it runs again; None: the ratios hold there too.
     """
 
+    QUESTION: ClassVar[str] = "simulate"
     setting: Setting
     fleet: Fleet
     traffic: Traffic

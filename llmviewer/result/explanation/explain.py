@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.language import quantity
 from llmviewer.language.option import Kind, Option
@@ -20,6 +21,8 @@ from llmviewer.result.figures import INPUTS, Figures
 from llmviewer.result.result import Result
 
 STAGES = ("prefill", "decode")
+#: Levels of the tree and largest parts of a sum that tables show.
+DEPTH, ROWS = 3, 8
 OWN = {
     "number": Option(
         kind=Kind.WORD,
@@ -41,10 +44,11 @@ OPERATORS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Answer):
     """The tree of one number.  metric: its name as asked.  subject: the model and the chip.  result: that has it."""
 
+    QUESTION: ClassVar[str] = "explain"
     metric: str
     subject: str
     root: Node
