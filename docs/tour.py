@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ def executed() -> Any:
     """The executed notebook without metadata that differs from run to run."""
     notebook = nbformat.read(PATH, as_version=4)
     resources = {"metadata": {"path": str(PATH.parent.parent)}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources, record_timing=False).execute()
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources, record_timing=False)
+    client.execute(env={**os.environ, "COLUMNS": "120"})
     notebook.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "language_info": {"name": "python"},

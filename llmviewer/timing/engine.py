@@ -689,7 +689,8 @@ def load(text: str) -> Engine:
     if name not in names():
         program = engine_names.named().get(name)
         if program is None:
-            raise unknown("engine", typed, accepted(), elsewhere=ELSEWHERE)
+            hint = f"{', '.join(accepted())}, or a file of `llmviewer calibrate engine`"
+            raise unknown("engine", typed, accepted(), elsewhere=ELSEWHERE, hint=hint)
         preset = load(program.preset_of(version))
         most = program.max_num_batched_tokens or preset.max_num_batched_tokens
         slots, logical = program.max_num_seqs or preset.max_num_seqs, program.logical_batch or preset.logical_batch
