@@ -129,6 +129,4 @@ def _view(answer: Answer, kind: str) -> str:
     from llmviewer.reports import notebook, terminal
 
     page = QUESTIONS[answer.QUESTION].page_of(answer)
-    return (
-        notebook.html(page) if kind == "html" else terminal.text(page, terminal.Screen.plain())
-    )
+    return notebook.html(page) if kind == "html" else terminal.text(page, terminal.Screen.plain())

@@ -36,7 +36,7 @@ def view(query: str) -> View:
 
 def boxes(one: View) -> dict[str, str]:
     """Labels of the boxes of the graph, by id."""
-    graph, _ = network(one)["pieces"]
+    _, graph, _ = network(one)["pieces"]
     elements: list[dict[str, Any]] = graph["network"]["elements"]
     return {element["data"]["id"]: element["data"]["label"] for element in elements if "id" in element["data"]}
 
@@ -55,7 +55,7 @@ def test_stages_of_a_pipeline_that_run_at_once_are_counted_once() -> None:
     asked = "model=llama-3.1-70b&hardware=h100-sxm&pipeline_parallel_size=4&max_num_batched_tokens=256&input_len=8192"
     one = view(f"{asked}&tab=network&stage=request")
     assert 0.99 < sum(map(one.shown.share, one.shown.blocks)) <= 1.0
-    assert "Stages of the pipeline run at once" in network(one)["pieces"][1]["html"]
+    assert "Stages of the pipeline run at once" in network(one)["pieces"][-1]["html"]
 
 
 @pytest.mark.parametrize(("stage", "metric"), [("prefill", "ttft_s"), ("request", "e2e_s")])
@@ -69,7 +69,7 @@ def test_a_block_whose_copies_overlap_its_kernels_takes_the_longer_of_both() -> 
     """OPT-30B on a T4 with half its weights on the host: the table of `analyze` says 3.98 s, 99.9 %."""
     one = view(f"{OFFLOADED}&stage=prefill")
     assert boxes(one)["block layer"] == "layer × 48\n3.98 s\n99.9 %"
-    assert "a layer takes the longer of both" in network(one)["pieces"][1]["html"]
+    assert "a layer takes the longer of both" in network(one)["pieces"][-1]["html"]
 
 
 def test_a_draft_model_is_a_box_with_its_own_time() -> None:

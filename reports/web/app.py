@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import dash_ag_grid  # noqa: F401 - Dash registers component libraries before th
 import dash_cytoscape  # noqa: F401
 from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Flask, Response, request
+from markupsafe import escape
 
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.reports import verdict
 from llmviewer.reports.html.page import library
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.controls import controls
@@ -34,10 +37,43 @@ PAGE = """<!DOCTYPE html>
 <body>{%app_entry%}<div>{%config%}{%scripts%}{%renderer%}</div></body>
 </html>
 """
+#: What a shared link says where there is no answer.
+SUMMARY = "How fast an LLM runs on a chip, why, and what to change"
+#: Libraries that single tabs need, of 1.8 MB together.
+LATER = ("dash_ag_grid", "dash_cytoscape")
+SCRIPT = re.compile(r'(<script[^>]* src="([^"]*)"[^>]*></script>)')
 #: Where the page's own script asks for answers.
 CALLBACKS = "/_dash-update-component"
 #: Published figures: source, address, number of figures, mean error.
 Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
+
+
+class Viewer(Dash):
+    """The application, whose first HTML has the answer in short, and the question in the title and for shared links."""
+
+    def interpolate_index(self, *, scripts: str, metas: str, **parts: Any) -> str:  # type: ignore[override]
+        """The first HTML: libraries of single tabs are named in it, which the page's script loads with the tab."""
+        title, summary, answer = _first(request.query_string.decode("ascii", "replace"))
+        tags = SCRIPT.findall(scripts)
+        later = {name: source for tag, source in tags for name in LATER if f"/{name}/" in source}
+        parts |= {
+            "title": escape(title),
+            "metas": metas + piece("shared", title, summary, later),
+            "scripts": "".join(tag for tag, source in tags if source not in later.values()),
+            "app_entry": f'<div id="react-entry-point">{answer}</div>',
+        }
+        return str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
+
+
+def _first(search: str) -> tuple[str, str, str]:
+    """Title and summary of an address, and the verdict as HTML, until the page's script has the whole answer."""
+    try:
+        view = View(state=parsed(search))
+        facts = verdict.at_once(view.answer)
+        summary = "; ".join(f"{label}: {text}" for label, text, *_ in facts.lines[:2])
+        return f"{view.title} · llmviewer", summary, piece("first", view.title, (facts,))
+    except UserError as error:
+        return "llmviewer", SUMMARY, piece("first", str(error), ())
 
 
 def mount(server: Flask, ledger: Ledger) -> Dash:
@@ -46,7 +82,7 @@ def mount(server: Flask, ledger: Ledger) -> Dash:
     ledger: gives the published figures of the tab of this name.
     """
     server.config[ROWS] = ledger
-    app = Dash(
+    app = Viewer(
         "llmviewer",
         server=server,  # type: ignore[arg-type]
         assets_folder=str(Path(__file__).with_name("assets")),
@@ -119,7 +155,7 @@ def _named(parts: list[Any]) -> list[tuple[Any, Any] | None]:
 def _callbacks(app: Dash) -> None:
     """The answer to an address, the controls and the trials, which take longer, and the theme."""
     address, theme = Input("address", "data"), Input("theme", "data")
-    places = (*(Output(name, "text") for name in ("tabs", "alert", "equivalent")), Output("answer", "pieces"))
+    places = (*(Output(name, "text") for name in ("asked", "tabs", "alert", "equivalent")), Output("answer", "pieces"))
     app.callback(*places, address, theme)(_answer)
     offered = "offered", "data"
     app.callback(Output("side", "text"), Output(*offered), address, State(*offered))(_controls)
@@ -136,9 +172,9 @@ def _answer(search: str, theme: str) -> tuple[Any, ...]:
         view = View(state=state, theme=theme)
         _check_tab(state)
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
-        return tabs(state), piece("alerts", warnings), foot(view), content(view)
+        return escape(view.title), tabs(state), piece("alerts", warnings), foot(view), content(view)
     except UserError as error:
-        return tabs(state), piece("alerts", [str(error)]), "", []
+        return "", tabs(state), piece("alerts", [str(error)]), "", []
 
 
 def _controls(search: str, offered: str) -> tuple[Any, Any]:

@@ -32,6 +32,7 @@ def layout() -> html.Div:
                     ),
                     html.Main(
                         [
+                            Markup(id="asked", className="asked"),
                             html.Nav(Markup(id="tabs", className="parts"), **parts),
                             Markup(id="alert"),
                             html.Div(Answer(id="answer", pieces=[]), id="content", tabIndex="-1"),

@@ -14,12 +14,12 @@ from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS
 from llmviewer.reports.web.graphs import of_bound, palette
 from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.shown import Shown
-from llmviewer.reports.web.view import STAGES, View
+from llmviewer.reports.web.view import REQUEST, STAGES, View
 
 #: Width of a block's box, distance between blocks, and to the unfolded one [pixel].
 BLOCK_WIDTH, BLOCK_HEIGHT, PITCH, APART = 190.0, 64.0, 96.0, 60.0
-#: Least and largest height of the graph [pixel].
-LOWEST, HIGHEST = 420.0, 1200.0
+#: Least height of the graph [pixel].
+LOWEST = 420.0
 #: Opacity of the colour of an operator that takes no time, and of one that takes a third of the stage or more.
 PALE, FULL, MOST_SHARE = 0.1, 0.6, 1.0 / 3.0
 ELEMENTS = "network"
@@ -45,7 +45,7 @@ def network(view: View) -> Piece:
     found, chosen = view.shown, view.unfolded
     drawn = drawing([line.operator for line in found.blocks[chosen]])
     elements = [*_chain(found, chosen, view), *_drafts(found, view), *_operators(drawn, found.blocks[chosen], view)]
-    height = min(max(drawn.height, PITCH * (len(found.blocks) + len(found.drafts)), LOWEST), HIGHEST)
+    height = max(drawn.height, PITCH * (len(found.blocks) + len(found.drafts)), LOWEST)
     described = (
         f"Blocks of {view.configuration.model.name} in {STAGES[view.stage]}, {chosen} unfolded into its operators"
     )
@@ -59,6 +59,7 @@ def network(view: View) -> Piece:
             "maxZoom": 2.5,
             "autoRefreshLayout": False,  # it would run a tenth of a second later, on a graph that may be gone
             "autoungrabify": True,
+            "userZoomingEnabled": False,  # the wheel scrolls the page; buttons and keys zoom
             "boxSelectionEnabled": False,
         },
         "label": described,
@@ -66,7 +67,27 @@ def network(view: View) -> Piece:
         "height": round(height),
         "stacked": _stacked(drawn, len(found.blocks) + len(found.drafts)),
     }
-    return group("", graph, block("".join(piece("note", text) for text in _notes(view))))
+    totals = block(piece("note", _totals(found, view)))
+    return group("", totals, graph, block("".join(piece("note", text) for text in _notes(view))))
+
+
+#: Traffic of an operator -> what is moved.
+MOVED = {
+    "weights": ("weight_read_bytes",),
+    "activations": ("activation_read_bytes", "activation_write_bytes"),
+    "KV cache": ("kv_read_bytes", "kv_write_bytes"),
+}
+
+
+def _totals(found: Shown, view: View) -> str:
+    """Time, operations and bytes of all that is drawn, and the memory of the run."""
+    rows = [(line.operator["layers"], line.operator) for line in found.lines]
+    moved = {what: sum(n * one[key] for n, one in rows for key in keys) for what, keys in MOVED.items()}
+    bytes_of = ", ".join(f"{what} {fmt.traffic(amount)}" for what, amount in moved.items() if amount)
+    per_pass = f"{fmt.count(sum(n * one['flops'] for n, one in rows))} FLOP; moved: {bytes_of}; "
+    stored, budget = (fmt.memory(view.answer["memory"][key]) for key in ("total_bytes", "budget_bytes"))
+    counted = "" if view.stage == REQUEST else per_pass
+    return f"{STAGES[view.stage].capitalize()}: {fmt.duration(found.time_s)}; {counted}memory {stored} of {budget}"
 
 
 def _stacked(drawn: Drawing, boxes: int) -> dict[str, float]:
@@ -144,7 +165,7 @@ def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, 
         data: dict[str, Any] = {"id": f"operator {box.name}", "label": box.name.strip("[]")}
         classes = ["tensor" if line is None else "operator"]
         if line is not None:
-            data |= {"label": _label(line), "operator": line.key, **_paint(line, line.share, view)}
+            data |= {"label": _label(line), "card": _card(line), "operator": line.key, **_paint(line, line.share, view)}
             classes += ["chosen"] if line.key == view.state.shown["operator"] else []
         place = {"x": left + box.x, "y": box.y - HEIGHT / 2.0}
         elements.append({"data": data, "position": place, "classes": " ".join(classes)})
@@ -165,6 +186,13 @@ def _label(line: Line) -> str:
         rows[-1] += part
     times = f"{fmt.duration(line.operator['time_s'])} · {fmt.share(line.share)}"
     return "\n".join((*rows, line.operator["bound"], times))
+
+
+def _card(line: Line) -> str:
+    """The figures of an operator that the pointer is over."""
+    one = line.operator
+    counts = f"{fmt.count(one['flops'])} FLOP, {fmt.traffic(one['traffic_bytes'])}"
+    return f"{one['name']}: {fmt.duration(one['time_s'])}, {fmt.share(line.share)}; {one['bound']}-bound; {counts}"
 
 
 def _bends(path: str, start: Point, end: Point) -> dict[str, str]:

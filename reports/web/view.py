@@ -117,6 +117,13 @@ class View:
         return ", ".join((self.configuration.model.name, self.configuration.chip.name, *words))
 
     @cached_property
+    def title(self) -> str:
+        """The question in a line: model, devices, sizes."""
+        run, sizes = self.configuration, [f"{self.sizes[name]:,}" for name in WORKLOAD]
+        hardware = f"{run.system.parallelism.devices} × {run.chip.name}"
+        return f"{run.model.name} on {hardware}, batch {sizes[0]}, {sizes[1]} + {sizes[2]} tokens"
+
+    @cached_property
     def lines(self) -> list[Line]:
         """Operators of both stages."""
         return operators.lines([self.answer])

@@ -8,7 +8,7 @@
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
   const SHOWN = ["tab", "stage", "block", "operator", "colour", "number", "run"]; // as in state.py
-  let before = 0, later = 0, name = "", moved = 0, still = 0;
+  let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false;
 
   // ---- the address --------------------------------------------------------------------------------------------
   // Several changes of one control in a row are one step back; an answer is asked for at once, or after the last of many.
@@ -78,6 +78,8 @@
   function arrived() {
     $("#content")?.removeAttribute("aria-busy");
     $("#content")?.removeAttribute("data-stale");
+    const asked = $("#asked")?.textContent;
+    document.title = asked ? `${asked} · llmviewer` : "llmviewer";
     window.clearTimeout(waiting);
     [failed, pause] = [false, AGAIN];
     // on a narrow screen the row of tabs scrolls
@@ -155,8 +157,18 @@
     go(parameters);
   }
 
+  // A change that was tried, which the controls then show.
+  function apply(words) {
+    const parameters = current();
+    for (const [key, value] of words) parameters.set(key, value);
+    parameters.delete("run");
+    go(parameters);
+    show();
+  }
+
   function shown(menu) {
     const key = menu.dataset.shown;
+    seek = key === "operator";
     const parameters = change(key, menu.value);
     if (key === "block" || key === "stage") parameters.delete("operator");
     go(parameters, key);
@@ -235,11 +247,12 @@
   });
 
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-act]"), link = event.target.closest("a[data-go]");
+    const button = event.target.closest("[data-act]"), link = event.target.closest("a[data-go], a[data-set]");
     if (button) acts[button.dataset.act](button);
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    follow(new URLSearchParams(link.search));
+    if (link.dataset.set) apply(new URLSearchParams(link.dataset.set));
+    else follow(new URLSearchParams(link.search));
   });
 
   for (const kind of ["dragover", "dragleave", "drop"]) {
@@ -309,20 +322,25 @@
 
   // ---- elements -----------------------------------------------------------------------------------------------
   const make = (...given) => window.React.createElement(...given);
-  let plotly = null;
 
-  function drawing() {
-    plotly ??= new Promise((resolve) => {
-      const script = document.createElement("script");
-      script.src = "plotly.min.js";
-      script.addEventListener("load", () => resolve(window.Plotly));
-      document.head.append(script);
-    });
-    return plotly;
+  // Libraries arrive with the first tab that needs them: pictures, the table of operators, the network.
+  const libraries = {};
+  const script = (source, global) => new Promise((resolve) => {
+    const tag = Object.assign(document.createElement("script"), { src: source });
+    tag.addEventListener("load", () => resolve(window[global]));
+    document.head.append(tag);
+  });
+  const library = (global, source) => (libraries[global] ??= script(source ?? $(`meta[name="library:${global}"]`).content, global));
+  const drawing = () => library("Plotly", "plotly.min.js");
+
+  function arriving(global) {
+    const [found, set] = window.React.useState(window[global]);
+    window.React.useEffect(() => { library(global).then(set); }, []);
+    return found;
   }
 
   // On a narrow screen the names of bars take two lines and their legend a row each; roofs are named, not their ridge.
-  const NARROW = 480, ROW = 20; // pixels
+  const NARROW = 480, ROW = 20, PANEL = 392; // pixels
   const narrow = () => window.innerWidth < NARROW;
   const bars = (data) => data.some((trace) => trace.orientation === "h");
   const broken = (trace) => ({ ...trace, y: trace.y.map((row) => row.replace(", ", ",<br>")) });
@@ -371,26 +389,65 @@
     return { network: { ...network, elements }, label, width, height };
   }
 
+  const graph_of = (place) => place?.querySelector("#network")?._cyreg?.cy;
+  const ZOOM = 1.25;
+  const zooms = {
+    "+": (cy) => cy.zoom({ level: cy.zoom() * ZOOM, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }),
+    "−": (cy) => cy.zoom({ level: cy.zoom() / ZOOM, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }),
+    Fit: (cy) => cy.fit(undefined, 12),
+  };
+  const KEYS = { "+": "+", "=": "+", "-": "−", 0: "Fit" };
+
+  function picture(cy) {
+    const colour = getComputedStyle(document.body).backgroundColor;
+    const link = Object.assign(document.createElement("a"), { href: cy.png({ full: true, scale: 2, bg: colour }), download: "network.png" });
+    link.click();
+  }
+
+  // The operator that was chosen by name comes into sight.
+  function found(place) {
+    const node = graph_of(place)?.nodes(".operator.chosen");
+    if (!seek || !node?.length) return;
+    seek = false;
+    const y = place.getBoundingClientRect().top + node.renderedPosition().y;
+    if (y < 0 || y > window.innerHeight) window.scrollBy({ top: y - window.innerHeight / 2 });
+  }
+
+  // Boxes have their own size: beside the blocks where there is room, else below them, and the page scrolls.
   function Network({ one: given }) {
-    const one = narrow() ? stacked(given) : given;
-    const place = window.React.useRef(null);
+    const place = window.React.useRef(null), told = window.React.useRef(null);
+    const beside = window.innerWidth > 1024 ? PANEL : 0; // pixels, as in web.css
+    const room = ($("#answer")?.clientWidth ?? window.innerWidth) - beside;
+    const one = room < given.width ? stacked(given) : given;
+    const cytoscape = arriving("dash_cytoscape");
     window.React.useEffect(() => fitted(place.current), []);
+    window.React.useEffect(() => { window.setTimeout(() => found(place.current), AT_ONCE); }, [given, cytoscape]);
     const events = (given) => {
       if (given.tapNodeData) tapped(given.tapNodeData);
-      if (given.mouseoverNodeData) mark_point(given.mouseoverNodeData);
+      if (!given.mouseoverNodeData) return;
+      mark_point(given.mouseoverNodeData);
+      told.current.textContent = given.mouseoverNodeData.card ?? "";
     };
     const graph = { ...one.network, style: { width: "100%", height: "100%" }, setProps: events };
     // another block has other places, which a new drawing fits into the frame
     const key = one.network.elements.map((element) => element.data.id ?? "").join(" ");
-    const drawn = make(window.dash_cytoscape.Cytoscape, { ...graph, key });
-    const frame = { aspectRatio: `${one.width} / ${one.height}`, maxHeight: one.height };
-    return make("div", { ref: place, role: "img", "aria-label": one.label, className: "network", style: frame }, drawn);
+    const drawn = cytoscape && make(cytoscape.Cytoscape, { ...graph, key });
+    const frame = { aspectRatio: `${one.width} / ${one.height}`, maxWidth: one.width };
+    const act = (name) => () => graph_of(place.current) && zooms[name](graph_of(place.current));
+    const pressed = (event) => KEYS[event.key] && !event.ctrlKey && !event.metaKey && act(KEYS[event.key])();
+    return make("div", null,
+      make("div", { className: "zoom" },
+        ...Object.keys(zooms).map((name) => make("button", { key: name, type: "button", onClick: act(name), "aria-label": { "+": "Larger", "−": "Smaller" }[name] }, name)),
+        make("button", { type: "button", onClick: () => graph_of(place.current) && picture(graph_of(place.current)) }, "PNG"),
+        make("output", { ref: told })),
+      make("div", { ref: place, role: "img", tabIndex: 0, onKeyDown: pressed, "aria-label": `${one.label}; + and − zoom, 0 fits`, className: "network", style: frame }, drawn));
   }
 
   function Grid({ one }) {
+    const library = arriving("dash_ag_grid");
     const events = (given) => given.selectedRows?.length && selected(given.selectedRows);
     const columnDefs = one.grid.columnDefs.map((column) => (narrow() ? { ...column, pinned: null } : column));
-    return make(window.dash_ag_grid.AgGrid, { ...one.grid, columnDefs, setProps: events });
+    return library && make(library.AgGrid, { ...one.grid, columnDefs, setProps: events });
   }
 
   function kind(one) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isinf
 from typing import Any
+from urllib.parse import urlencode
 
 from llmviewer.api.trials import verdict as tried
 from llmviewer.language.quantity import LATENCIES, METRICS
@@ -13,6 +14,10 @@ from llmviewer.reports.html import charts
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View
+
+
+#: Least gain of a change that is offered.
+WORTH = 1.02
 
 
 def content(view: View) -> list[Piece]:
@@ -30,7 +35,12 @@ def content(view: View) -> list[Piece]:
 def changes(view: View) -> str:
     """HTML of the line of the verdict that needs trials of other options.  Raises UserError."""
     found = tried(view.configuration, view.request, view.result)
-    return page((verdict.of_trials(found, view.answer),))
+    now = view.result.e2e_s
+    gains = {one.option: now / one.result.e2e_s for one in found.changes if one.result.fits}
+    faster = sorted((one for one in found.changes if gains.get(one.option, 0.0) > WORTH), key=lambda one: -gains[one.option])
+    shown = [(one, f"{gains[one.option]:.2f}×") for one in faster] or [(one, "fits") for one in found.remedies]
+    listed = [(one.option, note, urlencode(one.words)) for one, note in shown]
+    return page((verdict.of_trials(found, view.answer),)) + piece("applied", listed, view.state.query())
 
 
 def _cards(answer: dict[str, Any], token_budget: float) -> list[tuple[str, str, str, str]]:
