@@ -82,6 +82,54 @@ def test_the_first_page_has_an_answer(web: WebPage) -> None:
     expect(web.page.locator("main")).to_contain_text("Best change")
 
 
+def test_a_change_that_was_tried_is_applied_by_its_button(web: WebPage) -> None:
+    """Nothing is a dead end: a model that does not fit names the changes that make it fit, above its figures."""
+    web.open("model=llama-3.1-70b&hardware=h100-sxm")
+    button = web.page.get_by_role("link", name="Apply -tp 2 (fits)")
+    expect(button).to_be_visible()
+    assert button.bounding_box()["y"] < web.page.locator("#content").bounding_box()["y"]
+    button.click()
+    shows(web, cards("llama-3.1-70b", tensor_parallel_size=2))
+    expect(web.page.get_by_label("Tensor parallel size")).to_have_value("2")
+    expect(web.page).to_have_title("llama-3.1-70b on 2 × h100-sxm, batch 1, 1,024 + 128 tokens · llmviewer")
+
+
+#: Least height of letters on the screen that people read without effort [pixel].
+READABLE = 8.0
+GRAPH = "document.getElementById('network')?._cyreg?.cy"
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3.2", "jamba-v0.1", "mixtral-8x7b", "gpt-oss-120b", "whisper-large-v3"])
+def test_the_network_of_every_model_can_be_read(web: WebPage, model: str) -> None:
+    web.open(f"model={model}&hardware=h200&tensor_parallel_size=1&tab=network")
+    web.until(f"() => {GRAPH}?.zoom() * 11 >= {READABLE}")
+
+
+def test_the_network_is_zoomed_by_buttons_and_keys_and_saved(web: WebPage, tmp_path: Path) -> None:
+    web.open("tab=network")
+    web.until(f"() => {GRAPH}?.nodes().length > 10")
+    zoom = web.page.evaluate(f"() => {GRAPH}.zoom()")
+    web.page.get_by_role("button", name="Larger").click()
+    assert web.page.evaluate(f"() => {GRAPH}.zoom()") == pytest.approx(1.25 * zoom)
+    web.page.locator(".network").focus()
+    web.page.keyboard.press("0")
+    assert web.page.evaluate(f"() => {GRAPH}.zoom()") == pytest.approx(zoom)
+    with web.page.expect_download() as saved:
+        web.page.get_by_role("button", name="PNG").click()
+    saved.value.save_as(tmp_path / "network.png")
+    assert (tmp_path / "network.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> None:
+    web.open("model=deepseek-v3&hardware=h200&tensor_parallel_size=8&tab=network")
+    web.until(f"() => {GRAPH}?.nodes().length > 10")
+    web.page.get_by_label("Operator", exact=True).select_option(label="shared_down_proj")
+    web.until("() => window.scrollY > 100")
+    _, y = web.page.evaluate(PLACE_OF_NODE, "operator shared_down_proj")
+    assert 0 < y < DESKTOP["height"]
+    web.page.evaluate("() => window.scrollTo(0, 0)")
+
+
 def test_another_model_and_another_chip_are_chosen_from_menus(web: WebPage) -> None:
     web.open()
     web.choose("Model", "mistral-7b")

@@ -155,8 +155,8 @@ def _named(parts: list[Any]) -> list[tuple[Any, Any] | None]:
 def _callbacks(app: Dash) -> None:
     """The answer to an address, the controls and the trials, which take longer, and the theme."""
     address, theme = Input("address", "data"), Input("theme", "data")
-    places = (*(Output(name, "text") for name in ("asked", "tabs", "alert", "equivalent")), Output("answer", "pieces"))
-    app.callback(*places, address, theme)(_answer)
+    places = (*(Output(name, "text") for name in ("tabs", "alert", "equivalent")), Output("answer", "pieces"))
+    app.callback(*places, Output("asked", "text"), address, theme)(_answer)
     offered = "offered", "data"
     app.callback(Output("side", "text"), Output(*offered), address, State(*offered))(_controls)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
@@ -172,9 +172,9 @@ def _answer(search: str, theme: str) -> tuple[Any, ...]:
         view = View(state=state, theme=theme)
         _check_tab(state)
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
-        return escape(view.title), tabs(state), piece("alerts", warnings), foot(view), content(view)
+        return tabs(state), piece("alerts", warnings), foot(view), content(view), escape(view.title)
     except UserError as error:
-        return "", tabs(state), piece("alerts", [str(error)]), "", []
+        return tabs(state), piece("alerts", [str(error)]), "", [], ""
 
 
 def _controls(search: str, offered: str) -> tuple[Any, Any]:

@@ -340,7 +340,7 @@
   }
 
   // On a narrow screen the names of bars take two lines and their legend a row each; roofs are named, not their ridge.
-  const NARROW = 480, ROW = 20, PANEL = 392; // pixels
+  const NARROW = 480, ROW = 20, PANEL = 392, NARROW_PANEL = 312; // pixels
   const narrow = () => window.innerWidth < NARROW;
   const bars = (data) => data.some((trace) => trace.orientation === "h");
   const broken = (trace) => ({ ...trace, y: trace.y.map((row) => row.replace(", ", ",<br>")) });
@@ -416,7 +416,7 @@
   // Boxes have their own size: beside the blocks where there is room, else below them, and the page scrolls.
   function Network({ one: given }) {
     const place = window.React.useRef(null), told = window.React.useRef(null);
-    const beside = window.innerWidth > 1024 ? PANEL : 0; // pixels, as in web.css
+    const beside = window.innerWidth > 1024 ? (window.innerWidth > 1600 ? PANEL : NARROW_PANEL) : 0; // as in web.css
     const room = ($("#answer")?.clientWidth ?? window.innerWidth) - beside;
     const one = room < given.width ? stacked(given) : given;
     const cytoscape = arriving("dash_cytoscape");
