@@ -94,12 +94,25 @@ def test_a_change_that_was_tried_is_applied_by_its_button(web: WebPage) -> None:
     expect(web.page).to_have_title("llama-3.1-70b on 2 × h100-sxm, batch 1, 1,024 + 128 tokens · llmviewer")
 
 
+def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
+    web.open("model=mistral-7b&hardware=h100-sxm&batch_size=8&quantization=fp8&power_limit=500W")
+    marked = """() => [...document.querySelectorAll(".controls .control > span, .controls summary")].filter(
+        one => getComputedStyle(one, "::after").content.includes("●")).map(one => one.textContent)"""
+    web.until(f"() => ({marked})().length === 4")
+    assert {*web.page.evaluate(marked)} == {"Batch size", "Quantization", "Power limit", "Hardware and scale"}
+    web.page.locator("[data-act=reset]").click()
+    shows(web, cards("mistral-7b"))
+    web.until(f"() => ({marked})().length === 0")
+    expect(web.page.locator("[data-act=reset]")).not_to_be_visible()
+    assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
+
+
 #: Least height of letters on the screen that people read without effort [pixel].
 READABLE = 8.0
 GRAPH = "document.getElementById('network')?._cyreg?.cy"
 
 
-@pytest.mark.parametrize("model", ["deepseek-v3.2", "jamba-v0.1", "mixtral-8x7b", "gpt-oss-120b", "whisper-large-v3"])
+@pytest.mark.parametrize("model", ["deepseek-v3.2", "jamba-v0.1", "mixtral-8x7b", "gpt-oss-120b", "t5-v1.1-xxl"])
 def test_the_network_of_every_model_can_be_read(web: WebPage, model: str) -> None:
     web.open(f"model={model}&hardware=h200&tensor_parallel_size=1&tab=network")
     web.until(f"() => {GRAPH}?.zoom() * 11 >= {READABLE}")
@@ -123,7 +136,7 @@ def test_the_network_is_zoomed_by_buttons_and_keys_and_saved(web: WebPage, tmp_p
 def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> None:
     web.open("model=deepseek-v3&hardware=h200&tensor_parallel_size=8&tab=network")
     web.until(f"() => {GRAPH}?.nodes().length > 10")
-    web.page.get_by_label("Operator", exact=True).select_option(label="shared_down_proj")
+    web.page.locator("[data-shown=operator]").select_option(label="shared_down_proj")
     web.until("() => window.scrollY > 100")
     _, y = web.page.evaluate(PLACE_OF_NODE, "operator shared_down_proj")
     assert 0 < y < DESKTOP["height"]

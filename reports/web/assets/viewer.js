@@ -198,6 +198,12 @@
 
   const acts = {
     remove: () => go(change("config", "")),
+    reset: () => {
+      const parameters = current();
+      for (const key of [...parameters.keys()]) if (!["model", "hardware", "config", "tab", "stage", "colour"].includes(key)) parameters.delete(key);
+      go(parameters);
+      show();
+    },
     forget: () => go(change("with", "")),
     keep: () => {
       const parameters = current(), own = current();
