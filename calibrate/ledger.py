@@ -114,7 +114,15 @@ class PublishedFigure:
     def key(self) -> tuple[str | int | None, ...]:
         """Identity of the figure: run and metric, without the value."""
         run = (self.hardware, self.tp, self.pp, self.model, self.quantization, self.kv_cache_dtype)
-        return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric, *map(str, (*self.options, *self.train)))
+        return (
+            *run,
+            self.batching,
+            self.batch,
+            self.input_len,
+            self.output_len,
+            self.metric,
+            *map(str, (*self.options, *self.train)),
+        )
 
     def arguments(self) -> dict[str, str | int]:
         """Arguments for `llmviewer.analyze`, without batch_size if the source does not state it.

@@ -123,9 +123,11 @@ def score(sources: Sequence[PublishedTable]) -> list[ScoredFigure]:
 
 def _trained(row: PublishedFigure) -> dict[str, Any]:
     """Prediction columns of a training step."""
-    asked = {name: value for name, value in row.arguments().items() if name not in ("output_len", "kv_cache_dtype")} | dict(row.train)
+    asked = {
+        name: value for name, value in row.arguments().items() if name not in ("output_len", "kv_cache_dtype")
+    } | dict(row.train)
     step, bound = (train(**asked, efficiency=one) for one in ("calibrated", "ideal"))  # type: ignore[arg-type]
-    (low80, high80), (low95, high95) = (step.tokens_per_s_interval(one) for one in (80, 95))
+    (low80, high80), (low95, high95) = (step.interval(one) for one in (80, 95))
     return {
         **{"predicted": step.tokens_per_s, "ideal": bound.tokens_per_s, "basis": step.basis},
         **{"low80": low80, "high80": high80, "low95": low95, "high95": high95},
@@ -204,7 +206,7 @@ def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "sources": sources,
-        "with_options": summary(one for one in rows if one.row.options),
+        "with_options": summary(one for one in rows if one.row.options and one.row.metric != ledger.TRAINING),
         "total": summary(rows),
         "rows": [one.document() for one in rows],
     }

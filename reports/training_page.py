@@ -89,7 +89,7 @@ def _memory(found: Training) -> Table:
         ("weights", one.weights_bytes, f"frozen ones in their stored format{split * (layout.zero > 2)}"),
         ("gradients", one.gradients_bytes, f"16 bit, of the trained weights{split * (layout.zero > 1)}"),
         ("optimizer", one.optimizer_bytes, host or split[2:] * (layout.zero > 0)),
-        ("gathered", one.gathered_bytes, "whole weights of two layers, gradients of one"),
+        ("gathered", one.gathered_bytes, "layers at work, whole"),
         ("activations", one.activations_bytes, "at the fullest moment of the backward pass"),
         ("framework", found.framework_bytes, "CUDA context and libraries"),
     )
@@ -127,10 +127,8 @@ def _time(found: Training) -> Table:
 
 def _assumed(found: Training) -> Facts:
     work = f"{fmt.count(found.step.matmul_flops)} FLOP of matrix products on a device"
-    interval = found.tokens_per_s_interval()
-    constants = "the roofline of the data sheet: a bound"
-    if interval is not None:
-        low, high = interval
-        chips = "" if found.basis == "fitted" else f"; {found.basis} chips"
-        constants = f"{fmt.count(low)} to {fmt.count(high)} tokens/s, as 80 % of published steps{chips}"
-    return Facts(lines=(("Work", work), ("Interval", constants)), emphasis=Emphasis.FAINT)
+    low, high = found.interval()
+    of = f"{fmt.count(low)} to {fmt.count(high)} tokens/s, as 80 % of published steps"
+    chips = "" if found.basis == "fitted" else f"; constants {found.basis}"
+    interval = f"{of}{chips}" if high > low else "none: the roofline of the data sheet is a bound"
+    return Facts(lines=(("Work", work), ("Interval", interval)), emphasis=Emphasis.FAINT)

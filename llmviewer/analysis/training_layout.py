@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.core.dtypes import get_dtype
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.ir import Access, Role, Tensor, whole
 from llmviewer.hardware.chip import Host
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.timing.calibrated import PINNED_SHARE
@@ -122,8 +122,7 @@ class Layout:
         }
 
     def kernel_times(self, seconds: float, again: float, back: float, system: System) -> Times:
-        """Times of an operator.  seconds: of its forward kernel.  again, back: recomputed and backward work over forward
-        work."""
+        """Times of an operator.  seconds: of its forward kernel.  again, back: share that runs again, backward work."""
         slower, backward = 1.0, 1.0
         if system.efficiency is not ideal:
             slower = SUSTAINED.get(system.chip.generation, SUSTAINED[BORROWED])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,12 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
-from llmviewer.hardware import specs
 from llmviewer.hardware.prices import RENTED, Price
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.prices import price_list
+from llmviewer.planning.training_devices import Asked, layout_of, least_layout
 from llmviewer.serving.batching import STATIC
-from llmviewer.techniques.offload.offload import DEFAULT_HOST
 from llmviewer.techniques.options import RUN_OPTIONS
-from llmviewer.techniques.parallel.sizes import check_reach
-from llmviewer.timing.calibrated import attainable
 from llmviewer.timing.roofline import ideal
 
 if TYPE_CHECKING:
@@ -75,10 +72,6 @@ OWN = {
     "tokens": Option(kind=Kind.NUMBER, help="Tokens of a whole run: 1e9; its hours, dollars and kWh."),
     "price": Option(kind=Kind.TEXT, help="$ per device-hour: 2.10 or h100=2.10; default: the least known rent."),
 }
-#: Most replicas that the search for a layout that fits tries.
-MOST_REPLICAS = 4096
-#: Network of a searched layout that is larger than what a link joins, unless one is given.
-NETWORK = "infiniband-ndr"
 #: Option of serving -> what a training step has in place of what it changes.
 OF_SERVING = {
     **dict.fromkeys(
@@ -182,11 +175,11 @@ class Training:
         """Tokens of the batch per second of a step."""
         return self.batch_size * self.input_len / self.step.time_s
 
-    def tokens_per_s_interval(self, percent: int = 80) -> tuple[float, float] | None:
-        """Interval that holds 80 or 95 % of published training steps [1/s]; None on the data sheet's roofline."""
-        if self.configuration.system.efficiency is ideal:
-            return None
+    def interval(self, percent: int = 80) -> tuple[float, float]:
+        """Interval of `tokens_per_s` that holds 80 or 95 % of published steps [1/s]; itself on the ideal roofline."""
         spread = {80: SPREAD80, 95: SPREAD95}[percent]
+        if self.configuration.system.efficiency is ideal:
+            spread = 1.0
         return self.tokens_per_s / spread, self.tokens_per_s * spread
 
     @property
@@ -258,7 +251,7 @@ class Training:
             "fits": self.fits,
             "least_layout": dict(self.least) or None,
             "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_interval80": self.tokens_per_s_interval(),
+            "tokens_per_s_interval80": self.interval(),
             "tokens_per_s_per_device": self.tokens_per_s / self.devices,
             "mfu": self.utilization(self.step.model_flops),
             "hfu": self.utilization(self.step.matmul_flops),
@@ -290,7 +283,7 @@ def train(
     given: dict[str, Any] = {name: options.get(name, one.default) for name, one in OWN.items()}
     words = {name: given[name] if name == "recompute" else one.checked(name, given[name]) for name, one in OWN.items()}
     others = {name: value for name, value in options.items() if name not in OWN}
-    asked = _Asked(
+    asked = Asked(
         batch_size=arguments.whole_number("batch_size", batch_size),
         input_len=arguments.whole_number("input_len", input_len),
         optimizer=words["optimizer"],
@@ -302,8 +295,14 @@ def train(
         teacher=words["teacher"] or "",
     )
 
-    def tried(one: _Asked, more: Mapping[str, Any]) -> Training:
+    def tried(one: Asked, more: Mapping[str, Any]) -> Training:
         return _trained(model, hardware, one, {**others, **more})
+
+    def fits(one: Asked, more: Mapping[str, Any]) -> bool:
+        try:
+            return tried(one, more).fits
+        except UserError:  # such as more replicas than the model has experts
+            return False
 
     found = tried(asked, {})
     name, price = found.configuration.chip.real.name, words["price"]
@@ -312,26 +311,11 @@ def train(
         found,
         tokens=words["tokens"],
         price=price_list(RENTED, prices).of(name),
-        least={} if found.fits else _least(found, tried, asked),
+        least={} if found.fits else least_layout(asked, found.configuration.system, fits),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The options of a training as they were asked, checked one by one."""
-
-    batch_size: int
-    input_len: int
-    optimizer: str
-    recompute: tuple[float, bool]
-    zero: int
-    micro: int | None
-    virtual: int
-    offload: Offload
-    teacher: str
-
-
-def _trained(model: ModelName, hardware: ChipName, asked: _Asked, options: Mapping[str, Any]) -> Training:
+def _trained(model: ModelName, hardware: ChipName, asked: Asked, options: Mapping[str, Any]) -> Training:
     """The step of one layout."""
     _check_options(options)
     chosen = configuration(model, hardware, **options)
@@ -344,15 +328,17 @@ def _trained(model: ModelName, hardware: ChipName, asked: _Asked, options: Mappi
         )
         stored = {"prune": "in a sparse format", "quantization": "in fewer than 16 bits"}[option]
         raise UserError(f"weights {stored} are not trained; add --lora, or remove --{option}")
-    layout, batch = _layout(chosen.system, asked)
-    of_replica = request(layout.micro_batch, max(asked.input_len - 1, 1), 1)
+    layout, batch = layout_of(chosen.system, asked)
+    of_replica = request(int(layout.micro_batch), max(asked.input_len - 1, 1), 1)
     alike = {name: value for name, value in options.items() if name not in OF_STUDENT}
     other = None if not asked.teacher else configuration(asked.teacher, hardware, **alike)
     if other is not None and chosen.system.scheme is not None:
         raise UserError("--teacher beside --speculative, whose heads learn from their model; remove one")
     return Training(
         configuration=chosen,
-        step=training_step(chosen.model, chosen.system, float(asked.input_len), recipe, layout, other and other.model),
+        step=training_step(
+            chosen.model, chosen.system, float(asked.input_len), recipe, layout, None if other is None else other.model
+        ),
         layout=layout,
         batch_size=batch,
         input_len=asked.input_len,
@@ -364,70 +350,6 @@ def _trained(model: ModelName, hardware: ChipName, asked: _Asked, options: Mappi
         framework_bytes=float(np.max(memory_of(chosen.model, chosen.system, of_replica, np.inf).framework_bytes)),
         warnings=chosen.warnings(of_replica),
     )
-
-
-def _layout(system: System, asked: _Asked) -> tuple[Layout, int]:
-    """The layout of a step, and the sequences of all replicas."""
-    p, batch = system.parallelism, max(asked.batch_size, system.parallelism.data)
-    if 1 < asked.batch_size < p.data:
-        raise UserError(f"batch_size is {asked.batch_size}; allowed: a sequence for each of {p.data} replicas, or more")
-    if asked.zero and p.data == 1:
-        raise UserError(f"zero is {asked.zero}, but there is one replica to divide by; add --data-parallel-size")
-    if asked.virtual > 1 and p.pipeline == 1:
-        raise UserError(f"virtual_stages is {asked.virtual}, but there is no pipeline; add --pipeline-parallel-size")
-    if p.data > 1:
-        check_reach(system.chip, replace(p, pipeline=p.pipeline * (1 if p.expert > 1 else p.data)))
-    own = int(np.ceil(batch / p.data))
-    micro = min(asked.micro or (own if p.pipeline == 1 else 1), own)
-    host = None
-    if asked.offload is not Offload.NONE:
-        host = specs.host(system.chip.default_host or DEFAULT_HOST)[0]
-        sharing = int(min(p.devices, system.chip.near))
-        host = replace(host if system.efficiency is ideal else attainable(host), devices=sharing)
-    return Layout(
-        micro_batch=float(micro),
-        micro_batches=float(np.ceil(own / micro)),
-        data=p.data,
-        zero=asked.zero,
-        experts=p.expert,
-        virtual=asked.virtual,
-        offload=asked.offload,
-        host=host,
-    ), batch
-
-
-def _least(found: Training, tried: Callable[[_Asked, Mapping[str, Any]], Training], asked: _Asked) -> Mapping[str, Any]:
-    """Options of the layout with the fewest devices that fits: more replicas, and then as few changes as do.
-
-    tried: the step of a layout with these options of a run.
-    """
-    p, chip = found.configuration.system.parallelism, found.configuration.chip
-    data = p.data
-    while data <= MOST_REPLICAS:
-        more: dict[str, Any] = {} if data == p.data else {"data_parallel_size": str(data)}
-        if data * p.tensor * p.pipeline > chip.near and chip.network_rate is None:
-            more["network"] = NETWORK
-        if p.expert > 1:
-            more["expert_parallel_size"] = str(p.tensor * data)
-        steps = [{"zero": 3} if data > 1 else {}, {"recompute": (1.0, False)}, {"micro": 1}]
-        changes = [dict(item for step in steps[:many] for item in step.items()) for many in range(len(steps) + 1)]
-        batch = max(asked.batch_size, data)
-        if _fits(tried, replace(asked, batch_size=batch, **changes[-1]), more):
-            chosen = next(one for one in changes if _fits(tried, replace(asked, batch_size=batch, **one), more))
-            said = {"recompute": 1.0} if "recompute" in chosen and asked.recompute != (1.0, False) else {}
-            zero = {"zero": 3} if "zero" in chosen and asked.zero != 3 else {}
-            micro = {"micro_batch_size": 1} if "micro" in chosen and found.layout.micro_batch > 1 else {}
-            grown = {"batch_size": batch} if batch != max(asked.batch_size, p.data) and asked.batch_size > 1 else {}
-            return {**more, **zero, **said, **micro, **grown}
-        data *= 2
-    return {}
-
-
-def _fits(tried: Callable[[_Asked, Mapping[str, Any]], Training], asked: _Asked, more: Mapping[str, Any]) -> bool:
-    try:
-        return tried(asked, more).fits
-    except UserError:  # such as more replicas than the model has experts
-        return False
 
 
 def _stage_of_zero(zero: object) -> int:
