@@ -31,6 +31,20 @@ def _verdict(found: Training) -> tuple[tuple[str, str], ...]:
         *((("Teacher", f"{found.teacher}, forward alone"),) if found.teacher else ()),
         ("Batch", f"{found.batch_size:,} × {found.input_len:,} tokens{_passes(found)}; {_recomputed(found)}"),
         *((("Layout", layout),) if (layout := _layout(found)) else ()),
+        *_second(found),
+    )
+
+
+def _second(found: Training) -> tuple[tuple[str, str], ...]:
+    """The line of a second stage; none without one."""
+    if (one := found.second) is None:
+        return ()
+    sizes, held = f"{one.batch_size:,} × {one.input_len:,} tokens", fmt.memory(one.total_bytes)
+    return (
+        (
+            "Second stage",
+            f"{found.ratio:g} steps for each of the first: {sizes}, {fmt.duration(one.step.time_s)}, {held}",
+        ),
     )
 
 

@@ -202,6 +202,7 @@ OWN = {
         "virtual_stages": _case("2", "-pp 2 --batch-size 4"),
         "cpu_offload": _case("optimizer"),
         "teacher": _case("llama-3.2-3b"),
+        "second_stage": _case("batch=128,length=256,ratio=0.4"),
         "tokens": _case("1e9"),
         "price": _case("2.5", "--tokens 1e9"),
         "latent_attention": _case("absorbed", model=LATENT),

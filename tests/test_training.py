@@ -253,15 +253,16 @@ def test_a_pipeline_waits_for_p_minus_1_of_m_micro_batches() -> None:
 def test_the_first_stage_keeps_a_micro_batch_for_every_stage() -> None:
     """1F1B (arXiv 2205.05198, section 4.2.3): of four stages with eight micro-batches the first keeps four."""
     few, many = (
-        train("llama-2-7b", "h100", batch_size=batch, pipeline_parallel_size=4).step.activations_bytes for batch in (1, 8)
+        train("llama-2-7b", "h100", batch_size=batch, pipeline_parallel_size=4).step.activations_bytes
+        for batch in (1, 8)
     )
     inputs = 8 * 512 * 4096 * 2  # of the eight layers of a stage
     assert many - few == 3 * inputs
 
 
 def test_fsdp_gathers_weights_twice_and_reduces_gradients_once() -> None:
-    """On the data sheet a device of 8 sends 7/8 of 2 N bytes three times over NVLink (450 GB/s); passes of 8 tokens hide
-    as much of it as they take."""
+    """On the data sheet a device of 8 sends 7/8 of 2 N bytes three times over NVLink (450 GB/s); passes of 8 tokens
+    hide as much of it as they take."""
     step = train(
         "llama-2-7b", "h100-sxm", data_parallel_size=8, zero=3, input_len=8, recompute=0.0, efficiency="ideal"
     ).step
@@ -344,3 +345,18 @@ def test_what_does_not_fit_names_the_least_layout_that_does() -> None:
     assert found.least == {"data_parallel_size": "16", "network": "infiniband-ndr", "zero": 3}
     assert not found.fits and train("llama-3.1-70b", "h100-sxm", **options, **found.least).fits
     assert train("llama-3.2-1b", "h100-sxm").to_dict()["least_layout"] is None
+
+
+def test_two_stages_share_the_tokens_of_a_run_by_their_steps() -> None:
+    """A speculator learns from long texts and then from short answers, here in five and two steps: for 5 x 8 x 4,000 +
+    2 x 128 x 256 tokens five steps of the first stage and two of the second."""
+    options: dict[str, Any] = {"speculative": "speculator,heads=3,acceptance=0.8/0.7/0.6", "batch_size": 8}
+    found = train(
+        "llama-2-13b", "a100", input_len=4000, second_stage="batch=128,length=256,ratio=0.4",
+        tokens=5 * 8 * 4000 + 2 * 128 * 256, **options,
+    )  # fmt: skip
+    run, second = found.run, train("llama-2-13b", "a100", input_len=256, **{**options, "batch_size": 128})
+    assert run is not None and run.steps == pytest.approx(5.0)
+    assert run.hours * 3600 == pytest.approx(5 * found.step.time_s + 2 * second.step.time_s)
+    with pytest.raises(UserError, match="ratio"):
+        train("llama-2-13b", "a100", second_stage="batch=128,length=256")

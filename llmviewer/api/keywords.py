@@ -220,6 +220,7 @@ class TrainingOptions(RunOptions, total=False):
     virtual_stages: int | str
     cpu_offload: str
     teacher: str | float | None
+    second_stage: str | float | None
     tokens: float | None
     price: str | float | None
 

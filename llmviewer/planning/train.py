@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
-from llmviewer.analysis.power import JOULES_PER_KWH
 from llmviewer.analysis.power_shares import board_watts, shares_of
 from llmviewer.analysis.system import System
 from llmviewer.analysis.training import Recipe, Trained, TrainingStep, trained_drafters, training_step
@@ -20,11 +19,13 @@ from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import decode
 from llmviewer.hardware.prices import RENTED, Price
+from llmviewer.language.grammar import Grammar, Number
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.prices import price_list
 from llmviewer.planning.training_devices import Asked, layout_of, least_layout
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import RUN_OPTIONS
+from llmviewer.techniques.technique import Whole, called
 from llmviewer.timing.roofline import ideal
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from llmviewer.api.keywords import TrainingOptions
 
 SCHEMA = "llmviewer.training/1"
+#: Entries of the document that are objects; a row has the figures of three of them.
+OBJECTS = ("step", "run", "parallelism", "price", "least_layout", "second_stage")
 #: Optimizer -> bytes of its state per trained weight.  AdamW has two moments in fp32, arXiv 1711.05101; in 8 bit,
 #: arXiv 2110.02861 (its fp32 scale per 2,048 numbers is not counted); Lion has one, arXiv 2302.06675; SGD has none.
 OPTIMIZERS = {"adamw": 8.0, "adamw-8bit": 2.0, "lion": 4.0, "lion-8bit": 1.0, "sgd": 0.0}
@@ -69,6 +72,9 @@ OWN = {
         help="What the host holds: the optimizer, which it runs, or parameters too.",
     ),
     "teacher": Option(kind=Kind.TEXT, help="A model that runs forward on the same tokens (distillation)."),
+    "second_stage": Option(
+        kind=Kind.TEXT, help="A stage after the first: batch=128,length=256,ratio=0.4 (its steps over the first's)."
+    ),
     "tokens": Option(kind=Kind.NUMBER, help="Tokens of a whole run: 1e9; its hours, dollars and kWh."),
     "price": Option(kind=Kind.TEXT, help="$ per device-hour: 2.10 or h100=2.10; default: the least known rent."),
 }
@@ -99,8 +105,32 @@ SELECTIVE = "selective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecondStage:
+    """A stage that trains the same weights on other sequences.  batch, length: its sequences.  ratio: its steps over
+    those of the first stage."""
+
+    batch: int
+    length: int
+    ratio: float
+
+
+def second_stage(
+    *,
+    batch: Annotated[float, Whole("sequences of a step", 1, 1e9)],
+    length: Annotated[float, Whole("tokens of each sequence", 1, 1e9)],
+    ratio: Annotated[float, Number("its steps over those of the first stage", 1e-6, 1e6)],
+) -> SecondStage:
+    """The second stage by the parameters of --second-stage."""
+    return SecondStage(batch=int(batch), length=int(length), ratio=ratio)
+
+
+SECOND = Grammar.of(second_stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run of N tokens on all devices.  usd: None without a price; kwh: with servers, None without board power."""
+    """A run of N tokens on all devices, of both stages if there are two.  steps: of the first.  usd: None without a
+    price.  kwh: with servers, None without board power."""
 
     tokens: float
     steps: float
@@ -114,7 +144,7 @@ class Run:
 class Training:
     """A training step.  batch_size: sequences of all replicas.  trained: what is trained, in words.  optimizer: as
     asked.  tokens: of the run, None if none is asked.  least: options of the least layout that fits, empty if the step
-    fits or none does."""
+    fits or none does.  second, ratio: a second stage, and its steps over those of this one."""
 
     configuration: Configuration
     step: TrainingStep
@@ -130,6 +160,8 @@ class Training:
     tokens: float | None = None
     price: Price | None = None
     least: Mapping[str, Any] = field(default_factory=dict)
+    second: Training | None = None
+    ratio: float = 0.0
     warnings: tuple[str, ...] = ()
 
     @property
@@ -150,7 +182,9 @@ class Training:
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits the memory of the device, and what is offloaded that of its host."""
+        """Whether the step fits the memory of the device, and what is offloaded that of its host; both stages do."""
+        if self.second is not None and not self.second.fits:
+            return False
         return self.total_bytes <= self.capacity_bytes and self.step.host_bytes <= self.host_capacity_bytes
 
     @property
@@ -166,7 +200,7 @@ class Training:
     def rows(self) -> list[dict[str, Any]]:
         """One row with all figures."""
         document = self.to_dict()
-        inner = {name: document.pop(name) or {} for name in ("step", "run", "parallelism", "price", "least_layout")}
+        inner = {name: document.pop(name) or {} for name in OBJECTS}
         plain = {name: value for name, value in document.items() if name not in ("schema", "warnings")}
         return [{**plain, **inner["parallelism"], **inner["step"], **inner["run"]}]
 
@@ -205,15 +239,18 @@ class Training:
         """The run of `tokens` tokens; None if none is asked."""
         if self.tokens is None:
             return None
-        hours = self.tokens / self.tokens_per_s / 3600.0
-        usd, watts = None if self.price is None else self.price.usd_per_hour, self.watts
+        stages = [(self, 1.0)] + ([] if self.second is None else [(self.second, self.ratio)])
+        steps = self.tokens / sum(one.batch_size * one.input_len * share for one, share in stages)
+        hours = [steps * share * one.step.time_s / 3600.0 for one, share in stages]
+        gpu_hours = sum(hours) * self.devices
+        kw = [None if one.watts is None else one.watts / 1e3 * self.devices for one, _ in stages]
         return Run(
             tokens=self.tokens,
-            steps=self.tokens / (self.batch_size * self.input_len),
-            hours=hours,
-            gpu_hours=hours * self.devices,
-            usd=None if usd is None else hours * self.devices * usd,
-            kwh=None if watts is None else hours * self.devices * watts * 3600.0 / JOULES_PER_KWH,
+            steps=steps,
+            hours=sum(hours),
+            gpu_hours=gpu_hours,
+            usd=None if self.price is None else gpu_hours * self.price.usd_per_hour,
+            kwh=None if None in kw else sum(one * (each or 0.0) for one, each in zip(hours, kw, strict=True)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,6 +281,15 @@ class Training:
                 "host": "" if self.layout.host is None else self.layout.host.name,
             },
             "teacher": self.teacher,
+            "second_stage": None
+            if self.second is None
+            else {
+                "batch_size": self.second.batch_size,
+                "input_len": self.second.input_len,
+                "ratio": self.ratio,
+                "time_s": self.second.step.time_s,
+                "total_bytes": self.second.total_bytes,
+            },
             "step": {**asdict(self.step), "time_s": self.step.time_s},
             "framework_bytes": self.framework_bytes,
             "total_bytes": self.total_bytes,
@@ -304,6 +350,8 @@ def train(
         except UserError:  # such as more replicas than the model has experts
             return False
 
+    after = None if not words["second_stage"] else called(second_stage, "--second-stage", SECOND, words["second_stage"])
+    later = None if after is None else replace(asked, batch_size=after.batch, input_len=after.length)
     found = tried(asked, {})
     name, price = found.configuration.chip.real.name, words["price"]
     prices = () if not price else (price if "=" in price else f"{name}={price}",)
@@ -312,6 +360,8 @@ def train(
         tokens=words["tokens"],
         price=price_list(RENTED, prices).of(name),
         least={} if found.fits else least_layout(asked, found.configuration.system, fits),
+        second=None if later is None else tried(later, {}),
+        ratio=0.0 if after is None else after.ratio,
     )
 
 

@@ -71,8 +71,9 @@ def layout_of(system: System, asked: Asked) -> tuple[Layout, int]:
 def least_layout(asked: Asked, system: System, fits: Callable[[Asked, Mapping[str, Any]], bool]) -> Mapping[str, Any]:
     """Options of the layout that fits with the fewest devices, among doublings of the replicas, and the fewest changes.
 
-    Changes are ZeRO 3, then recomputation of all layers, then micro-batches of one sequence.  fits: whether a step with
-    these options of its own and of a run fits.  Empty if nothing fits.
+    Changes are ZeRO 3, then recomputation of all layers, then micro-batches of one sequence; in a pipeline, of which
+    every micro-batch gathers weights, ZeRO 3 is the last.  fits: whether a step with these options of its own and of a
+    run fits.  Empty if nothing fits.
     """
     p, chip, data = system.parallelism, system.chip, system.parallelism.data
     while data <= MOST_REPLICAS:
@@ -82,7 +83,9 @@ def least_layout(asked: Asked, system: System, fits: Callable[[Asked, Mapping[st
         if p.expert > 1:
             more["expert_parallel_size"] = str(p.tensor * data)
         grown = replace(asked, batch_size=max(asked.batch_size, data))
-        steps: tuple[dict[str, Any], ...] = ({"zero": 3} if data > 1 else {}, {"recompute": (1.0, False)}, {"micro": 1})
+        divided: dict[str, Any] = {"zero": 3} if data > 1 else {}
+        steps: tuple[dict[str, Any], ...] = ({"recompute": (1, False)}, {"micro": 1})
+        steps = (*steps, divided) if p.pipeline > 1 else (divided, *steps)
         tried = [grown]
         for change in steps:
             tried.append(replace(tried[-1], **change))
