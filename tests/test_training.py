@@ -239,6 +239,18 @@ def test_more_devices_never_hold_more(zero: int, replicas: int, pipeline: int) -
     assert memory(replicas, 2 * pipeline) <= here + 1e-6
 
 
+def test_devices_of_a_tensor_group_hold_their_part_of_the_logits() -> None:
+    """The loss of Llama-3.2-1B is computed on 2 + 8 bytes of each of 128,256 logits, a quarter of them on a device
+    (Megatron-LM, arXiv 1909.08053): with recomputation the head takes more than a layer."""
+    tokens = 4 * 512
+    one, four = (
+        train("llama-3.2-1b", "h100", batch_size=4, tensor_parallel_size=n).step.activations_bytes for n in (1, 4)
+    )
+    inputs = (16 + 1) * tokens * 2048 * 2  # of 16 layers, and of the head
+    assert one == pytest.approx(inputs + 10 * tokens * 128_256, rel=0.01)
+    assert four == pytest.approx(inputs + 10 / 4 * tokens * 128_256, rel=0.01)
+
+
 def test_a_pipeline_waits_for_p_minus_1_of_m_micro_batches() -> None:
     """(p - 1) / (m + p - 1) of the passes (GPipe, arXiv 1811.06965), 1/v of it with v parts (arXiv 2104.04473)."""
     plain, parts = (
@@ -251,13 +263,13 @@ def test_a_pipeline_waits_for_p_minus_1_of_m_micro_batches() -> None:
 
 
 def test_the_first_stage_keeps_a_micro_batch_for_every_stage() -> None:
-    """1F1B (arXiv 2205.05198, section 4.2.3): of four stages with eight micro-batches the first keeps four."""
-    few, many = (
-        train("llama-2-7b", "h100", batch_size=batch, pipeline_parallel_size=4).step.activations_bytes
-        for batch in (1, 8)
+    """1F1B (arXiv 2205.05198, section 4.2.3): of four stages the first keeps at most four micro-batches."""
+    three, four, eight = (
+        train("llama-2-7b", "h100", batch_size=one, pipeline_parallel_size=4).step.activations_bytes
+        for one in (3, 4, 8)
     )
-    inputs = 8 * 512 * 4096 * 2  # of the eight layers of a stage
-    assert many - few == 3 * inputs
+    assert four - three == 8 * 512 * 4096 * 2  # inputs of the eight layers of a stage
+    assert eight == four
 
 
 def test_fsdp_gathers_weights_twice_and_reduces_gradients_once() -> None:

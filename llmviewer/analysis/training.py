@@ -187,7 +187,8 @@ def _stage(
     if not learns:
         recipe = replace(recipe, recompute=0.0, selective=False)
     trained, shares = _trained(layers.graph, recipe.trained, shared), shares_of(system.chip)
-    kept, extra = _activations(ends.graph, recipe) if learns else (0.0, _peak(ends.graph))
+    graph = ends.graph.map_blocks(_without_gather)
+    kept, extra = _activations(graph, recipe) if learns else (0.0, _peak(graph))
     dense = _dense_ratio(rows)
     times, matmul, model, work = Times(), 0.0, 0.0, 0.0
     for row in rows:
@@ -207,6 +208,10 @@ def _stage(
         times=times,
         work_s=work,
     )
+
+
+def _without_gather(block: Block) -> Block:
+    return replace(block, operators=tuple(one for one in block.operators if one.name != LOGITS))
 
 
 def _states(graph: Graph, trained: Mapping[str, float], shared: Collection[str], layout: Layout) -> States:
@@ -319,9 +324,10 @@ def _activations(graph: Graph, recipe: Recipe) -> tuple[float, float]:
     stays = share * inputs + (1.0 - share) * sum(one * block.repeats for one, block in zip(kept, layers, strict=True))
     if recipe.selective:
         stays += (1.0 - share) * inputs
-    last = graph.blocks[-1].operators
-    logits = _bytes(last[-2:], lambda operator: operator.kind is Kind.GEMM) / 2.0
-    head = _peak(graph) + logits * LOSS_BYTES / 2.0
+    last = graph.blocks[-1]
+    products = [one for one in last.operators if one.kind is Kind.GEMM and not last.is_layer]
+    logits = sum(_scalar(access.elements) for one in products[-1:] for access in one.writes)
+    head = _peak(graph) + logits * LOSS_BYTES
     every = max(_saved(block, lambda _: True) for block in layers)
     return stays, max(head, 2.0 * every * (1.0 if recipe.selective else share))
 
