@@ -241,7 +241,8 @@ def test_more_devices_never_hold_more(zero: int, replicas: int, pipeline: int) -
 
 @pytest.mark.parametrize(("replicas", "gib"), [(8, 77.0), (128, 62.0)])
 def test_fsdp_takes_the_published_memory(replicas: int, gib: float) -> None:
-    """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3, compiled: every second product runs again."""
+    """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3, compiled: of products every second is run
+    again."""
     sizes: dict[str, Any] = {"batch_size": 2 * replicas, "input_len": 8192, "data_parallel_size": replicas}
     options: dict[str, Any] = {"zero": 3, "recompute": 0.5, "optimizer": "adamw+master", "network": "infiniband-ndr"}
     assert train("llama-3.1-8b", "h100-sxm", **sizes, **options).total_bytes / 2**30 == pytest.approx(gib, rel=0.08)

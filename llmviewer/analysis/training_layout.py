@@ -29,8 +29,8 @@ SPREAD80, SPREAD95 = 1.15, 1.35
 
 
 class Offload(Enum):
-    """What stays in the memory of the host: the optimizer with gradients (ZeRO-Offload, arXiv 2101.06840), or weights
-    too (ZeRO-Infinity, arXiv 2104.07857)."""
+    """Tensors that the memory of the host holds: the optimizer's with gradients (ZeRO-Offload, arXiv 2101.06840), or
+    weights too (ZeRO-Infinity, arXiv 2104.07857)."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
@@ -180,7 +180,7 @@ class Layout:
         return float(np.max(time_operator(one, chip, system.efficiency, one.traffic_bytes).time_s))
 
     def offloaded(self, of: States, mine: float, state_bytes: float, times: Times, system: System) -> Offloaded:
-        """What offloading costs.  mine: trained weights that this device updates."""
+        """Memory and time that offloading takes.  mine: trained weights that this device updates."""
         if self.offload is Offload.NONE:
             return Offloaded()
         link, host = system.chip.host_link_rate, self.host

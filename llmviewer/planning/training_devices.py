@@ -96,7 +96,7 @@ def least_layout(asked: Asked, system: System, fits: Callable[[Asked, Mapping[st
 
 
 def _changes(asked: Asked, chosen: Asked) -> dict[str, Any]:
-    """What a layout has in place of what was asked, by option."""
+    """Values of a layout that are other than those asked, by option."""
     said = {
         "zero": (asked.zero, chosen.zero),
         "recompute": (asked.recompute[0], chosen.recompute[0]),
