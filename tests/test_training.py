@@ -172,6 +172,7 @@ def test_paged_state_crosses_the_link_twice_a_step() -> None:
         ("--zero 4 -dp 2", "allowed: 0, 1, 2, 3"),
         ("--zero 3", "there is one replica to divide by"),
         ("--virtual-stages 2", "there is no pipeline"),
+        ("--cpu-offload optimizer --optimizer paged-adamw", "both for the host; use one"),
         ("--cpu-offload weights", "unknown --cpu-offload 'weights'"),
         ("--teacher llama-2-13b --speculative medusa", "--teacher beside --speculative"),
         ("-pp 2 --speculative medusa", "--speculative in a pipeline"),
@@ -241,7 +242,7 @@ def test_more_devices_never_hold_more(zero: int, replicas: int, pipeline: int) -
 
 @pytest.mark.parametrize(("replicas", "gib"), [(8, 77.0), (128, 62.0)])
 def test_fsdp_takes_the_published_memory(replicas: int, gib: float) -> None:
-    """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3, compiled: of products every second is run
+    """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3, compiled: half of the products run
     again."""
     sizes: dict[str, Any] = {"batch_size": 2 * replicas, "input_len": 8192, "data_parallel_size": replicas}
     options: dict[str, Any] = {"zero": 3, "recompute": 0.5, "optimizer": "adamw+master", "network": "infiniband-ndr"}

@@ -47,6 +47,8 @@ def layout_of(system: System, asked: Asked) -> tuple[Layout, int]:
         raise UserError(f"zero is {asked.zero}, but there is one replica to divide by; add --data-parallel-size")
     if asked.virtual > 1 and p.pipeline == 1:
         raise UserError(f"virtual_stages is {asked.virtual}, but there is no pipeline; add --pipeline-parallel-size")
+    if asked.offload is not Offload.NONE and asked.optimizer.startswith("paged-"):
+        raise UserError(f"cpu_offload is {asked.offload.value} beside {asked.optimizer}, both for the host; use one")
     if p.data > 1:
         check_reach(system.chip, replace(p, pipeline=p.pipeline * (1 if p.expert > 1 else p.data)))
     own = int(np.ceil(batch / p.data))
