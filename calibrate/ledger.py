@@ -15,6 +15,7 @@ from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language import record
 from llmviewer.language.record import FILLED, Form, stated
+from llmviewer.planning.train import OWN
 from llmviewer.techniques.quantization.grammar import parse_cache_dtype, parse_scheme
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
@@ -29,7 +30,9 @@ LEDGER_METRICS = {
     "throughput_tok_s": "output tokens per second of all devices, prefill time included",
     "latency_ms": "whole request or static batch: prefill and all decode steps",
     "speedup": "time of a whole request, prefill included, without the row's options / with them",
+    "train_tok_s": "tokens of all devices per second of whole training steps",
 }
+TRAINING = "train_tok_s"
 BATCHING = ("static", "continuous")
 
 
@@ -58,8 +61,13 @@ def _format(parse: Callable[[str], object]) -> Form:
 def _options(value: Any) -> tuple[tuple[str, str], ...]:
     """Technique options of a row; their values are checked when the row is predicted."""
     elsewhere = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size")
-    allowed = [name for name in TECHNIQUES if name not in elsewhere]
+    allowed = [name for name in (*TECHNIQUES, "model_set") if name not in elsewhere]
     return tuple(record.mapped(record.filled, allowed, "option")(value).items())
+
+
+def _train(value: Any) -> tuple[tuple[str, str], ...]:
+    """Options of `train` alone of a row."""
+    return tuple(record.mapped(record.filled, OWN, "option of train")(value).items())
 
 
 def _address(value: Any) -> str:
@@ -76,7 +84,7 @@ class PublishedFigure:
     batch: concurrent sequences or requests; None if the source runs as many as the KV cache has room for.
     input_len 0: generation from an empty context.  output_len 0: prefill only.  value: in the metric's unit.
     where: table and row in the source.  options: techniques by option name, except those with a field of their own; a
-    speedup is relative to the same run without them.
+    speedup is relative to the same run without them.  train: further options of a training step.
     """
 
     hardware: str = field(metadata=stated(_stem("hardware_specs", "hardware")))
@@ -95,6 +103,7 @@ class PublishedFigure:
     where: str = field(metadata=FILLED)
     note: str = field(default="", metadata=FILLED)
     options: tuple[tuple[str, str], ...] = field(default=(), metadata=stated(_options))
+    train: tuple[tuple[str, str], ...] = field(default=(), metadata=stated(_train))
 
     @property
     def without_options(self) -> PublishedFigure:
@@ -105,7 +114,15 @@ class PublishedFigure:
     def key(self) -> tuple[str | int | None, ...]:
         """Identity of the figure: run and metric, without the value."""
         run = (self.hardware, self.tp, self.pp, self.model, self.quantization, self.kv_cache_dtype)
-        return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric, *map(str, self.options))
+        return (
+            *run,
+            self.batching,
+            self.batch,
+            self.input_len,
+            self.output_len,
+            self.metric,
+            *map(str, (*self.options, *self.train)),
+        )
 
     def arguments(self) -> dict[str, str | int]:
         """Arguments for `llmviewer.analyze`, without batch_size if the source does not state it.
@@ -129,15 +146,18 @@ class PublishedFigure:
 
 def _check_metric(row: PublishedFigure) -> None:
     """Raise UserError unless the row has what its metric needs."""
-    if row.tp * row.pp != row.devices:
-        raise UserError(f"tp {row.tp} x pp {row.pp} is not {row.devices} devices")
+    replicas = int(dict(row.options).get("data_parallel_size", 1)) if row.metric == TRAINING else 1
+    if row.tp * row.pp * replicas != row.devices:
+        raise UserError(f"tp {row.tp} x pp {row.pp} is not {row.devices // replicas} devices")
+    if row.train and row.metric != TRAINING:
+        raise UserError(f"train is of {TRAINING}, not of {row.metric}")
     if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):
         raise UserError("batch may be null only for throughput_tok_s under continuous batching")
     if row.metric == "speedup" and not row.options:
         raise UserError("a speedup is relative to the run without options, but the row has no options")
     if row.input_len == 0 and row.metric != "decode_tok_s":
         raise UserError(f"input_len is 0 (generation from an empty context), but {row.metric} needs a prompt")
-    minimum = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)
+    minimum = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1, TRAINING: 0}.get(row.metric, 2)
     if row.output_len < minimum:
         raise UserError(f"{row.metric} needs an output_len of at least {minimum}")
 

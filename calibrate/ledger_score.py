@@ -15,6 +15,7 @@ from llmviewer.calibrate.e2e_runs import CaseGroup, evaluate_groups
 from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
 from llmviewer.language import record
+from llmviewer.planning.train import train
 
 SCHEMA = "llmviewer.ledger-score/1"
 #: Errors of the last release by source.
@@ -64,7 +65,7 @@ class ScoredFigure:
             "quantization": row.quantization,
             "kv_cache_dtype": row.kv_cache_dtype,
             "batching": row.batching,
-            "options": dict(row.options),
+            "options": dict((*row.options, *row.train)),
             "batch": row.batch,
             "input_len": row.input_len,
             "output_len": row.output_len,
@@ -111,12 +112,26 @@ def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
 def score(sources: Sequence[PublishedTable]) -> list[ScoredFigure]:
     """Score every figure of these sources, in their order."""
     pairs = list(ledger.rows(tuple(sources)))
-    cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs)}
+    trained = {at: _trained(row) for at, (_, row) in enumerate(pairs) if row.metric == ledger.TRAINING}
+    cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs) if at not in trained}
     baselines = {at: -1 - at for at, (_, row) in enumerate(pairs) if row.metric == "speedup"}
     cases |= {place: case_of(pairs[at][0], pairs[at][1].without_options) for at, place in baselines.items()}
-    found = _predictions(cases)
+    found = _predictions(cases) | trained
     found |= {at: _speedup(found[at], found[place]) for at, place in baselines.items()}
     return [_scored_figure(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
+
+
+def _trained(row: PublishedFigure) -> dict[str, Any]:
+    """Prediction columns of a training step."""
+    asked = {
+        name: value for name, value in row.arguments().items() if name not in ("output_len", "kv_cache_dtype")
+    } | dict(row.train)
+    step, bound = (train(**asked, efficiency=one) for one in ("calibrated", "ideal"))  # type: ignore[arg-type]
+    (low80, high80), (low95, high95) = (step.interval(one) for one in (80, 95))
+    return {
+        **{"predicted": step.tokens_per_s, "ideal": bound.tokens_per_s, "basis": step.basis},
+        **{"low80": low80, "high80": high80, "low95": low95, "high95": high95},
+    }
 
 
 def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
@@ -191,7 +206,7 @@ def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "sources": sources,
-        "with_options": summary(one for one in rows if one.row.options),
+        "with_options": summary(one for one in rows if one.row.options and one.row.metric != ledger.TRAINING),
         "total": summary(rows),
         "rows": [one.document() for one in rows],
     }

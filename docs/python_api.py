@@ -12,6 +12,7 @@ from llmviewer.calibrate.diagnosis.call import WORK
 from llmviewer.language.option import Kind, Option
 from llmviewer.planning.options import OWN as SIZING
 from llmviewer.planning.require import TARGETS
+from llmviewer.planning.train import OWN as TRAIN
 from llmviewer.simulation.options import LOAD
 from llmviewer.techniques.options import RUN_OPTIONS, WORKLOAD
 
@@ -50,6 +51,7 @@ KEYWORDS: dict[str, tuple[str, str, Mapping[str, Option]]] = {
         SIZING,
     ),
     "RequireOptions": ("RunOptions", "Targets, and options of a run.", TARGETS),
+    "TrainingOptions": ("RunOptions", "How a step is trained and spread over devices, and options of a run.", TRAIN),
     "DiagnosisOptions": ("RunOptions", "Facts of a pass that a file does not state, and options of a run.", WORK),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from llmviewer.api import analyze
@@ -39,6 +40,19 @@ def test_every_figure_is_predicted_or_has_a_reason(scored: list[ledger_score.Sco
 def test_the_roofline_has_larger_errors_than_calibrated_times(scored: list[ledger_score.ScoredFigure]) -> None:
     total = ledger_score.summary(scored)
     assert total["mape"] < 0.5 * total["ideal_mape"]
+
+
+def test_training_steps_keep_their_median_error(scored: list[ledger_score.ScoredFigure]) -> None:
+    """Time of a step, predicted / published - 1: 15 % is the goal, for sources held out from the choice of constants
+    too; intervals hold what they say, and none is faster than the data sheet allows."""
+    rows = [one for one in scored if one.row.metric == ledger.TRAINING]
+    assert all(one.ideal > one.row.value for one in rows)
+    for of in (False, True):
+        own = [one for one in rows if ("Held out" in one.source.conditions) is of]
+        assert len(own) >= 15
+        assert np.median([abs(one.row.value / one.predicted - 1.0) for one in own]) < 0.08
+    assert 0.75 < np.mean([one.low80 <= one.row.value <= one.high80 for one in rows]) < 0.95
+    assert np.mean([one.low95 <= one.row.value <= one.high95 for one in rows]) > 0.9
 
 
 def test_a_score_lists_published_and_predicted_values(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,12 @@ from llmviewer.calibrate.lower_bound import share_of_roofline
 from .answers import analyze
 from .published_bounds import ideal_command, reason_of, share_of_row
 
-#: Rows that the roofline bounds: a speedup is a ratio, and a run without a batch has as many sequences as fit.
+#: Rows that the roofline bounds: a speedup is a ratio, and a run without a batch has as many sequences as fit; training
+#: steps have a test of their own (test_ledger_score.py).
 BOUNDED = [
-    (source, row) for source, row in ledger.rows(ledger.load()) if row.metric != "speedup" and row.batch is not None
+    (source, row)
+    for source, row in ledger.rows(ledger.load())
+    if row.metric not in ("speedup", ledger.TRAINING) and row.batch is not None
 ]
 
 

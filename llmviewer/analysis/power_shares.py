@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis.evaluation import Evaluation
+from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core import data
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import unknown
@@ -43,12 +43,12 @@ class PowerShares:
 
     def work_s(self, evaluation: Evaluation) -> Count:
         """Dynamic energy of each forward pass on one device over the board power [s]."""
-        return evaluation.sum(
-            lambda row: total(
-                seconds * float(getattr(self, SHARE_OF[name]))
-                for name, seconds in row.ideal.resources
-                if name in SHARE_OF
-            )
+        return evaluation.sum(self.of_row)
+
+    def of_row(self, row: TimedOperator) -> Count:
+        """Dynamic energy of an operator in one layer over the board power [s]."""
+        return total(
+            seconds * float(getattr(self, SHARE_OF[name])) for name, seconds in row.ideal.resources if name in SHARE_OF
         )
 
     def joules(self, chip: Chip, time_s: Count, work_s: Count) -> Count:

@@ -210,6 +210,21 @@ class RequireOptions(RunOptions, total=False):
     tokens_per_s: str | float | None
 
 
+class TrainingOptions(RunOptions, total=False):
+    """How a step is trained and spread over devices, and options of a run."""
+
+    optimizer: str
+    recompute: str | float
+    zero: int | str
+    micro_batch_size: int | str | None
+    virtual_stages: int | str
+    cpu_offload: str
+    teacher: str | float | None
+    second_stage: str | float | None
+    tokens: float | None
+    price: str | float | None
+
+
 class DiagnosisOptions(RunOptions, total=False):
     """Facts of a pass that a file does not state, and options of a run."""
 
