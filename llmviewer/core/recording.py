@@ -108,6 +108,7 @@ class OfList:
     count: int
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
+        """The function of the list of the first `count` operands, and of the others."""
         return self.function(operands[: self.count], *operands[self.count :], **named)
 
 

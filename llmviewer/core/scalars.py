@@ -62,7 +62,7 @@ class Scalars:
         """The operations and constants that guards and results need, in order."""
         return self.pool.needed((*self.guards, *self.results.values()))
 
-    def run(self, columns: Sequence[Array]) -> tuple[dict[str, Array], Array]:
+    def run(self, columns: Sequence[Array]) -> tuple[dict[str, Array], npt.NDArray[np.bool_]]:
         """Results at many points by name, and whether the operations hold there.  columns: of the inputs."""
         points = np.broadcast_arrays(*(np.asarray(column, dtype=np.float64) for column in columns))
         values: dict[int, Any] = dict(enumerate(points))
@@ -127,6 +127,10 @@ class Pool:
         """The number of a constant."""
         return self._add(("", float(value)), repr(float(value)))
 
+    def entries(self, value: float) -> Entries:
+        """A constant as an array of one entry."""
+        return np.full(1, self.constant(value), dtype=object)
+
     def operation(self, name: str, *operands: int) -> int:
         """The number of an operation on numbers."""
         values = [self.value(one) for one in operands]
@@ -156,7 +160,7 @@ class Pool:
         return int(np.asarray(entries).reshape(-1)[0])
 
     def guard(self, check: Any, entries: Entries) -> dict[int, float]:
-        """The value that the entry of a condition must have, by its number.  check: `require` with how it is read and what it was."""
+        """The value that the entry of a condition must have, by its number.  check: `require` with what was read."""
         assert check.func is require
         number, answer = self.single(entries), float(check.args[1])
         if check.args[0] is bool:
@@ -178,12 +182,13 @@ class Pool:
         if function in TOGETHER:
             return self._together(TOGETHER[function], given, named)
         if function in SAME:
-            return self._each(SAME[function], *given)
+            return self.each(SAME[function], *given)
         if function not in OTHERS:
             raise UnrecordableError(f"{getattr(function, '__name__', function)} has no operation on plain numbers")
         return np.asarray(OTHERS[function](self, *given, **named), dtype=object)
 
-    def _each(self, name: str, *given: Entries) -> Entries:
+    def each(self, name: str, *given: Entries) -> Entries:
+        """An operation on arrays, entry by entry."""
         made = np.frompyfunc(partial(self.operation, name), len(given), 1)
         return np.asarray(made(*given), dtype=object)
 
@@ -191,10 +196,10 @@ class Pool:
         own = np.asarray(given[0], dtype=object)
         axis = named.get("axis", given[1] if len(given) > 1 else None)
         axis = self.value(self.single(axis)) if isinstance(axis, np.ndarray) else axis
-        if axis is None and name == "add" or axis is None and own.ndim == 1:
+        if (axis is None and name == "add") or (axis is None and own.ndim == 1):
             axis = 0
         rows = list(own.reshape(-1)) if axis is None else list(np.moveaxis(own, int(axis), 0))
-        return np.asarray(reduce(partial(self._each, name), (np.asarray(row, dtype=object) for row in rows)))
+        return np.asarray(reduce(partial(self.each, name), (np.asarray(row, dtype=object) for row in rows)))
 
 
 def _same(name: str, operands: tuple[int, ...], values: list[float | None]) -> int | None:
@@ -213,24 +218,24 @@ def _same(name: str, operands: tuple[int, ...], values: list[float | None]) -> i
     return operands[1] if name == "mul" and values[0] == neutral else None
 
 
-def _chosen(pool: Pool, index: Entries, table: Entries) -> Entries:
+def _chosen(pool: Pool, index: Entries, table: Entries) -> Any:
     """Parts of a table along its first axis, chosen by numbers in an array."""
     found = table[0]
     for row in range(1, len(table)):
-        is_row = pool._each("eq", index, np.full(1, pool.constant(float(row)), dtype=object))
-        found = pool._each("where", is_row, table[row], found)
+        is_row = pool.each("eq", index, pool.entries(float(row)))
+        found = pool.each("where", is_row, table[row], found)
     return found
 
 
 def _rounded(pool: Pool, own: Entries, decimals: Entries | None = None) -> Entries:
     """Entries rounded to some decimals, halves to the even neighbour, as numpy does it."""
     if decimals is None:
-        return pool._each("rint", own)
+        return pool.each("rint", own)
     scale = np.full(1, pool.constant(10.0 ** (pool.value(pool.single(decimals)) or 0.0)), dtype=object)
-    return pool._each("div", pool._each("rint", pool._each("mul", own, scale)), scale)
+    return pool.each("div", pool.each("rint", pool.each("mul", own, scale)), scale)
 
 
-def _item(pool: Pool, own: Entries, index: Any) -> Entries:
+def _item(pool: Pool, own: Entries, index: Any) -> Any:
     """An entry, or a part, of an array."""
     if isinstance(index, np.ndarray) and index.dtype == object and index.size == 1:
         position = pool.value(pool.single(index))
@@ -244,21 +249,19 @@ OTHERS: dict[Any, Callable[..., Any]] = {
     operator.getitem: _item,
     np.choose: _chosen,
     np.round: _rounded,
-    operator.gt: lambda pool, a, b: pool._each("lt", b, a),
-    operator.ge: lambda pool, a, b: pool._each("le", b, a),
-    np.greater: lambda pool, a, b: pool._each("lt", b, a),
-    np.greater_equal: lambda pool, a, b: pool._each("le", b, a),
-    operator.neg: lambda pool, a: pool._each("mul", a, np.full(1, pool.constant(-1.0), dtype=object)),
-    operator.invert: lambda pool, a: pool._each("eq", a, np.full(1, pool.constant(0.0), dtype=object)),
-    operator.floordiv: lambda pool, a, b: pool._each("floor", pool._each("div", a, b)),
-    np.divmod: lambda pool, a, b: [pool._each("floor", pool._each("div", a, b)), pool._each("mod", a, b)],
-    np.clip: lambda pool, a, low, high: pool._each("min", pool._each("max", a, low), high),
-    np.square: lambda pool, a: pool._each("mul", a, a),
+    operator.gt: lambda pool, a, b: pool.each("lt", b, a),
+    operator.ge: lambda pool, a, b: pool.each("le", b, a),
+    np.greater: lambda pool, a, b: pool.each("lt", b, a),
+    np.greater_equal: lambda pool, a, b: pool.each("le", b, a),
+    operator.neg: lambda pool, a: pool.each("mul", a, pool.entries(-1.0)),
+    operator.invert: lambda pool, a: pool.each("eq", a, pool.entries(0.0)),
+    operator.floordiv: lambda pool, a, b: pool.each("floor", pool.each("div", a, b)),
+    np.divmod: lambda pool, a, b: [pool.each("floor", pool.each("div", a, b)), pool.each("mod", a, b)],
+    np.clip: lambda pool, a, low, high: pool.each("min", pool.each("max", a, low), high),
+    np.square: lambda pool, a: pool.each("mul", a, a),
     np.ones_like: lambda pool, a: np.full(np.shape(a), pool.constant(1.0), dtype=object),
     np.zeros_like: lambda pool, a: np.full(np.shape(a), pool.constant(0.0), dtype=object),
-    np.isfinite: lambda pool, a: pool._each(
-        "lt", pool._each("abs", a), np.full(1, pool.constant(np.inf), dtype=object)
-    ),
+    np.isfinite: lambda pool, a: pool.each("lt", pool.each("abs", a), pool.entries(np.inf)),
     np.atleast_1d: lambda _, a: np.atleast_1d(a),
     np.ravel: lambda _, a: np.ravel(a),
 }

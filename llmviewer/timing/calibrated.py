@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, printable, unknown
@@ -55,7 +56,7 @@ SHORT_S = 20e-6
 REGIMES = ("short", "memory", "compute")
 
 
-def regime_of(timing: Timing) -> Array:
+def regime_of(timing: Timing) -> npt.NDArray[np.intp]:
     """Index into REGIMES per point."""
     seconds = dict(timing.resources)
     work = np.maximum(seconds.get("compute", 0.0), 0.0)

@@ -21,7 +21,7 @@ const Recorded = (() => {
     le: (o, n, a, b) => { for (let i = 0; i < n; i++) o[i] = a[i] <= b[i] ? 1 : 0; },
     eq: (o, n, a, b) => { for (let i = 0; i < n; i++) o[i] = a[i] === b[i] ? 1 : 0; },
     ne: (o, n, a, b) => { for (let i = 0; i < n; i++) o[i] = a[i] !== b[i] ? 1 : 0; },
-    hypot: (o, n, a, b) => { for (let i = 0; i < n; i++) o[i] = Math.sqrt(a[i] * a[i] + b[i] * b[i]); },
+    hypot: (o, n, a, b) => { for (let i = 0; i < n; i++) o[i] = Math.hypot(a[i], b[i]); },
     floor: each1(Math.floor), ceil: each1(Math.ceil), rint: each1(rint), sqrt: each1(Math.sqrt), exp: each1(Math.exp),
     log: each1(Math.log), log2: each1(Math.log2), abs: each1(Math.abs), isnan: each1(x => (x !== x ? 1 : 0)),
   };

@@ -17,16 +17,17 @@ from llmviewer.analysis.capacity import memory_of_passes
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate, largest_passes_of
 from llmviewer.analysis.pricing import PassTimes
 from llmviewer.api.configuration import Configuration
-from llmviewer.core.counts import Array, Count, total
+from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph
 from llmviewer.core.recording import UnrecordableError, noted
 from llmviewer.core.scalars import Pool, Scalars, scalars
 from llmviewer.core.workload import PASS_COLUMNS, Group, Request, Step
+from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.result import interval
+from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import AUTOREGRESSIVE
-from llmviewer.serving.kv_cache import KvCache
 from llmviewer.serving.schedule import Schedule
 from llmviewer.timing.roofline import BOUNDS, OVERHEAD
 
@@ -43,6 +44,8 @@ ROW = ("time_s", "ideal_s", "flops", "bytes", "bound")
 LARGEST = {"batch_size": 512.0, "input_len": 131072.0, "output_len": 8192.0}
 #: Requests at which operations are tried before a page is written.
 SIZES_TRIED = 600
+#: How far a figure may be off that of `analyze`, as processors' exponentials differ.
+AGREEMENT = 1e-9
 #: Lists of operations of one configuration, at most.
 MOST_PROGRAMS = 12
 
@@ -114,7 +117,36 @@ def recorded(one: Configuration, pool: Pool) -> Recorded:
         programs.append(program)
         rows.append(listed)
         left &= ~program.run([*tried])[1]
-    return Recorded(configuration=one, programs=tuple(programs), rows=tuple(rows), engine=engine)
+    found = Recorded(configuration=one, programs=tuple(programs), rows=tuple(rows), engine=engine)
+    if not _agrees(found):
+        raise _refused(one, "what depends on more than the sizes of a pass")
+    return found
+
+
+def _agrees(found: Recorded) -> bool:
+    """Whether times and memory are those of `analyze` at requests of any shape, and its passes those of the page."""
+    one, chosen = found.configuration, np.random.default_rng(7)
+    sizes = np.floor(np.exp2(chosen.uniform(0.0, np.log2([[64.0], [8192.0], [32.0]]), (3, 8))))
+    answer = one.answer(Request(**dict(zip(LARGEST, sizes, strict=True)))).analysis
+    plan, columns = answer.schedule, columns_of(answer.schedule, sizes)
+    figures, which = found.run(columns)
+    own = np.ceil(columns[4] / one.system.parallelism.data)
+    at = np.arange(len(own)) - plan.decode_starts[plan.point_of_pass.astype(int)]
+    decode = np.array([own, np.ones(len(own)), columns[5] + at, np.ones(len(own))])
+    if not np.array_equal(columns[:4, plan.shown :], decode[:, plan.shown :]):
+        return False
+    known = which >= 0
+    held = np.zeros(plan.points)
+    np.maximum.at(held, plan.point_of_pass[known].astype(int), figures["memory.total_bytes"][known])
+    whole = np.bincount(plan.point_of_pass.astype(int), ~known, plan.points) == 0
+    time_s, total_bytes = (
+        np.broadcast_arrays(answer.passes.time_s, own)[0],
+        answer.memory.total_bytes * np.ones(len(held)),
+    )
+    return bool(
+        np.allclose(figures["time_s"][known], time_s[known], rtol=AGREEMENT, atol=0.0)
+        and np.allclose(held[whole], total_bytes[whole], rtol=AGREEMENT, atol=0.0)
+    )
 
 
 def _recorded_at(one: Configuration, at: Array, pool: Pool) -> tuple[Scalars, tuple[Row, ...], tuple[str, ...]]:
@@ -222,6 +254,23 @@ def columns_of(plan: Schedule, sizes: Array) -> Array:
     (group,) = plan.step.groups
     own = (np.broadcast_to(getattr(group, name), plan.repeats.shape) for name in PASS_COLUMNS)
     return np.array([*own, *sizes[:, plan.point_of_pass.astype(int)]])
+
+
+def facts_of(one: Configuration, answer: Result) -> dict[str, Any]:
+    """What a page shows of a configuration beside its figures.  answer: of any request."""
+    chip, model = one.system.chip, one.model
+    products = (row.operator for row in answer.analysis.evaluation.rows if row.operator.kind.facts.matrix_units)
+    return {
+        "devices": one.system.parallelism.devices,
+        "hardware": one.system.hardware,
+        "chip": chip.title,
+        "rates": {chip.compute_dtype(op.compute): float(chip.matrix_rate(op.compute)) for op in products},
+        "bandwidth": float(np.max(chip.bandwidth_bytes_per_s)),
+        "times": f"{one.efficiency} times" + (f", {one.engine_title}" if one.engine_title else ""),
+        "most_context": None if model.max_context >= ABSENT_CONTEXT else model.max_context,
+        "notes": answer.warnings,
+        "origin": answer.parts()["provenance"]()["times"],
+    }
 
 
 def _check(one: Configuration) -> None:

@@ -1,4 +1,4 @@
-"""Recorded configurations as the data of a page, which `templates/engine.js` runs."""
+"""Recorded configurations as the data of a page, which `reports/offline/templates/engine.js` runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmviewer.api.recorded import MEMORY, ROW, Recorded, Row
 from llmviewer.core.scalars import OPERATIONS, Pool, Scalars
-from llmviewer.reports.offline.figures import MEMORY, ROW, Recorded, Row
+from llmviewer.timing.roofline import BOUNDS
 
 #: Operation -> its place among all, and the number of its operands.
 CODES = {
@@ -21,9 +22,7 @@ TOTALS = ("ideal_time_s", "flops", "traffic_bytes")
 
 def text(pool: Pool, recorded: Sequence[Recorded], facts: Sequence[Mapping[str, Any]]) -> str:
     """JSON of configurations whose operations are in a pool.  facts: what else a page shows of each."""
-    roots = {
-        number for one in recorded for way in one.programs for number in (*way.guards, *way.results.values())
-    }
+    roots = {number for one in recorded for way in one.programs for number in (*way.guards, *way.results.values())}
     kept = pool.needed(roots)
     operations = {number: pool.operations[number - pool.inputs] for number in kept}
     ordered = sorted(kept, key=lambda number: (operations[number][0] != "", number))  # constants first
@@ -36,15 +35,16 @@ def text(pool: Pool, recorded: Sequence[Recorded], facts: Sequence[Mapping[str, 
     document = {
         "inputs": pool.inputs,
         "memory": MEMORY,
+        "bounds": BOUNDS,
         "operations": [(name, operands) for name, (_, operands) in CODES.items()],
         "constants": [operations[number][1] for number in ordered if not operations[number][0]],
         "code": code,
-        "configurations": [
-            {**_configuration(one, place), **own} for one, own in zip(recorded, facts, strict=True)
-        ],
+        "configurations": [{**_configuration(one, place), **own} for one, own in zip(recorded, facts, strict=True)],
     }
     # JSON has no infinity, but a number that is read as one
-    return json.dumps(document, separators=(",", ":"), default=float).replace("Infinity", "1e999").replace("NaN", "null")
+    return (
+        json.dumps(document, separators=(",", ":"), default=float).replace("Infinity", "1e999").replace("NaN", "null")
+    )
 
 
 def _configuration(one: Recorded, place: Mapping[int, int]) -> dict[str, Any]:
