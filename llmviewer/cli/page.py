@@ -32,5 +32,4 @@ def command(
     text, warnings = page.written(opt.combinations(options, model=model, hardware=hardware), sizes)
     views.print_warnings(warnings)
     views.write(text, output)
-    typer.echo(f"{output}: {page.size_of(text)}")
     return 0

@@ -15,7 +15,6 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.scalars import Pool
 from llmviewer.core.version import __version__
 from llmviewer.language.option import taking
-from llmviewer.reports import format as fmt
 from llmviewer.reports import verdict
 from llmviewer.reports.html import page as report
 from llmviewer.reports.plots.waterfall import group
@@ -135,8 +134,3 @@ def _line(words: Mapping[str, Any]) -> str:
 
 def _word(value: Any) -> str:
     return str(getattr(value, "name", value))
-
-
-def size_of(html: str) -> str:
-    """The size of a page in words."""
-    return fmt.traffic(float(len(html.encode("utf-8"))))

@@ -79,6 +79,7 @@ const Recorded = (() => {
       this.pool = pool;
       const guards = data.guards.map(([number]) => number);
       this.whole = pool.needed([...guards, data.time, ...data.totals, ...data.rows.flat(), ...data.engine, ...data.memory, ...data.interval]);
+      this.guarding = pool.needed(guards);
       this.times = pool.needed([...guards, data.time]);
       this.varying = this.times.filter(number => pool.varies.has(number));
     }
@@ -108,26 +109,32 @@ const Recorded = (() => {
       Object.assign(this, data);
       this.pool = pool;
       this.programs = data.programs.map(one => new Program(pool, one));
+      this.orders = [[...this.programs], [...this.programs]];
     }
 
     /* Read every pass after the program that holds for it has run; false where none does.
        growing: passes differ in their context alone, so all that does not follow from it is computed once. */
     each(passes, sizes, growing, read) {
+      const order = this.orders[+growing];
       let left = passes.map((pass, at) => [pass, at]);
-      for (const program of this.programs) {
+      for (const program of [...order]) {
         const others = [];
+        let known = false;
         for (let start = 0; start < left.length; start += CHUNK) {
-          const part = left.slice(start, start + CHUNK);
+          const part = left.slice(start, start + CHUNK), lanes = growing && left.length > CHUNK ? CHUNK : part.length;
           for (let column = 0; column < 4; column++) {
             const values = this.pool.value(column);
             part.forEach(([pass], at) => { values[at] = pass[column]; });
-            if (growing && !start) values.fill(part[0][0][column], part.length);
+            values.fill(part[0][0][column], part.length, lanes);
           }
           sizes.forEach((size, at) => this.pool.value(4 + at).fill(size));
-          const length = growing && !start ? CHUNK : part.length;
-          this.pool.run(growing ? (start ? program.varying : program.times) : program.whole, length);
-          part.forEach((one, at) => { if (program.holds(at)) read(program, at, one[1]); else others.push(one); });
+          this.pool.run(program.guarding, lanes);
+          const holds = part.map((_, at) => program.holds(at));
+          if (holds.some(one => one)) this.pool.run(!growing ? program.whole : known ? program.varying : program.times, lanes);
+          known = known || holds.some(one => one);
+          part.forEach((one, at) => { if (holds[at]) read(program, at, one[1]); else others.push(one); });
         }
+        if (known) order.sort((one, other) => (other === program) - (one === program)); // the next passes are probably alike
         left = others;
         if (!left.length) return true;
       }
