@@ -10,7 +10,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2
 # compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo web test slow smoke check prove bench docs clean
+.PHONY: demo web test slow smoke check prove bench docs site clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
@@ -57,6 +57,10 @@ docs: $(VENV)/developed
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/web_picture.py
 	$(BIN)/python docs/tour.py
+
+# pages that answer without a server, 50 models x 20 chips, in site/: half an hour
+site: $(VENV)/installed
+	$(BIN)/python docs/site.py site
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,21 @@ def test_python_and_the_command_line_write_the_same_page(tmp_path: Path) -> None
     assert main(f"page llama-3.2-1b --hardware l40s --batch-size 4 -o {tmp_path}/page.html".split()) == 0
     written = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert written.rstrip("\n") == lv.page("llama-3.2-1b", "l40s", batch_size=4)
+
+
+def test_the_site_lists_its_pages_and_leaves_out_what_a_chip_does_not_take(tmp_path: Path) -> None:
+    """An M2 has no link to a second device, which a model of 70B needs on half of the chips."""
+    loaded = spec_from_file_location("site_of_pages", Path(__file__).parent.parent / "docs" / "site.py")
+    assert loaded is not None
+    assert loaded.loader is not None
+    site = module_from_spec(loaded)
+    loaded.loader.exec_module(site)
+    assert site.devices_of("llama-2-70b", ["a100-80gb-sxm", "m2"]) == (2, ["a100-80gb-sxm"])
+    site.write(tmp_path, ["llama-3.2-1b", "t5-v1.1-small"], ["l40s"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "llama-3.2-1b.html"]
+    assert (
+        '<a href="llama-3.2-1b.html">llama-3.2-1b</a></th><td>1</td><td>1</td>' in (tmp_path / "index.html").read_text()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ def compute(columns: Sequence[Any]) -> tuple[Any, ...]:
     table = np.maximum(x * np.array([[2.0], [3.0]]), 1.0 / y)
     whole, rest = np.divmod(x, 2.0)
     assert isinstance(unused, np.ndarray)
-    return np.minimum.reduce(np.stack([table[1], table[0]])) + np.where(rest > 0.0, x**0.5, -whole), 3.0 - (x + y) * (x + y)
+    turned = np.stack([table[1], table[0]])
+    return np.minimum.reduce(turned) + np.where(rest > 0.0, x**0.5, -whole), 3.0 - (x + y) * (x + y)
 
 
 @pytest.mark.parametrize("columns", [(X, Y), (Y, X), (np.arange(1.0, 9.0), np.arange(1.0, 9.0) / 7.0)])

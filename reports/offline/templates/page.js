@@ -113,7 +113,7 @@
   }
 
   /* Pictures. */
-  const SERIES = ["var(--series-0)", "var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)", "var(--series-5)", "var(--series-6)"];
+  const SERIES = ["var(--series-0)", "var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)", "var(--series-5)", "var(--series-6)", "var(--host)", "var(--disk)"];
   function bar(parts, whole, write, said, limit) {
     const drawn = make("div", { class: "bar", role: "img", "aria-label": `${said}: ${parts.map(([name, value]) => `${name} ${write(value)}`).join(", ")}` });
     const key = make("ul", { class: "key" });
@@ -196,10 +196,10 @@
     }
     write([(left + W - right) / 2, H - 8], "FLOP per byte of device memory", { "text-anchor": "middle", class: "soft" });
     write([left + 4, top + 12], "FLOP/s", { class: "soft" });
-    for (const [dtype, rate] of Object.entries(one.rates)) {
+    for (const [at, [dtype, rate]] of Object.entries(one.rates).sort((a, b) => b[1] - a[1]).entries()) {
       const ridge = rate / one.bandwidth, start = Math.max(10 ** low, 10 ** down / one.bandwidth);
       picture.append(make("svg:path", { class: "roof", d: `M${x(start)},${y(start * one.bandwidth)}L${x(ridge)},${y(rate)}L${x(10 ** high)},${y(rate)}` }));
-      write([W - right - 2, y(rate) - 5], `${dtype}: ${count(rate)}FLOP/s`, { "text-anchor": "end" });
+      write([W - right - 2, y(rate) + (at ? 16 : -5)], `${dtype}: ${count(rate)}FLOP/s`, { "text-anchor": "end" });
     }
     for (const row of rows) {
       const share = row.time_s / totals.time_s, point = make("svg:g", { class: `op ${row.bound}` }, make("svg:circle", { cx: x(row.flops / row.bytes), cy: y(row.flops / row.time_s), r: 4 + 12 * Math.sqrt(share) }, make("svg:title", {}, `${row.operator}: ${percent(share)} of the time, ${row.bound}`)));
