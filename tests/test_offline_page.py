@@ -213,6 +213,7 @@ def test_a_function_without_an_operation_is_refused_by_name() -> None:
         ({"batching": "continuous"}, "batching continuous"),
         ({"speculative": "ngram"}, "speculation"),
         ({"pipeline_parallel_size": 2}, "a pipeline"),
+        ({"engine": "vllm", "max_model_len": 4096}, r"the start of an engine \(max_model_len\)"),
         ({"prefix_cache": "0.5"}, "a KV cache that hits or evicts"),
     ],
 )

@@ -285,6 +285,7 @@ def _check(one: Configuration) -> None:
         "hypothetical chips": system.chip.points > 1,
         "early exit": system.over_answer is not None or system.exits is not None,
         "a KV cache that hits or evicts": bool(system.kv_cache.hit_rate) or system.kv_cache.evicts,
+        "the start of an engine (--max-model-len)": system.engine.max_model_len is not None,
         "an encoder": model.is_encoder or model.encoder is not None,
     }
     for what, stated in outside.items():
