@@ -10,7 +10,7 @@ import shutil
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -199,6 +199,21 @@ def test_operations_of_constants_are_carried_out_and_equal_ones_are_one() -> Non
         scalars(recording, results, pool)
     # constants 6 and 2; products x 6 and x 2; two sums
     assert sorted(name for name, *_ in pool.operations) == ["", "", "add", "add", "mul", "mul"]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (np.sum, 20.0), (np.max, 8.0), (np.maximum.reduce, 6.0 + 8.0), (np.add.reduce, 8.0 + 12.0),
+        (partial(np.sum, axis=1), 6.0 + 14.0),
+    ],
+)  # fmt: skip
+def test_entries_are_taken_together_along_the_axis_that_numpy_takes(function: Any, expected: float) -> None:
+    """2 [[1, 2], [3, 4]]: all are 20; the first axis has [6, 8] at most, and sums [8, 12]; the second sums [6, 14]."""
+    table = np.array([[1.0, 2.0], [3.0, 4.0]])[:, :, None]
+    recording, results = noted(lambda columns: {"y": np.sum(function(columns[0] * table))}, [np.array([2.0])])
+    found, _ = scalars(recording, results, Pool(1)).run([np.array([2.0, 20.0])])
+    assert found["y"].tolist() == [expected, 10.0 * expected]
 
 
 def test_a_function_without_an_operation_is_refused_by_name() -> None:

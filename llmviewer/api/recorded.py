@@ -161,7 +161,7 @@ def _recorded_at(one: Configuration, at: Array, pool: Pool) -> tuple[Scalars, tu
     try:
         recording, results = noted(computation, [np.full(1, value) for value in at])
         return scalars(recording, results, pool), *kept[0]
-    except UnrecordableError as error:
+    except (UnrecordableError, TypeError, AttributeError) as error:  # the latter: an array is read as no Value can be
         raise _refused(one, f"its computation cannot be recorded ({error})") from error
 
 

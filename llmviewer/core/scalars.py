@@ -180,7 +180,7 @@ class Pool:
             together, rest = given[: function.count], given[function.count :]
             return np.asarray(function.function(np.broadcast_arrays(*together), *rest, **named), dtype=object)
         if function in TOGETHER:
-            return self._together(TOGETHER[function], given, named)
+            return self._together(function, given, named)
         if function in SAME:
             return self.each(SAME[function], *given)
         if function not in OTHERS:
@@ -192,14 +192,15 @@ class Pool:
         made = np.frompyfunc(partial(self.operation, name), len(given), 1)
         return np.asarray(made(*given), dtype=object)
 
-    def _together(self, name: str, given: list[Entries], named: dict[str, Any]) -> Entries:
-        own = np.asarray(given[0], dtype=object)
-        axis = named.get("axis", given[1] if len(given) > 1 else None)
+    def _together(self, function: Any, given: list[Entries], named: dict[str, Any]) -> Entries:
+        own, stated = np.asarray(given[0], dtype=object), {"axis": given[1]} if len(given) > 1 else named
+        axis = stated.get("axis", 0 if function.__name__ == "reduce" else None)
         axis = self.value(self.single(axis)) if isinstance(axis, np.ndarray) else axis
-        if (axis is None and name == "add") or (axis is None and own.ndim == 1):
-            axis = 0
-        rows = list(own.reshape(-1)) if axis is None else list(np.moveaxis(own, int(axis), 0))
-        return np.asarray(reduce(partial(self.each, name), (np.asarray(row, dtype=object) for row in rows)))
+        if isinstance(axis, tuple) or named.keys() - {"axis"}:
+            raise UnrecordableError("entries are taken together along several axes, or kept in place")
+        rows = own.reshape(-1) if axis is None else np.moveaxis(own, int(axis), 0)
+        one = partial(self.each, TOGETHER[function])
+        return np.asarray(reduce(one, (np.asarray(row, dtype=object) for row in rows)))
 
 
 def _same(name: str, operands: tuple[int, ...], values: list[float | None]) -> int | None:
@@ -231,7 +232,7 @@ def _rounded(pool: Pool, own: Entries, decimals: Entries | None = None) -> Entri
     """Entries rounded to some decimals, halves to the even neighbour, as numpy does it."""
     if decimals is None:
         return pool.each("rint", own)
-    scale = np.full(1, pool.constant(10.0 ** (pool.value(pool.single(decimals)) or 0.0)), dtype=object)
+    scale = pool.entries(10.0 ** (pool.value(pool.single(decimals)) or 0.0))
     return pool.each("div", pool.each("rint", pool.each("mul", own, scale)), scale)
 
 
