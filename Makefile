@@ -10,7 +10,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2
 # compiled modules are kept, whatever the caller's setting: each worker and process of the tests reads them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo web test slow smoke check prove bench docs site clean
+.PHONY: demo web test slow smoke check prove bench docs site catalogue clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
@@ -62,6 +62,10 @@ docs: $(VENV)/developed
 site: $(VENV)/developed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server -d build/site"
+
+# pages that answer without a server, 50 models x 20 chips, beside the documentation in build/site/models: half an hour
+catalogue: $(VENV)/installed
+	$(BIN)/python docs/catalogue.py build/site/models
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -47,6 +47,7 @@ __all__ = [
     "list_hardware",
     "list_models",
     "list_techniques",
+    "page",
     "plot",
     "require",
     "simulate",
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from llmviewer.planning.sizing import Sizing
     from llmviewer.planning.train import Training, train
     from llmviewer.planning.why import Why, why
+    from llmviewer.reports.offline.page import page
     from llmviewer.reports.plots.plot import plot
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
 #: Modules of public names that are of no question.
 _HOME = {
     "UserError": "llmviewer.core.errors",
+    "page": "llmviewer.reports.offline.page",
     "plot": "llmviewer.reports.plots.plot",
     "launch_line": "llmviewer.planning.manifests.launch_line",
     **dict.fromkeys(("list_engines", "list_hardware", "list_models", "list_techniques"), "llmviewer.api"),

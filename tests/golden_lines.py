@@ -29,7 +29,7 @@ LEFT_OUT = re.compile(
     r"|plot (ledger|latency-rate|frontier)|report .* h100,a100|report .*-sxm,a100|sweep opt-30b|.*--tpot 1us$"
 )
 #: Commands without `--format json`.
-UNPRINTED = ("plot", "trace", "calibrate", "serve", "mcp", "survey", "report")
+UNPRINTED = ("plot", "trace", "calibrate", "serve", "mcp", "survey", "report", "page")
 #: Batches and lengths of the certificate, for a decoder and for an encoder.
 DECODED, ONE_PASS = "--batch-size 8 --input-len 1023 --output-len 2", "--input-len 512 --output-len 1"
 #: What a crossover needs beside an option.

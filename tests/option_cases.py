@@ -268,8 +268,9 @@ OUTPUT = {
     *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
     *("theme", "size", "help", "waterfall", "junit"),
 }
-#: Commands without a run of their own -> the file that tests their options.
+#: Commands without a run of their own, or with the answers of analyze -> the file that tests them.
 ELSEWHERE = {
+    "page": "test_offline_page.py: it holds the answers of analyze, in which every option is tried",
     "survey": "test_survey.py",
     "serve": "test_server_safety.py",
     "mcp": "test_mcp.py",

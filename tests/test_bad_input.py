@@ -100,7 +100,7 @@ def test_a_utilization_is_a_fraction(run: Run, value: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([""], "unknown command ''; allowed: advise, analyze"),
+        ([""], "unknown command '' (see llmviewer --help)"),
         (["models", ""], "unknown models command ''; allowed: fetch, list, show"),
         ([*ANALYZE, "--dtype", "w4a16"], "narrower formats are quantizations"),
         ([*ANALYZE, "--no-such-option"], "no such option"),

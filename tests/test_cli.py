@@ -118,7 +118,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["analyse"], "unknown command 'analyse'; allowed: advise, analyze"),
+        (["analyse"], "unknown command 'analyse'; did you mean 'analyze'? (see llmviewer --help)"),
         (["analyze"], "missing "),
         (["analyze", "llama-2-7b"], "--hardware"),
         (["analyze", *LLAMA, "--bach-size", "2"], "--batch-size"),

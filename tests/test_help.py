@@ -81,6 +81,7 @@ def test_every_option_is_in_its_panel_once(help_of) -> None:  # type: ignore[no-
         "diagnose",
         "plot",
         "report",
+        "page",
         "trace",
         "serve",
         "mcp",

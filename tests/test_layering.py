@@ -74,9 +74,10 @@ def test_views_are_imported_by_the_command_line_and_lazy_names_inside_functions(
 OF_SIMULATIONS = {f"llmviewer.simulation.{name}" for name in ("result", "requests", "limits", "call", "parallel")}
 
 
-#: The web viewer asks questions too, and its controls are the declared options.
+#: The web viewer and the page without a server ask questions too, and their controls are the declared options.
 READ = {"reports", "result", "simulation", "planning", "core", "language"}
-VIEWER, ASKED = "llmviewer.reports.web", {*READ, "api", "techniques", "questions"}
+VIEWER = ("llmviewer.reports.web", "llmviewer.reports.offline")
+ASKED = {*READ, "api", "techniques", "questions"}
 REPORTS = [module for module in FILES if room_of(module) == "reports"]
 
 

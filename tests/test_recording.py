@@ -17,13 +17,14 @@ X, Y = np.array([1.0, 2.0, 5.0]), np.array([0.1, 0.2, 0.7])
 
 
 def compute(columns: Sequence[Any]) -> tuple[Any, ...]:
-    """Operators, functions, a table of two rows, and sums that are never read."""
+    """Operators, functions, a table of two rows, its rows stacked again, and sums that are never read."""
     x, y = columns
     unused = x * 100.0 + y
     table = np.maximum(x * np.array([[2.0], [3.0]]), 1.0 / y)
     whole, rest = np.divmod(x, 2.0)
     assert isinstance(unused, np.ndarray)
-    return np.minimum.reduce(table) + np.where(rest > 0.0, x**0.5, -whole), 3.0 - (x + y) * (x + y)
+    turned = np.stack([table[1], table[0]])
+    return np.minimum.reduce(turned) + np.where(rest > 0.0, x**0.5, -whole), 3.0 - (x + y) * (x + y)
 
 
 @pytest.mark.parametrize("columns", [(X, Y), (Y, X), (np.arange(1.0, 9.0), np.arange(1.0, 9.0) / 7.0)])
@@ -76,7 +77,7 @@ def test_a_program_refuses_inputs_from_which_python_would_read_something_else(
         lambda columns: [columns[0] * columns[0].size],
         lambda columns: [np.asarray(columns[0]) + 1.0],
         lambda columns: [columns[0] * np.array([float(one) for one in np.ravel(columns[0]).tolist()])],
-        lambda columns: [np.concatenate((columns[0], columns[1]))],
+        lambda columns: [np.maximum.reduce([columns[0], columns[1]])],
         lambda columns: [columns[0] + len(f"{columns[0]:.3f}")],
         lambda columns: [1.0],
     ],

@@ -34,6 +34,7 @@ LINES = {
     "check": f"check {Path(__file__).parent.parent}/docs/contract.yaml",
     "diagnose": f"diagnose {Path(__file__).parent.parent}/docs/profile.json.gz llama-3.1-8b --hardware h100",
     "report": f"report {MODEL} {SIZES} -o report.html",
+    "page": f"page {MODEL} {SIZES} -o page.html",
     "trace": f"trace {MODEL} {SIZES} -o trace.json",
     "models": "models show llama-3.2-1b",
     "hardware": "hardware show a100-80gb-sxm",

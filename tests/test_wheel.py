@@ -38,6 +38,7 @@ LINES = {
     "plot": f"plot roofline {MODEL} -o picture.png",
     "survey": "survey -o survey",
     "report": f"report {MODEL} -o report.html",
+    "page": f"page {MODEL} -o page.html",
     "trace": f"trace {MODEL} -o trace.json",
     "serve": "serve --help",  # the packages of these two come with extras
     "mcp": "mcp --help",

@@ -85,7 +85,8 @@ def compute_buffer_bytes(model: Model, system: System, graph: Graph, request: Re
             sizes.append(tokens * (scores + mask * keys + NUMBER * vectors * hidden))
     if any(block.name == "head" and _is_on_device(block) for block in graph.blocks):
         sizes.append(NUMBER * tokens * (model.embedding.vocabulary + hidden))
-    return np.asarray(np.maximum.reduce([size * np.ones_like(context) for size in sizes]))
+    largest: Count = np.max(np.stack([size * np.ones_like(context) for size in sizes]), axis=0)
+    return largest
 
 
 def _heads(block: Block) -> Iterator[tuple[float, float]]:

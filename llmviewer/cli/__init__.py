@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("llmviewer.cli.plot.command", "Rooflines, curves, memory, Pareto and crossover plots."),
     "survey": ("llmviewer.cli.survey", "Figures of the survey arXiv 2402.16363, recomputed."),
     "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),
+    "page": ("llmviewer.cli.page", "One file that answers further questions without a server."),
     "trace": ("llmviewer.cli.trace", "Predicted timeline for Perfetto and chrome://tracing."),
     "serve": ("llmviewer.cli.serve", "Pages in a browser and a JSON API, for one user or many."),
     "mcp": ("llmviewer.cli.mcp", "Tools for assistants: the Model Context Protocol over stdio."),

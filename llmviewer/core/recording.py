@@ -100,6 +100,18 @@ def _fetch(places: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
     return operator.itemgetter(*places if len(places) > 1 else (slice(places[0], places[0] + 1),))
 
 
+@dataclass(frozen=True, slots=True)
+class OfList:
+    """A function of a list of `count` arrays as one of these arrays."""
+
+    function: Callable[..., Any]
+    count: int
+
+    def __call__(self, *operands: Any, **named: Any) -> Any:
+        """The function of the list of the first `count` operands, and of the others."""
+        return self.function(operands[: self.count], *operands[self.count :], **named)
+
+
 #: Arrays -> results, by numpy functions and operators.
 Computation: TypeAlias = Callable[[Sequence[Array]], Sequence[Count]]
 
@@ -164,6 +176,8 @@ class _Recorder:
 
     def call(self, function: Callable[..., Any], operands: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The result of a function, noted; of a function with several results, each of them."""
+        if operands and isinstance(operands[0], (list, tuple)) and any(type(one) is Value for one in operands[0]):
+            function, operands = OfList(function, len(operands[0])), (*operands[0], *operands[1:])
         numbers = tuple(map(self._number, operands))
         key = (function, numbers, tuple(named.items()))
         if key not in self.known:
@@ -209,16 +223,22 @@ class _Recorder:
         return self.count - 1
 
 
+def noted(computation: Callable[[Sequence[Any]], Any], inputs: Sequence[Array]) -> tuple[Recording, Any]:
+    """The operations of a computation on these inputs, and what it returns, with a `Value` for every array."""
+    recorder = _Recorder(inputs)
+    found = computation(recorder.inputs)
+    return recorder.recording, found
+
+
 def record(computation: Computation, inputs: Sequence[Array]) -> Program | None:
     """The program of a computation that has succeeded on these inputs; None if it cannot be recorded."""
-    recorder = _Recorder(inputs)
     try:
-        results: Sequence[Any] = computation(recorder.inputs)  # type: ignore[arg-type]
+        recording, results = noted(computation, inputs)
     except Exception:  # it ran on plain arrays, so it cannot run on arrays that record
         return None
     if any(type(one) is not Value for one in results):
         return None
-    return assembled(recorder.recording, [one.number for one in results])
+    return assembled(recording, [one.number for one in results])
 
 
 class Programs:

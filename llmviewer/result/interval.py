@@ -74,7 +74,7 @@ def operator_bounds(analysis: Analysis, row: TimedOperator, at: Callable[[Count]
 
 
 def _row_bounds(row: TimedOperator, ratios: Array, pick: Pick) -> Array:
-    return np.array([pick(row.timing.time_s * ratio) for ratio in ratios])
+    return np.stack([pick(row.timing.time_s * ratio) for ratio in ratios])
 
 
 @lru_cache(maxsize=8)
@@ -101,8 +101,8 @@ def sum_bounds(
             deviation = deviation * _on_slower_side(evaluation, row, pick)
         fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
         deviations[fit] = deviations.get(fit, 0.0) + deviation
-    by_fit = np.array(list(deviations.values()))  # fits, bounds, points
-    spread = np.sqrt((by_fit**2).sum(axis=0)) if calibration.fitted else np.abs(by_fit).sum(axis=0)
+    by_fit = np.stack(list(deviations.values()))  # fits, bounds, points
+    spread = np.sqrt(np.sum(by_fit**2, axis=0)) if calibration.fitted else np.sum(np.abs(by_fit), axis=0)
     bounds: Array = np.maximum(time_s + SIGNS * spread * _kernels_share(evaluation, pick), 0.0)
     return bounds
 
@@ -190,10 +190,10 @@ def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
     """
     assert analysis.calibration is not None
     known, beyond = _residuals(analysis, metric), errors_beyond(analysis, metric)
-    error = np.sqrt(sum(np.square(each) for each in beyond.values())) * np.ones(kernels.shape[1])
+    error = np.sqrt(sum(np.square(each) for each in beyond.values())) * np.ones_like(kernels[0])
     if known is None:
         return widened(kernels, error)
-    published = widened(np.array(known.quantiles)[:, None] * np.ones(kernels.shape[1]), error)
+    published = widened(np.array(known.quantiles)[:, None] * np.ones_like(kernels[0]), error)
     if metric != "ttft_s":  # the published rows of presets were run without speculation
         published = _widened(analysis, published)
     published = _launched(analysis, published)
@@ -246,7 +246,7 @@ def host_share(analysis: Analysis, stage: str) -> Array:
     """Share of the time of a stage that the engine adds to kernels, per point."""
     pick: Pick = getattr(analysis.schedule, stage)
     added = total(np.maximum(seconds, 0.0) for _, seconds in analysis.evaluation.served)
-    return np.asarray(pick(added) / np.maximum(pick(analysis.evaluation.time_s), 1e-12))
+    return pick(added) / np.maximum(pick(analysis.evaluation.time_s), 1e-12)
 
 
 def _widened(analysis: Analysis, ratios: Array) -> Array:

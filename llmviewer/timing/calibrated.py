@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, printable, unknown
@@ -55,24 +56,24 @@ SHORT_S = 20e-6
 REGIMES = ("short", "memory", "compute")
 
 
-def regime_of(timing: Timing) -> Array:
+def regime_of(timing: Timing) -> npt.NDArray[np.intp]:
     """Index into REGIMES per point."""
     seconds = dict(timing.resources)
     work = np.maximum(seconds.get("compute", 0.0), 0.0)
     computing = work > seconds.get("memory", 0.0)
-    return np.where(np.asarray(timing.time_s) < SHORT_S, 0, np.where(computing, 2, 1)).reshape(-1)
+    return np.atleast_1d(np.where(timing.time_s < SHORT_S, 0, np.where(computing, 2, 1)))
 
 
-def interval_factor(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:
+def interval_factor(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Count:
     """Factor on the width of intervals: 1 inside the fitted range, plus 0.5 for every factor of two beyond it."""
     excess: Count = 0.0
     for name, value in quantities.items():
         if name not in fitted:
             continue
         low, high = fitted[name]
-        number = np.where(np.asarray(value) > 0.0, np.maximum(value, 1e-9), high)  # a pass without this work is exact
+        number = np.where(value > 0.0, np.maximum(value, 1e-9), high)  # a pass without this work is exact
         excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
-    return np.asarray(1.0 + 0.5 * excess)
+    return 1.0 + 0.5 * excess
 
 
 #: From page-locked memory: 25.1 GB/s of an A100 (of 31.5, https://github.com/NVIDIA/nvbandwidth/issues/42), 25 GB/s
@@ -362,7 +363,7 @@ class Calibrated:
         bounds = [self.family_interval(name, operator, chip, timing) for name in names]
         spread = bounds[0]
         for other in bounds[1:]:
-            spread = np.where(_decode_mask(operator) * np.ones(spread.shape[1]) > 0.0, other, spread)
+            spread = np.where(_decode_mask(operator) * np.ones_like(spread[0]) > 0.0, other, spread)
         return spread
 
     def family_interval(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
@@ -371,7 +372,8 @@ class Calibrated:
         middle, half = found.spreads
         quantities = FAMILIES[found.fit.family].quantities(operator, chip)
         regime = regime_of(timing)
-        ratios: Array = np.exp(middle[regime] + half[:, regime] * interval_factor(found.fit.range, quantities))
+        width = np.choose(regime, half.T[:, :, None]) * interval_factor(found.fit.range, quantities)
+        ratios: Array = np.exp(np.choose(regime, middle) + width)
         return ratios
 
 

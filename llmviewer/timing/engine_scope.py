@@ -54,25 +54,24 @@ class Scope:
     def beyond(
         self, *, chip: str, batching: str, batch: Count, input_len: Count, host_share: Array
     ) -> dict[str, Array]:
-        """Errors for all that lies outside these runs, by what it is, per point.
+        """Errors for all that lies outside these runs, by what it is, per point; 0 for what does not.
 
         A static batch is no other load: it is the simplest of all.
         """
         (fewer, more), (shorter, longer) = _octaves(batch, self.batch), _octaves(input_len, self.input_len)
         host = np.minimum(PER_HOST_SHARE * np.maximum(host_share - self.host_share, 0.0), MOST_HOST)
-        found = {
+        return {
             "chip": OTHER_CHIP * np.full(1, chip not in self.chips),
             "load": OTHER_LOAD * np.full(1, batching not in ("static", *self.batching)),
             "number of users": FEWER_USERS * fewer + MORE_USERS * more,
             "prompt length": SHORTER_PROMPTS * shorter + LONGER_PROMPTS * longer,
-            "share of host time": np.asarray(host),
+            "share of host time": host,
         }
-        return {name: error for name, error in found.items() if np.any(error > 0.0)}
 
 
 def _octaves(value: Count, known: tuple[float, ...]) -> tuple[Array, Array]:
     """Factors of two by which a value lies below and above a range, at most MOST_OCTAVES; 0 without one."""
-    number = np.maximum(np.asarray(value, dtype=float), 1e-9)
+    number = np.maximum(value, 1e-9)
     low, high = np.maximum(known or (0.0, 1e18), 1e-9)
     return np.clip(np.log2(low / number), 0.0, MOST_OCTAVES), np.clip(np.log2(number / high), 0.0, MOST_OCTAVES)
 

@@ -64,7 +64,7 @@ def text(report: Report) -> str:
         title=report.title,
         answers=answers,
         cards=_cards,
-        policy=POLICY.format(hashes=" ".join(map(_hash, (own, plotly.decode("utf-8"))))),
+        policy=POLICY.format(hashes=" ".join(map(script_hash, (own, plotly.decode("utf-8"))))),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=own,
         plotly=compressed(plotly),
@@ -121,7 +121,7 @@ def compressed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")
 
 
-def _hash(script: str) -> str:
+def script_hash(script: str) -> str:
     """Returns the hash of a script for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}'"
 

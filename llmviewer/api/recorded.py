@@ -1,0 +1,300 @@
+"""Figures of one forward pass, as operations on numbers of the pass and of the request that a page runs by itself.
+
+The passes of a request are those of a static batch: prompts together, a decode step per further token.  The operations
+are recorded from the code that `analyze` runs; a page holds a list of them for every way that its branches go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.capacity import memory_of_passes
+from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate, largest_passes_of
+from llmviewer.analysis.pricing import PassTimes
+from llmviewer.api.configuration import Configuration
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph
+from llmviewer.core.recording import UnrecordableError, noted
+from llmviewer.core.scalars import Pool, Scalars, scalars
+from llmviewer.core.workload import PASS_COLUMNS, Group, Request, Step
+from llmviewer.models.config import ABSENT_CONTEXT
+from llmviewer.result import interval
+from llmviewer.result.result import Result
+from llmviewer.serving.batching import STATIC
+from llmviewer.serving.generation import AUTOREGRESSIVE
+from llmviewer.serving.schedule import Schedule
+from llmviewer.timing.roofline import BOUNDS, OVERHEAD
+
+#: Inputs of the operations: columns of a pass, and sizes of its request.
+INPUTS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "requests", "input_len", "output_len")
+#: Figures of memory that a page shows, by the names of `Memory`.
+MEMORY = (
+    "total_bytes", "budget_bytes", "weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes",
+    "cuda_graphs_bytes", "capacity_bytes", "room_bytes",
+)  # fmt: skip
+#: Figures of an operator in a pass.
+ROW = ("time_s", "ideal_s", "flops", "bytes", "bound")
+#: Sizes over which a page answers.
+LARGEST = {"batch_size": 512.0, "input_len": 131072.0, "output_len": 8192.0}
+#: Requests at which operations are tried before a page is written.
+SIZES_TRIED = 600
+#: How far a figure may be off that of `analyze`, as processors' exponentials differ.
+AGREEMENT = 1e-9
+#: Lists of operations of one configuration, at most.
+MOST_PROGRAMS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An operator of a layer of which there are `layers` alike."""
+
+    name: str
+    block: str
+    kind: str
+    layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A configuration as lists of operations, each for the passes at which its guards hold.
+
+    rows: the operators of every list.  engine: names of the times that the engine adds.
+    """
+
+    configuration: Configuration
+    programs: tuple[Scalars, ...]
+    rows: tuple[tuple[Row, ...], ...]
+    engine: tuple[str, ...]
+
+    def run(self, columns: Array) -> tuple[dict[str, Array], Array]:
+        """Figures of passes by name, and which list gave them, -1 where none holds.  columns: INPUTS."""
+        which = np.full(columns.shape[1], -1)
+        found: dict[str, Array] = {}
+        for number, program in enumerate(self.programs):
+            figures, holds = program.run([*columns])
+            here = holds & (which < 0)
+            which[here] = number
+            for name, values in figures.items():
+                found[name] = np.where(here, values, found.get(name, np.full(len(which), np.nan)))
+        return found, which
+
+
+class OnePass(Schedule):
+    """A schedule of a single pass, every sum over whose passes is the value of that pass."""
+
+    __slots__ = ()
+
+    def _own(self, values: Count) -> Any:
+        return values
+
+    prefill = decode = decode_sum = prefill_max = max_over_passes = _own
+
+    def pieces(self) -> Iterator[tuple[slice, Step]]:
+        """The pass."""
+        yield slice(None), self.step
+
+
+def recorded(one: Configuration, pool: Pool) -> Recorded:
+    """The recorded figures of a configuration, which hold all over the sizes of a page.  pool: of all its operations.
+
+    Raises UserError for a configuration whose passes are not those of a static batch.
+    """
+    _check(one)
+    tried = passes_to_try(one)
+    programs: list[Scalars] = []
+    rows: list[tuple[Row, ...]] = []
+    engine: tuple[str, ...] = ()
+    left = np.ones(tried.shape[1], dtype=bool)
+    while left.any() and len(programs) < MOST_PROGRAMS:
+        at = tried[:, int(np.flatnonzero(left)[0])]
+        program, listed, engine = _recorded_at(one, at, pool)
+        programs.append(program)
+        rows.append(listed)
+        left &= ~program.run([*tried])[1]
+    found = Recorded(configuration=one, programs=tuple(programs), rows=tuple(rows), engine=engine)
+    if not _agrees(found):
+        raise _refused(one, "what depends on more than the sizes of a pass")
+    return found
+
+
+def _agrees(found: Recorded) -> bool:
+    """Whether times and memory are those of `analyze` at requests of any shape, and its passes those of the page."""
+    one, chosen = found.configuration, np.random.default_rng(7)
+    sizes = np.floor(np.exp2(chosen.uniform(0.0, np.log2([[64.0], [8192.0], [32.0]]), (3, 8))))
+    answer = one.answer(Request(**dict(zip(LARGEST, sizes, strict=True)))).analysis
+    plan, columns = answer.schedule, columns_of(answer.schedule, sizes)
+    figures, which = found.run(columns)
+    own = np.ceil(columns[4] / one.system.parallelism.data)
+    at = np.arange(len(own)) - plan.decode_starts[plan.point_of_pass.astype(int)]
+    decode = np.array([own, np.ones(len(own)), columns[5] + at, np.ones(len(own))])
+    if not np.array_equal(columns[:4, plan.shown :], decode[:, plan.shown :]):
+        return False
+    known = which >= 0
+    held = np.zeros(plan.points)
+    np.maximum.at(held, plan.point_of_pass[known].astype(int), figures["memory.total_bytes"][known])
+    whole = np.bincount(plan.point_of_pass.astype(int), ~known, plan.points) == 0
+    time_s, total_bytes = (
+        np.broadcast_arrays(answer.passes.time_s, own)[0],
+        answer.memory.total_bytes * np.ones(len(held)),
+    )
+    return bool(
+        np.allclose(figures["time_s"][known], time_s[known], rtol=AGREEMENT, atol=0.0)
+        and np.allclose(held[whole], total_bytes[whole], rtol=AGREEMENT, atol=0.0)
+    )
+
+
+def _recorded_at(one: Configuration, at: Array, pool: Pool) -> tuple[Scalars, tuple[Row, ...], tuple[str, ...]]:
+    """The operations of a pass, its operators, and the engine's terms."""
+    kept: list[tuple[tuple[Row, ...], tuple[str, ...]]] = []
+
+    def computation(columns: Any) -> dict[str, Any]:
+        figures, rows, engine = _figures(one, columns)
+        kept.append((rows, engine))
+        return figures
+
+    try:
+        recording, results = noted(computation, [np.full(1, value) for value in at])
+        return scalars(recording, results, pool), *kept[0]
+    except (UnrecordableError, TypeError, AttributeError) as error:  # the latter: an array is read as no Value can be
+        raise _refused(one, f"its computation cannot be recorded ({error})") from error
+
+
+def _figures(one: Configuration, columns: Any) -> tuple[dict[str, Any], tuple[Row, ...], tuple[str, ...]]:
+    """Figures of a pass by name, times first; its operators, and names of the times that the engine adds."""
+    batch, new, cached, logits, requests, input_len, output_len = columns
+    step = Step((Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits),))
+    request = Request(batch_size=requests, input_len=input_len, output_len=output_len)
+    evaluation = evaluate(one.model, one.system, step)
+    found: dict[str, Any] = {"time_s": evaluation.time_s}
+    ran = tuple(row for row in evaluation.rows if _runs(row.operator.where))
+    for number, row in enumerate(ran):
+        found |= {f"{name}.{number}": value for name, value in zip(ROW, _row(row), strict=True)}
+    found |= {f"engine.{name}": seconds for name, seconds in evaluation.served}
+    found |= {name: getattr(evaluation, name) for name in ("ideal_time_s", "flops", "traffic_bytes")}
+    plan = OnePass(
+        step=step, repeats=np.ones(1), points=1, prefill_starts=np.zeros(1), prefill_passes=1,
+        decode_steps=np.zeros(1), tokens=output_len - 1.0,
+    )  # fmt: skip
+    memory = memory_of_passes(one.model, one.system, request, plan, _running(evaluation.graph))
+    found |= {f"memory.{name}": getattr(memory, name) for name in MEMORY}
+    if one.efficiency != "ideal":
+        found |= _intervals(one, plan, request, evaluation)
+    rows = tuple(
+        Row(name=row.operator.name, block=row.block.name, kind=row.operator.kind.value, layers=row.block.repeats)
+        for row in ran
+    )
+    return found, rows, tuple(name for name, _ in evaluation.served)
+
+
+def _intervals(one: Configuration, plan: OnePass, request: Request, evaluation: Evaluation) -> dict[str, Any]:
+    """Bounds of the 80 % intervals over the time of a prefill and of a decode pass."""
+    passes = PassTimes(
+        schedule=plan, evaluated=lambda: evaluation, graph_of_device=lambda: evaluation.graph,
+        time_s=evaluation.time_s, busiest_s=evaluation.time_s, last_s=evaluation.time_s,
+    )  # fmt: skip
+    analysis = Analysis(model=one.model, system=one.system, request=request, passes=passes, stored=lambda: None)  # type: ignore[arg-type,return-value]
+    low, high = interval.LEVELS["80"]
+    return {
+        f"{stage}.{side}": ratios[at]
+        for stage, ratios in interval.step_ratios(analysis).items()
+        for side, at in (("low", low), ("high", high))
+    }
+
+
+def _runs(where: Count) -> bool:
+    """Whether an operator runs in the pass; where that depends on its numbers, the answer becomes a guard."""
+    return where > 0.0 if isinstance(where, float) else bool(np.any(where > 0.0))
+
+
+def _running(graph: Graph) -> Graph:
+    """The graph with the operators that run in the pass alone, whose peak of memory is that of one list."""
+
+    def running(block: Any) -> Any:
+        return replace(block, operators=tuple(replace(op, where=1.0) for op in block.operators if _runs(op.where)))
+
+    return graph.map_blocks(running)
+
+
+def _row(row: TimedOperator) -> tuple[Count, ...]:
+    """Figures of an operator, in the order of ROW; its bound as a place in BOUNDS."""
+    operator = row.operator
+    kernel, roof = _slowest(row.timing.resources), _slowest(row.ideal.resources)
+    own: Count = np.where(kernel == BOUNDS.index(OVERHEAD), kernel, roof)  # as roofline.bound
+    return row.timing.time_s, row.ideal.time_s, operator.flops, row.traffic_bytes, own
+
+
+def _slowest(resources: tuple[tuple[str, Count], ...]) -> Count:
+    """The place in BOUNDS of the resource that takes longest, as roofline.slowest chooses it."""
+    (name, most), *others = sorted(resources, key=lambda pair: BOUNDS.index(pair[0]))
+    found: Count = float(BOUNDS.index(name))
+    for name, seconds in others:
+        found = np.where(seconds > most, float(BOUNDS.index(name)), found)
+        most = np.maximum(most, seconds)
+    return found
+
+
+def passes_to_try(one: Configuration) -> Array:
+    """Passes all over the sizes of a page, at which the operations have to hold: shape (INPUTS, passes)."""
+    chosen = np.random.default_rng(39)
+    drawn = [np.floor(np.exp2(chosen.uniform(0.0, np.log2(most), SIZES_TRIED))) for most in LARGEST.values()]
+    corners = np.array(np.meshgrid(*([1.0, most] for most in LARGEST.values()))).reshape(3, -1)
+    sizes = np.concatenate((corners, np.array(drawn)), axis=1)
+    request = Request(**dict(zip(LARGEST, sizes, strict=True)))
+    return columns_of(largest_passes_of(one.model, one.system, request, one.token_budget), sizes)
+
+
+def columns_of(plan: Schedule, sizes: Array) -> Array:
+    """INPUTS of the passes of a schedule.  sizes: of the request, shape (3, points)."""
+    (group,) = plan.step.groups
+    own = (np.broadcast_to(getattr(group, name), plan.repeats.shape) for name in PASS_COLUMNS)
+    return np.array([*own, *sizes[:, plan.point_of_pass.astype(int)]])
+
+
+def facts_of(one: Configuration, answer: Result) -> dict[str, Any]:
+    """What a page shows of a configuration beside its figures.  answer: of any request."""
+    chip, model = one.system.chip, one.model
+    products = (row.operator for row in answer.analysis.evaluation.rows if row.operator.kind.facts.matrix_units)
+    return {
+        "devices": one.system.parallelism.devices,
+        "hardware": one.system.hardware,
+        "chip": chip.title,
+        "rates": {chip.compute_dtype(op.compute): float(chip.matrix_rate(op.compute)) for op in products},
+        "bandwidth": float(np.max(chip.bandwidth_bytes_per_s)),
+        "times": f"{one.efficiency} times" + (f", {one.engine_title}" if one.engine_title else ""),
+        "most_context": None if model.max_context >= ABSENT_CONTEXT else model.max_context,
+        "notes": answer.warnings,
+        "origin": answer.parts()["provenance"]()["times"],
+    }
+
+
+def _check(one: Configuration) -> None:
+    """Raise UserError for a configuration whose passes are not those of `plain_passes`."""
+    system, model = one.system, one.model
+    outside = {
+        f"batching {system.batching.name}": system.batching is not STATIC,
+        "speculation": system.scheme is not None or system.generation is not AUTOREGRESSIVE or bool(system.drafters),
+        "a pipeline": system.parallelism.pipeline > 1 or system.parallelism.microbatches > 1,
+        "devices that are unlike": system.split is not None,
+        "offloading": system.chip.host is not None or system.policy is not None,
+        "hypothetical chips": system.chip.points > 1,
+        "early exit": system.over_answer is not None or system.exits is not None,
+        "a KV cache that hits or evicts": bool(system.kv_cache.hit_rate) or system.kv_cache.evicts,
+        "the start of an engine (--max-model-len)": system.engine.max_model_len is not None,
+        "an encoder": model.is_encoder or model.encoder is not None,
+    }
+    for what, stated in outside.items():
+        if stated:
+            raise _refused(one, what)
+
+
+def _refused(one: Configuration, why: str) -> UserError:
+    return UserError(
+        f"{one.model.name} on {one.system.hardware}: a page answers static batches of decoders, not {why}; "
+        "llmviewer report takes it"
+    )

@@ -1,0 +1,1 @@
+"""Pages that answer further questions without a server."""
