@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from llmviewer.core.answer import Answer
 from llmviewer.calibrate.diagnosis.parts import Part, is_inside
 from llmviewer.calibrate.diagnosis.suspects import Suspect
 from llmviewer.calibrate.diagnosis.times import BESIDE, Comparison, OperatorTimes
+from llmviewer.core.answer import Answer
 
 SCHEMA = "llmviewer.diagnosis/1"
 #: Share of an operator's time that the device is idle before its kernels, above which the host is to blame.

@@ -105,7 +105,7 @@ def _rendered(data: str, answer: Result, first: Mapping[str, int], refused: Mapp
             data=report.compressed(data.encode("utf-8")),
             first=first,
             largest={name: int(most) for name, most in LARGEST.items()},
-                labels={name: OPTIONS[name].spellings(name)[0].lstrip("-").replace("-", " ") for name in RUN_OPTIONS},
+            labels={name: OPTIONS[name].spellings(name)[0].lstrip("-").replace("-", " ") for name in RUN_OPTIONS},
             refused=refused,
             version=__version__,
             model=answer.analysis.model.name,

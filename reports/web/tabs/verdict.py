@@ -15,7 +15,6 @@ from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View
 
-
 #: Least gain of a change that is offered.
 WORTH = 1.02
 
@@ -37,7 +36,8 @@ def changes(view: View) -> str:
     found = tried(view.configuration, view.request, view.result)
     now = view.result.e2e_s
     gains = {one.option: now / one.result.e2e_s for one in found.changes if one.result.fits}
-    faster = sorted((one for one in found.changes if gains.get(one.option, 0.0) > WORTH), key=lambda one: -gains[one.option])
+    worth = [one for one in found.changes if gains.get(one.option, 0.0) > WORTH]
+    faster = sorted(worth, key=lambda one: -gains[one.option])
     shown = [(one, f"{gains[one.option]:.2f}×") for one in faster] or [(one, "fits") for one in found.remedies]
     listed = [(one.option, note, urlencode(one.words)) for one, note in shown]
     return page((verdict.of_trials(found, view.answer),)) + piece("applied", listed, view.state.query())
