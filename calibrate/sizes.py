@@ -61,6 +61,10 @@ class RunSize:
     verified: tuple[tuple[int, int, int], ...] = ()
     packed: tuple[str, ...] = ()
     windows: tuple[int, ...] = ()
+    sinks: bool = False
+    libraries: bool = False
+    recurrent_models: tuple[str, ...] = ()
+    recurrent_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 64, 256, 1024)
     adapter_ranks: tuple[int, ...] = ()
     samplers: tuple[str, ...] = ()
     vocabularies: tuple[int, ...] = ()
@@ -99,6 +103,8 @@ GPU = RunSize(
         "fp8",
         "fp8_rows",
         "fp8_block",
+        "nvfp4",
+        "mxfp8",
         "bfloat16_2of4",
         "fp8_2of4",
         "w4a16",
@@ -115,6 +121,9 @@ GPU = RunSize(
     expert_dtypes=("bfloat16", "fp8"),
     packed=("varlen", "varlen_paged"),
     windows=(1024, 4096),
+    sinks=True,
+    libraries=True,
+    recurrent_models=("mamba-codestral-7b", "qwen3-next-80b-a3b"),
     adapter_ranks=(16, 64),
     samplers=SAMPLERS,
     vocabularies=(32000, 128256, 151936),
@@ -179,8 +188,9 @@ SIZES: dict[tuple[str, str], RunSize] = {
         budget_s=270.0,
         max_flops=4e12,
         models=("llama-3.1-8b", "qwen2.5-7b"),
-        dtypes=("bfloat16", "fp8", "fp8_rows", "fp8_block", "w4a16", "int8", "tf32"),
+        dtypes=("bfloat16", "fp8", "fp8_rows", "fp8_block", "nvfp4", "w4a16", "int8", "tf32"),
         windows=(1024,),
+        sinks=False,
         adapter_ranks=(16,),
         vocabularies=(128256,),
         tokens=(1, 16, 64, 128, 256, 512, 2048, 8192),
@@ -256,6 +266,8 @@ SIZES: dict[tuple[str, str], RunSize] = {
         max_flops=4e11,
         models=(*CPU.models, "llama-3.2-3b", "smollm3-3b", "qwen3-4b"),
         dtypes=(*CPU.dtypes, "float16", "fp8"),
+        recurrent_models=GPU.recurrent_models,
+        recurrent_batches=(1, 2, 3, 4, 6, 8, 12, 16),
         tokens=(*CPU.tokens, 2, 8, 32, 128, 512, 2048),
         prompts=grid((1, 2, 4, 8), doubling(32, 4096), 8192),
         caches=grid((1, 2, 4, 8, 16, 32), doubling(128, 32768), 131072),

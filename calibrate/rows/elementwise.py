@@ -138,10 +138,14 @@ ELEMENTWISE_OPERATORS: dict[str, BuildOperators] = {
 def _engine(engine: str, first: Any) -> str:
     """The engine; chains of eager kernels are `-unfused`, so that others use a fused kernel where one was measured.
 
-    SUPERSEDED kernels of vLLM are `-v0`, which serve that engine alone.
+    SUPERSEDED kernels of vLLM are `-v0`, which serve that engine alone; those timed here, which it runs only where it
+    compiles nothing (`--enforce-eager`), are `-custom`.
     """
-    if str(first.get("source", "")) == "vidur" and str(first["op"]) in SUPERSEDED:
+    superseded = str(first["op"]) in SUPERSEDED
+    if str(first.get("source", "")) == "vidur" and superseded:
         return engine + "-v0"
+    if str(first.get("source", "")) == "llmviewer" and superseded and engine == "vllm":
+        return engine + "-custom"
     return engine + KERNEL_SUFFIXES.get(str(first.get("kernel", "")), "")
 
 
