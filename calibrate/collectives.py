@@ -1,14 +1,15 @@
 """Exchanges between devices, timed by one process for each.
 
-`torchrun --nproc-per-node N -m llmviewer.calibrate.collectives DIR` captures each in a CUDA graph, as serving engines run
-it, so its rows are NCCL's; on processors they are gloo's, which show that the command works.  The first process writes
-DIR/samples.jsonl, which `calibrate fit` takes.
+`torchrun --nproc-per-node N -m llmviewer.calibrate.collectives DIR` captures each in a CUDA graph, as serving engines
+run it, so its rows are NCCL's; on processors they are gloo's, which show that the command works.  The first process
+writes DIR/samples.jsonl, which `calibrate fit` takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,11 +32,7 @@ class Peers:
 
     own: Stopwatch
     agree: Callable[[float], float]
-
-    @property
-    def cache_bytes(self) -> float:
-        """Size of the last-level cache."""
-        return self.own.cache_bytes
+    cache_bytes: float
 
     def prepare(self, kernel: PreparedKernel, calls: int) -> tuple[str, Callable[[], float]]:
         """The method, and a sample of which all processes learn the longest time [s]."""
@@ -80,8 +77,8 @@ def main(words: list[str] | None = None) -> int:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
-        version = ".".join(map(str, torch.cuda.nccl.version())) if kind == "cuda" else torch.__version__
-        library = f"{'nccl' if kind == 'cuda' else 'gloo'} {version}"
+        nccl = torch.cuda.nccl.version() if kind == "cuda" else ()  # type: ignore[no-untyped-call]
+        library = f"nccl {'.'.join(map(str, nccl))}" if nccl else f"gloo {torch.__version__}"
         planned = list(cases(kind, count, sizes.size_named(kind, given.size), library))
         return _timed(planned, kind, sizes.size_named(kind, given.size), given.output if rank == 0 else "")
     finally:
@@ -107,7 +104,7 @@ def _timed(planned: list[KernelCase], kind: str, size: sizes.RunSize, folder: st
         dist.broadcast_object_list([[case for case, _ in missing]], src=0)
         for case, row in missing:
             recorder.append({**row, **_row(case, kind, facts, size)})
-        print(f"{len(missing)} exchanges timed, {len(rows) - len(missing)} kept: {recorder.path}")
+        sys.stdout.write(f"{len(missing)} exchanges timed, {len(rows) - len(missing)} kept: {recorder.path}\n")
     return 0
 
 
@@ -128,7 +125,8 @@ def _row(case: KernelCase, kind: str, facts: Mapping[str, Any], size: sizes.RunS
     limits = Limits(samples=size.samples, max_samples=2 * size.samples, sample_s=size.sample_s, warmup_s=0.0)
     with torch.inference_mode():
         kernel = KERNELS[case.kernel](case.columns, Buffers(kind, facts["cache_bytes"]))
-        timing = measure(kernel, Peers(stopwatch(kind, facts["cache_bytes"]), agree), limits)
+        peers = Peers(stopwatch(kind, facts["cache_bytes"]), agree, facts["cache_bytes"])
+        timing = measure(kernel, peers, limits)
     if kind == "cuda" and timing.timed != "graph":
         return {"skipped": "the exchange could not be captured in a CUDA graph"}
     return result_columns(timing, kernel.rotated_bytes)

@@ -34,6 +34,8 @@ EXPERT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
 LIBRARY_DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "fp4": "nvfp4", "w4a16": "int4_wo"}
 #: Qwen3-30B-A3B took 14 ms for 128 tokens, 33 were predicted: attention with random weights makes tokens alike.
 COLLAPSED = "prompts of the whole model: with random weights all its tokens come to choose the same experts"
+#: Name of the state of a recurrence (ops/recurrence.py).
+RECURRENT = "recurrent_state"
 #: Eager RoPE is timed on rows of which a quarter are keys, in heads of this many elements.
 ROPE_WIDTH = 512
 
@@ -103,7 +105,12 @@ def _needed(engines: Mapping[str, str]) -> str:
 
 def _recurrences(model: Model, tp: int, size: RunSize, missing: dict[str, None]) -> Iterator[KernelCase]:
     """One token of the heads of one device; torch has no kernel for the tokens of a prompt."""
-    for shape in sorted({found for layer in model.layers for found in shapes.recurrent_heads(layer.mixer)}):
+    mixers = (layer.mixer for layer in model.layers if layer.mixer is not None)
+    recurrent = (mixer for mixer in mixers if any(state.name == RECURRENT for state in mixer.states()))
+    found = [tuple(shapes.recurrent_heads(mixer)) for mixer in recurrent]
+    if not all(found):
+        missing["recurrences of its layers: those of Mamba-2 and of the gated delta rule alone are measured"] = None
+    for shape in sorted({shape for heads in found for shape in heads}):
         split = replace(shape, heads=max(shape.heads // tp, 1), groups=max(shape.groups // tp, 1))
         yield from (plan.recurrence(split, size.dtypes[0], b) for b in _batches(size) if size.compiled)
 

@@ -321,7 +321,7 @@ def _state_update(owner: Any, update: Any, columns: Columns, buffers: Buffers) -
     states = buffers.rotating(BF16, (batch, heads, dim, state))
     x, y = buffers.random(BF16, (batch, heads, dim)), buffers.empty(BF16, (batch, heads, dim))
     steps = buffers.random(BF16, (batch, heads, 1)).expand(-1, -1, dim)
-    decay = -torch.rand((heads, 1, 1), device=buffers.kind).expand(-1, dim, state)
+    decay = (-torch.rand((heads, 1, 1), device=buffers.kind)).expand(-1, dim, state)
     skip, bias = (torch.rand((heads, 1), device=buffers.kind).expand(-1, dim) for _ in range(2))
     b, c = (buffers.random(BF16, (batch, groups, state)) for _ in range(2))
 
