@@ -8,9 +8,12 @@ check the shapes that those state.
 
 from __future__ import annotations
 
+import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,16 +23,18 @@ pytest.importorskip("torch", reason="measuring needs torch")
 import pandas as pd
 import torch
 
-from llmviewer.calibrate import libraries, model_plan, plan, sizes
+from llmviewer.calibrate import collectives, libraries, model_plan, plan, record, sizes
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.fit import fit_key
 from llmviewer.calibrate.kernels import KERNELS
 from llmviewer.calibrate.kernels.dtypes import UnsupportedError
 from llmviewer.calibrate.kernels.library import CALLS
 from llmviewer.calibrate.shapes import ExpertLayer, Heads, RecurrentHeads
-from llmviewer.calibrate.tables import RowGroup, row_groups
+from llmviewer.calibrate.tables import TABLES, RowGroup, row_groups
 from llmviewer.calibrate.usable import usable_rows
 from llmviewer.ops.gemm import GemmShape
+from llmviewer.timing.kernels.families import FAMILIES
+from tests.imports import ROOT
 
 VERSIONS = {"vllm": "0.24.0", "sglang": "0.5.14", "flashinfer": "0.6.1", "aiter": "0.1.9"}
 FP8, BF16, F32 = torch.float8_e4m3fn, torch.bfloat16, torch.float32
@@ -495,3 +500,80 @@ def test_what_a_model_lacks_names_the_libraries_that_may_have_it(monkeypatch: py
     assert alone.endswith("vllm or sglang may, where they can be imported")
     monkeypatch.setattr(libraries, "installed", lambda: {"vllm": "0.24.0"})
     assert not any(line.startswith("experts") for line in model_plan.plan_of("deepseek-v3", 1, size).missing)
+
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(ROOT / "docs"))
+    MEASURED = runpy.run_path(str(ROOT / "docs" / "measured.py"))
+
+
+def planned() -> list[plan.KernelCase]:
+    found = [case for kind in ("cuda", "cpu") for case in plan.cases(sizes.size_named(kind, "full"), gpus=2)]
+    return [*found, *collectives.cases("cuda", 2, sizes.GPU, "nccl 2.27.5"), *CASES]
+
+
+def test_the_page_lists_every_kernel_that_is_measured() -> None:
+    """`make docs` writes both tables."""
+    page = (ROOT / "docs" / "guide" / "calibration.md").read_text(encoding="utf-8")
+    for mark, table in ((MEASURED["KERNELS_MARK"], "measured"), (MEASURED["LIBRARIES_MARK"], "read")):
+        assert f"<!-- {mark} -->\n\n{MEASURED[table]()}\n" in page
+    entries = MEASURED["ENTRIES"]
+    assert {name for entry in entries for name in entry.torch} == {*KERNELS} - {libraries.KERNEL}
+    assert {name for entry in entries for name in entry.engines} == {*libraries.KERNELS}
+    assert {name for entry in entries for name in entry.families} == {*FAMILIES}
+    assert all(entry.torch or entry.engines or entry.needs for entry in entries)
+
+
+def test_the_page_names_the_family_and_the_table_of_every_planned_kernel() -> None:
+    """A kernel's rows are fitted as one of the families that the page names for it, or its table is evidence."""
+    named: dict[str, set[str]] = {}
+    tables: dict[str, set[str]] = {}
+    for entry in MEASURED["ENTRIES"]:
+        for name in (*entry.torch, *entry.engines):
+            named.setdefault(name, set()).update(entry.families)
+            tables.setdefault(name, set()).add(entry.table)
+    samples: dict[tuple[str, str], plan.KernelCase] = {}
+    for case in planned():
+        name = name_of(case) if case.kernel == libraries.KERNEL else case.kernel
+        samples.setdefault((name, case.table), case)
+    for (name, table), case in samples.items():
+        if table not in TABLES:
+            assert not named[name] or name == "serving"  # it also writes to the cache
+            continue
+        row = {"device": "h100-sxm", "source": "llmviewer", "engine": "torch 2.13.0", "latency_us": 9.0, **case.columns}
+        (group,) = row_groups(usable_rows(pd.DataFrame([row]), table)[0])
+        assert isinstance(group, RowGroup), (name, group)
+        assert fit_key(group)[0] in named[name], name
+    assert {name for name, _ in samples} == {*named}
+
+
+def test_exchanges_in_a_graph_are_fitted_as_those_of_nccl() -> None:
+    found = {}
+    for case in collectives.cases("cuda", 8, sizes.GPU, "nccl 2.27.5"):
+        row = {"device": "h100-sxm", "source": "llmviewer", "latency_us": 9.0, **case.columns}
+        (group,) = row_groups(usable_rows(pd.DataFrame([row]), "allreduce")[0])
+        assert isinstance(group, RowGroup)
+        found["/".join(fit_key(group))] = case.columns["impl"]
+    assert found == dict.fromkeys(
+        (f"collective/{op}/nccl" for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")), "nccl_graph"
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_time_exchanges_together(tmp_path: Path) -> None:
+    """gloo between two processes; both run as many calls, or they would wait for each other for ever."""
+    words = ["--nproc-per-node", "2", "--standalone", "-m", "llmviewer.calibrate.collectives", str(tmp_path)]
+    command = [sys.executable, "-m", "torch.distributed.run", *words, "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    _, tables = record.read(tmp_path)
+    rows = tables["allreduce"]
+    assert set(rows["op"]) == {*collectives.OPS}
+    assert len(rows) == len(collectives.OPS) * len(collectives.CPU_BYTES)
+    assert (rows["latency_us"] > 0.0).all()
+
+
+def test_exchanges_need_one_process_per_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        collectives.main([str(tmp_path)])
+    assert "torchrun --nproc-per-node N" in capsys.readouterr().err
