@@ -131,8 +131,8 @@ _VLLM_EXPERTS, _SGLANG_ATTENTION = f"vllm.{_MOE.replace('/', '.')}.fused_moe:fus
 _PAGED = "flashinfer.decode:BatchDecodeWithPagedKVCacheWrapper"
 #: Engine, and the word in the column `kernel`, joined by a dot -> kernel.
 KERNELS = {
-    "vllm.cutlass_scaled_mm": _product(f"{_VLLM_OPS}:cutlass_scaled_mm", "fp8"),
-    "vllm.cutlass_scaled_fp4_mm": _product(f"{_VLLM_OPS}:cutlass_scaled_fp4_mm", "nvfp4"),
+    "vllm.cutlass_scaled_mm": _product(f"{_VLLM_OPS}:cutlass_scaled_mm", "fp8", converts=1),
+    "vllm.cutlass_scaled_fp4_mm": _product(f"{_VLLM_OPS}:cutlass_scaled_fp4_mm", "nvfp4", converts=1),
     "vllm.marlin_gemm": _product(f"{_VLLM_OPS}:marlin_gemm", "int4_wo"),
     "vllm.flash_attn": _attention(_VLLM_ATTENTION, "attention_decode", _BF16),
     "vllm.flash_attn_fp8": _attention(_VLLM_ATTENTION, "attention_decode", _CACHE8, windows=False),
@@ -153,8 +153,8 @@ KERNELS = {
         function="vllm.model_executor.layers.mamba.ops.mamba_ssm:selective_state_update",
         table="recurrence", like={"op": "mamba2"}, columns={"dtype": "bfloat16"},
     ),
-    "sglang.fp8_scaled_mm": _product("sgl_kernel.gemm:fp8_scaled_mm", "fp8"),
-    "sglang.cutlass_scaled_fp4_mm": _product("sgl_kernel.gemm:cutlass_scaled_fp4_mm", "nvfp4"),
+    "sglang.fp8_scaled_mm": _product("sgl_kernel.gemm:fp8_scaled_mm", "fp8", converts=1),
+    "sglang.cutlass_scaled_fp4_mm": _product("sgl_kernel.gemm:cutlass_scaled_fp4_mm", "nvfp4", converts=1),
     "sglang.flash_attn": _attention(f"{_SGLANG_ATTENTION}:flash_attn_with_kvcache", "attention_decode", _BF16),
     "sglang.flash_attn_prompt": _attention(f"{_SGLANG_ATTENTION}:flash_attn_varlen_func", "attention_prefill", _BF16),
     "sglang.rmsnorm": _rows("sgl_kernel.elementwise:rmsnorm", "input_layernorm"),

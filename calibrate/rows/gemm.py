@@ -63,8 +63,6 @@ FP8_ROWS = "fp8_rows"
 OTHER_KERNELS = {FP8_ROWS: "rows", "mxfp8": "mx"}
 #: Column `op` of products of rows of several adapters, each with its own factor.
 ADAPTER_OP = "adapters"
-#: Engines whose rows of 8 and 4 bits, timed here, hold no conversion of the input.
-QUANTIZED_BEFORE = ("torch", tuned.NAME)
 #: End of the dtype of rows whose weights are 2:4 sparse.
 SPARSE = "_2of4"
 
@@ -72,7 +70,8 @@ SPARSE = "_2of4"
 def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Operators of one linear layer, or of `active` of `experts` experts.
 
-    Timings of 8-bit rows by others include the input conversion, which is one of the GEMM's constants.
+    Timings of 8-bit rows by others include the input conversion, which is one of the GEMM's constants; ours where the
+    column `converts` says so.
     """
     m, n, k = (group[name].to_numpy(dtype=np.float64) for name in "mnk")
     narrow = _narrow_format(first)
@@ -91,8 +90,7 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     assert isinstance(product.shape, GemmShape)
     source = str(first.get("source", ""))
     quantizes = narrow is not None and narrow.activations is not None and str(first["dtype"]) != SMOOTH_QUANT
-    before = source == "llmviewer" and str(first.get("engine") or "torch").lower().startswith(QUANTIZED_BEFORE)
-    if quantizes and source != tuned.NAME and not before:
+    if quantizes and (source not in ("llmviewer", tuned.NAME) or _column_or(first, "converts", 0.0)):
         product = replace(product, shape=replace(product.shape, converts=1.0))
     if source != "llmviewer" and _in_whole_ticks(group):
         product = replace(product, shape=replace(product.shape, stamped=1.0))  # type: ignore[type-var]
@@ -190,7 +188,7 @@ def _engine(engine: str, first: Any) -> str:
 
 GEMM = Table(
     shape=("m", "n", "k"),
-    formula=("dtype", "experts", "group", "op"),
+    formula=("dtype", "experts", "group", "op", "converts"),
     needed=("dtype",),
     build=_gemm,
     engine=_engine,
