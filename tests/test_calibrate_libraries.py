@@ -434,6 +434,7 @@ def rows_of(name: str, **columns: Any) -> RowGroup:
         ("vllm.fused_experts_triton_fp8", "experts/fp8/vllm-triton"),
         ("vllm.rms_norm", "streaming/norm/vllm-custom"),
         ("vllm.rotary_embedding", "streaming/rope/vllm"),
+        ("vllm.reshape_and_cache_flash", "streaming/add/vllm-cache"),
         ("vllm.selective_state_update", "streaming/recurrence/vllm"),
         ("flashinfer.mla_paged", "attention_decode/bf16-mla/flashinfer"),
         ("aiter.gemm_a8w8_blockscale", "gemm/fp8-block/aiter"),
