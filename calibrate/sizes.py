@@ -92,7 +92,7 @@ def grid(batches: tuple[int, ...], lengths: tuple[int, ...], max_tokens: int) ->
 
 
 SAMPLERS = ("greedy", "sample", "top_k", "top_p")
-LAUNCHES = ("add", "linear", "norm", "attention", "softmax", "argmax")
+LAUNCHES = ("add", "linear", "norm", "attention", "softmax", "argmax", "silu", "topk", "sort", "copy")
 GPU = RunSize(
     budget_s=1200.0,
     settle_s=0.3,

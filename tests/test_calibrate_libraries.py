@@ -23,7 +23,8 @@ pytest.importorskip("torch", reason="measuring needs torch")
 import pandas as pd
 import torch
 
-from llmviewer.calibrate import collectives, libraries, model_plan, plan, record, sizes
+import llmviewer as lv
+from llmviewer.calibrate import collectives, libraries, model_plan, plan, profile_file, record, sizes
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.fit import fit_key
 from llmviewer.calibrate.kernels import KERNELS
@@ -32,7 +33,9 @@ from llmviewer.calibrate.kernels.library import CALLS
 from llmviewer.calibrate.shapes import ExpertLayer, Heads, RecurrentHeads
 from llmviewer.calibrate.tables import TABLES, RowGroup, row_groups
 from llmviewer.calibrate.usable import usable_rows
+from llmviewer.hardware import specs
 from llmviewer.ops.gemm import GemmShape
+from llmviewer.timing import profile as profiles
 from llmviewer.timing.kernels.families import FAMILIES
 from tests.imports import ROOT
 
@@ -546,6 +549,35 @@ def test_the_page_names_the_family_and_the_table_of_every_planned_kernel() -> No
         assert isinstance(group, RowGroup), (name, group)
         assert fit_key(group)[0] in named[name], name
     assert {name for name, _ in samples} == {*named}
+
+
+@pytest.mark.parametrize(
+    ("own", "like", "changes"),
+    [
+        ("attention_decode/bf16/vllm", "attention_decode/bf16/torch", True),
+        ("attention_decode/bf16/vllm-sinks", "attention_decode/bf16/torch", False),
+        ("attention_decode/bf16/flashinfer", "attention_decode/bf16/torch", False),
+        ("streaming/norm/vllm-custom", "streaming/norm/torch", False),
+        ("streaming/add/vllm-cache", "streaming/add/torch", False),
+        ("gemm/bf16/torch-adapters", "gemm/bf16/torch", False),
+        ("attention_prefill/bf16/torch-flex", "attention_prefill/bf16/torch", False),
+    ],
+)
+def test_only_the_engine_s_usual_kernels_replace_what_is_known_of_it(
+    tmp_path: Path, own: str, like: str, changes: bool
+) -> None:
+    """A user's profile of an H100 beside the shipped one: second kernels, and those of others, leave vLLM as it is."""
+    shipped = profiles.shipped("h100-sxm")
+    assert shipped is not None
+    _, variant, engine = own.split("/")
+    fit = replace(shipped.fit(like), variant=variant, engine=engine)
+    path = tmp_path / "own.yaml"
+    path.write_text(profile_file.text_of(specs.load("h100-sxm"), "own", {"origin": "a test"}, [fit]), encoding="utf-8")
+    plain, mine = (
+        lv.analyze("llama-3.1-8b", "h100-sxm", engine="vllm", input_len=2048, batch_size=8, profile=one).to_dict()
+        for one in ("", str(path))
+    )
+    assert (plain["metrics"] != mine["metrics"]) == changes
 
 
 def test_exchanges_in_a_graph_are_fitted_as_those_of_nccl() -> None:
