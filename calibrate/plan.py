@@ -135,6 +135,7 @@ def _all(size: RunSize, gpus: int) -> Iterator[KernelCase]:
     yield from _linears(size)
     yield from _experts(size)
     yield from _attention(size)
+    yield from _compiled(size)
     yield from _latent(size)
     yield from _encoders(size)
     yield from _expert_layers(size)
@@ -259,11 +260,16 @@ def _attention(size: RunSize) -> Iterator[KernelCase]:
                 for window in (0, *size.windows):
                     columns = heads_of(shape, dtype) | {"window": window}
                     yield from (decode(kernel, columns, b, c) for b, c in size.caches if c > window)
-            for window in size.windows if size.compiled else ():
-                columns = heads_of(shape, dtype) | {"window": window}
-                yield from (prefill("flex", columns, b, s) for b, s in size.prompts if s > window)
-            if size.sinks:
-                yield from (prefill("flex_sinks", heads_of(shape, dtype), b, s) for b, s in size.prompts)
+
+
+def _compiled(size: RunSize) -> Iterator[KernelCase]:
+    """Prompts with sliding windows, and with sinks, of the first model alone: each shape is compiled."""
+    for shape in shapes.heads(size.attention_models[:1]):
+        columns = heads_of(shape, size.attention_dtypes[0])
+        for window in size.prompt_windows:
+            yield from (prefill("flex", columns | {"window": window}, b, s) for b, s in size.prompts if s > window)
+        if size.prompt_windows:
+            yield from (prefill("flex_sinks", columns, b, s) for b, s in size.prompts)
 
 
 def _latent(size: RunSize) -> Iterator[KernelCase]:

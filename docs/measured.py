@@ -88,11 +88,11 @@ ENTRIES = (
     ),
     Entry(
         what="prompts with sliding windows", families=_PROMPT, torch=("flex",), table="attention_prefill",
-        engines=_PROMPTS, needs="a compiler",
+        engines=_PROMPTS, needs="torch's: a compiler, and `--full` or `--model`",
     ),
     Entry(
         what="attention with sinks", families=(*_PROMPT, *_DECODE), torch=("flex",), table="attention_prefill",
-        engines=("vllm.flash_attn_sinks",), needs="CUDA; in vLLM Hopper",
+        engines=("vllm.flash_attn_sinks",), needs="torch's: CUDA, `--full`; vLLM's: Hopper",
     ),
     Entry(what="vision towers", families=_PROMPT, torch=("encoder",), table="attention_encoder"),
     Entry(what="latent attention of prompts, expanded", families=_PROMPT, torch=("mla",), table="attention_prefill"),
