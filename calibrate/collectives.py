@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -90,11 +90,12 @@ def _timed(planned: list[KernelCase], kind: str, size: sizes.RunSize, folder: st
     import torch.distributed as dist
 
     facts = environment.describe(kind)
+    peers = _peers(kind, facts["cache_bytes"])
     if not folder:
         wanted: list[Any] = [None]
         dist.broadcast_object_list(wanted, src=0)
         for case in wanted[0]:
-            _row(case, kind, facts, size)
+            _row(case, kind, peers, size)
         return 0
     with closing(record.Recorder(record.prepare_folder(folder))) as recorder:
         recorder.start(facts)
@@ -103,18 +104,16 @@ def _timed(planned: list[KernelCase], kind: str, size: sizes.RunSize, folder: st
         missing = [(case, row) for case, row in rows if record.row_key(row) not in recorder.done]
         dist.broadcast_object_list([[case for case, _ in missing]], src=0)
         for case, row in missing:
-            recorder.append({**row, **_row(case, kind, facts, size)})
+            recorder.append({**row, **_row(case, kind, peers, size)})
         sys.stdout.write(f"{len(missing)} exchanges timed, {len(rows) - len(missing)} kept: {recorder.path}\n")
     return 0
 
 
-def _row(case: KernelCase, kind: str, facts: Mapping[str, Any], size: sizes.RunSize) -> dict[str, Any]:
-    """Result columns of one exchange.  Nothing in it depends on the clock of one process alone."""
+def _peers(kind: str, cache_bytes: float) -> Peers:
+    """The stopwatch of this process, which learns the longest time of all."""
     import torch
     import torch.distributed as dist
 
-    from llmviewer.calibrate.buffers import Buffers
-    from llmviewer.calibrate.kernels import KERNELS
     from llmviewer.calibrate.stopwatch import stopwatch
 
     def agree(seconds: float) -> float:
@@ -122,10 +121,19 @@ def _row(case: KernelCase, kind: str, facts: Mapping[str, Any], size: sizes.RunS
         dist.all_reduce(longest, op=dist.ReduceOp.MAX)
         return float(longest)
 
+    return Peers(stopwatch(kind, cache_bytes), agree, cache_bytes)
+
+
+def _row(case: KernelCase, kind: str, peers: Peers, size: sizes.RunSize) -> dict[str, Any]:
+    """Result columns of one exchange.  Nothing in it depends on the clock of one process alone."""
+    import torch
+
+    from llmviewer.calibrate.buffers import Buffers
+    from llmviewer.calibrate.kernels import KERNELS
+
     limits = Limits(samples=size.samples, max_samples=2 * size.samples, sample_s=size.sample_s, warmup_s=0.0)
     with torch.inference_mode():
-        kernel = KERNELS[case.kernel](case.columns, Buffers(kind, facts["cache_bytes"]))
-        peers = Peers(stopwatch(kind, facts["cache_bytes"]), agree, facts["cache_bytes"])
+        kernel = KERNELS[case.kernel](case.columns, Buffers(kind, peers.cache_bytes))
         timing = measure(kernel, peers, limits)
     if kind == "cuda" and timing.timed != "graph":
         return {"skipped": "the exchange could not be captured in a CUDA graph"}
