@@ -51,6 +51,7 @@ docs: $(VENV)/developed
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/python_api.py
 	$(BIN)/python docs/kernels.py
+	$(BIN)/python docs/measured.py
 	$(BIN)/python docs/ledger.py
 	$(BIN)/python docs/where_wrong.py
 	$(BIN)/python docs/coverage.py

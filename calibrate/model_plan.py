@@ -6,12 +6,12 @@ measured here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llmviewer import models
-from llmviewer.calibrate import plan, shapes
+from llmviewer.calibrate import libraries, plan, shapes
 from llmviewer.calibrate.plan import KernelCase
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.core.errors import UserError
@@ -30,8 +30,12 @@ from llmviewer.timing.kernels import gemm
 #: Variant of a product -> dtype of its rows; other products need kernels of a serving engine.
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8_rows", "fp8-block": "fp8_block", "fp32": "float32"}
 EXPERT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+#: Variant of a product or of experts -> dtype of the rows of libraries' kernels.
+LIBRARY_DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "fp4": "nvfp4", "w4a16": "int4_wo"}
 #: Qwen3-30B-A3B took 14 ms for 128 tokens, 33 were predicted: attention with random weights makes tokens alike.
 COLLAPSED = "prompts of the whole model: with random weights all its tokens come to choose the same experts"
+#: Name of the state of a recurrence (ops/recurrence.py).
+RECURRENT = "recurrent_state"
 #: Eager RoPE is timed on rows of which a quarter are keys, in heads of this many elements.
 ROPE_WIDTH = 512
 
@@ -50,7 +54,8 @@ def plan_of(name: str, tp: int, size: RunSize) -> ModelPlan:
     step = model.checkpoint(model.graph(decode(1.0, 1.0)))
     operators = [op for block, op in shard(Sharding(tensor=tp))(step) if op.kind is not Kind.COLLECTIVE]
     missing: dict[str, None] = {}
-    found = [*_kernels(operators, model, tp, size, missing), *_layers(name, model, tp, size, missing)]
+    engines = libraries.installed() if size.libraries else {}
+    found = [*_kernels(operators, model, tp, size, missing, engines), *_layers(name, model, tp, size, missing)]
     if tp > 1:
         missing["exchanges between devices: `calibrate run` on a machine with as many (table allreduce)"] = None
     kept = [case for case in found if case.flops <= size.max_flops]
@@ -58,24 +63,56 @@ def plan_of(name: str, tp: int, size: RunSize) -> ModelPlan:
 
 
 def _kernels(
-    operators: Iterable[Operator], model: Model, tp: int, size: RunSize, missing: dict[str, None]
-) -> Iterator[KernelCase]:
+    operators: Iterable[Operator], model: Model, tp: int, size: RunSize, missing: dict[str, None],
+    engines: Mapping[str, str],
+) -> Iterator[KernelCase]:  # fmt: skip
+    """torch's kernels, then those of the engines that can be imported (engine -> version), at the same shapes."""
     tokens = tuple(sorted({b for b, _ in size.block_caches} | {b * s for b, s in size.block_prompts}))
     listed = list(operators)
-    for variant, n, k in sorted({product for op in listed for product in _dense(op)}):
-        if variant in DTYPES:
-            yield from (plan.linear(DTYPES[variant], m, int(n), int(k)) for m in tokens)
-        else:
-            missing[f"products of {variant}: torch has no kernel of a serving engine for them"] = None
-    yield from _attention(listed, size, missing)
-    yield from _elementwise(listed, tokens, size)
+    products = {product for op in listed for product in _dense(op)}
     stored = {gemm.variant(op) for op in listed if isinstance(op.shape, GemmShape) and op.shape.experts > 1.0}
-    for layer in sorted({found for part in model.layers for found in _experts(part.feed_forward)}):
-        for dtype in (EXPERT_DTYPES[variant] for variant in sorted(stored) if variant in EXPERT_DTYPES):
-            yield from (plan.expert_layer(layer, m, tp, 1, size.routings[0], dtype) for m in tokens)
-    for variant in sorted(stored - {*EXPERT_DTYPES}):
-        missing[f"experts of {variant}: torch has no kernel of a serving engine for them"] = None
-    yield from plan.samplers(replace(size, vocabularies=(_vocabulary(model),), sequences=_batches(size)))
+    layers = sorted({found for part in model.layers for found in _experts(part.feed_forward)})
+    plain = [plan.linear("bfloat16", m, int(n), int(k)) for _, n, k in sorted(products) for m in tokens]
+    plain += [plan.expert_layer(layer, m, tp, 1, size.routings[0]) for layer in layers for m in tokens]
+    torch = [
+        *(plan.linear(DTYPES[form], m, int(n), int(k)) for form, n, k in sorted(products) if form in DTYPES
+          for m in tokens),
+        *_attention(listed, size, missing),
+        *_elementwise(listed, tokens, size),
+        *(plan.expert_layer(layer, m, tp, 1, size.routings[0], EXPERT_DTYPES[form])
+          for form in sorted(stored & {*EXPERT_DTYPES}) for layer in layers for m in tokens),
+        *_recurrences(model, tp, size, missing),
+        *plan.samplers(replace(size, vocabularies=(_vocabulary(model),), sequences=_batches(size))),
+    ]  # fmt: skip
+    yield from torch
+    forms = {("gemm", form) for form, _, _ in products} | {("moe", form) for form in stored}
+    formats = {(table, LIBRARY_DTYPES[form]) for table, form in forms if form in LIBRARY_DTYPES}
+    windows = {window for op in listed if isinstance(op.shape, AttentionShape) for window in (_heads(op.shape)[1],)}
+    bases = [*plain, *(case for case in torch if case.table not in ("gemm", "moe"))]
+    found = list(libraries.cases(bases, engines, tuple(sorted(windows - {0})), formats))
+    yield from found
+    for table, form in sorted(forms):
+        here = any(case.table == table and case.columns["dtype"] == LIBRARY_DTYPES.get(form) for case in found)
+        if not here and form not in (DTYPES if table == "gemm" else EXPERT_DTYPES):
+            kind = "products" if table == "gemm" else "experts"
+            missing[f"{kind} of {form}: torch has no kernel of a serving engine for them{_needed(engines)}"] = None
+
+
+def _needed(engines: Mapping[str, str]) -> str:
+    """What would measure more, or whose kernels were looked for."""
+    return f", nor has {', '.join(engines)}" if engines else "; vllm or sglang may, where they can be imported"
+
+
+def _recurrences(model: Model, tp: int, size: RunSize, missing: dict[str, None]) -> Iterator[KernelCase]:
+    """One token of the heads of one device; torch has no kernel for the tokens of a prompt."""
+    mixers = (layer.mixer for layer in model.layers if layer.mixer is not None)
+    recurrent = (mixer for mixer in mixers if any(state.name == RECURRENT for state in mixer.states()))
+    found = [tuple(shapes.recurrent_heads(mixer)) for mixer in recurrent]
+    if not all(found):
+        missing["recurrences of its layers: those of Mamba-2 and of the gated delta rule alone are measured"] = None
+    for shape in sorted({shape for heads in found for shape in heads}):
+        split = replace(shape, heads=max(shape.heads // tp, 1), groups=max(shape.groups // tp, 1))
+        yield from (plan.recurrence(split, size.dtypes[0], b) for b in _batches(size) if size.compiled)
 
 
 def _dense(operator: Operator) -> Iterator[tuple[str, float, float]]:
@@ -100,13 +137,16 @@ def _attention(operators: list[Operator], size: RunSize, missing: dict[str, None
             if not window:
                 yield from (plan.prefill(kernel, columns, b, s) for b, s in size.block_prompts)
             yield from (plan.decode(kernel, columns, b, c) for b, c in size.block_caches if not window or c <= window)
-        if window:
-            missing[f"prompts of sliding windows of {window}: torch has no kernel that skips masked tiles"] = None
+        if window and size.compiled:
+            seen = columns | {"window": window}
+            yield from (plan.prefill("flex", seen, b, s) for b, s in size.block_prompts if s > window)
+        elif window:
+            missing[f"prompts of sliding windows of {window}: compiled flex_attention, with --full or on CUDA"] = None
         for kernel in () if latent else size.packed:
             seen = columns | {"window": window}
             yield from (plan.decode(kernel, seen, b, c) for b, c in size.block_caches if c > window)
     if any(op.kind in (Kind.RECURRENCE, Kind.CONV) for op in operators):
-        missing["recurrences and convolutions: torch has no kernel; mamba_ssm and fla have"] = None
+        missing["prompts of recurrences, and convolutions: torch has no kernel; mamba_ssm and fla have"] = None
 
 
 def _heads(shape: AttentionShape) -> tuple[tuple[int, int, int, int], int]:

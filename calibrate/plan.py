@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmviewer import models
-from llmviewer.calibrate import shapes
+from llmviewer.calibrate import libraries, shapes
 from llmviewer.calibrate.fit import MIN_ROWS
+from llmviewer.calibrate.rows.gemm import ADAPTER_OP
 from llmviewer.calibrate.rows.routing import busiest_device
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.tables import TABLES
@@ -27,6 +28,7 @@ SHARES = {
     "attention_encoder": 0.04,
     "moe": 0.06,
     "elementwise": 0.11,
+    "recurrence": 0.02,
     "serving": 0.03,
     "host": 0.03,
     "allreduce": 0.02,
@@ -59,6 +61,8 @@ ELEMENTWISE_KERNELS: dict[tuple[str, str], tuple[int, int]] = {
     ("emb", "index_select"): (1, 2),
     ("scale_matrix", "copy"): (1, 2),  # 16 bit in, 8 bit out
 }
+#: torch's grouped product, which experts and several adapters take.
+GROUPED = "torch._grouped_mm"
 #: Bytes from which the host's own memory and disk are timed.
 MIN_HOST_BYTES = 2**28
 #: Formats of a cache that new keys and values are written to.
@@ -79,8 +83,11 @@ class KernelCase:
 
 
 def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
-    """All cases of a size, arranged."""
-    return arranged([case for case in _all(size, gpus) if case.flops <= size.max_flops])
+    """All cases of a size, arranged; kernels of libraries that can be imported."""
+    found = list(_all(size, gpus))
+    if size.libraries:
+        found += libraries.cases(found, libraries.installed(), size.windows)
+    return arranged([case for case in found if case.flops <= size.max_flops])
 
 
 def arranged(found: list[KernelCase]) -> list[KernelCase]:
@@ -113,7 +120,7 @@ def _kind(case: KernelCase) -> Hashable:
     if case.table not in TABLES:
         return case.table
     columns = case.columns
-    chain = columns["kernel"] if case.table == "elementwise" else ""
+    chain = columns["kernel"] if case.table == "elementwise" or case.kernel == libraries.KERNEL else ""
     return (case.table, case.kernel, columns["dtype"], columns.get("op"), chain)
 
 
@@ -128,12 +135,14 @@ def _all(size: RunSize, gpus: int) -> Iterator[KernelCase]:
     yield from _linears(size)
     yield from _experts(size)
     yield from _attention(size)
+    yield from _compiled(size)
     yield from _latent(size)
     yield from _encoders(size)
     yield from _expert_layers(size)
     yield from _elementwise(size)
     yield from _cache_writes(size)
     yield from samplers(size)
+    yield from _recurrences(size)
     yield from _hosts(size)
     yield from _allreduces(size, gpus)
 
@@ -160,6 +169,7 @@ def _linears(size: RunSize) -> Iterator[KernelCase]:
     for rank in size.adapter_ranks:
         for n, k in adapters(size.models[:1], rank):
             yield from (linear(size.dtypes[0], m, n, k) for m in size.tokens)
+            yield from (several_adapters(size.dtypes[0], m, n, k) for m in size.tokens if m >= ADAPTERS)
 
 
 def adapters(names: tuple[str, ...], rank: int) -> list[tuple[int, int]]:
@@ -168,6 +178,15 @@ def adapters(names: tuple[str, ...], rank: int) -> list[tuple[int, int]]:
     return sorted({pair for n, k in shaped for pair in ((rank, k), (n, rank))})
 
 
+def several_adapters(dtype: str, m: int, n: int, k: int) -> KernelCase:
+    """Rows of ADAPTERS adapters, sorted by adapter, each times its factor [k, n]."""
+    case = linear(dtype, m, n, k)
+    columns = {**case.columns, "kernel": GROUPED, "op": ADAPTER_OP, "experts": ADAPTERS, "active": ADAPTERS}
+    return replace(case, kernel="experts", columns=columns)
+
+
+#: Adapters whose rows are in one product.
+ADAPTERS = 8
 #: dtype of gemm rows with a special kernel -> (name in calibrate.kernels, name in the table).
 PRODUCTS = {
     "int8": ("int8", "torch._int_mm"),
@@ -175,6 +194,8 @@ PRODUCTS = {
     "w4a16": ("int4", "torch._weight_int4pack_mm"),
     "fp8_rows": ("fp8", "torch._scaled_mm"),
     "fp8_block": ("fp8", "torch._scaled_mm"),
+    "mxfp8": ("fp8", "torch._scaled_mm"),
+    "nvfp4": ("fp8", "torch._scaled_mm"),
     "bfloat16_2of4": ("sparse", "torch._cslt_sparse_mm"),
     "fp8_2of4": ("sparse", "torch._cslt_sparse_mm"),
 }
@@ -195,7 +216,7 @@ def _experts(size: RunSize) -> Iterator[KernelCase]:
     for shape in shapes.experts(size.expert_models):
         for m in size.expert_rows:
             for active in sorted({min(shape.experts, m), max(min(shape.experts // 4, m), 1)}):
-                columns = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "m": m, "n": shape.n, "k": shape.k}
+                columns = {"dtype": "bfloat16", "kernel": GROUPED, "m": m, "n": shape.n, "k": shape.k}
                 columns |= {"experts": shape.experts, "active": active}
                 yield KernelCase(table="gemm", kernel="experts", columns=columns, flops=2.0 * m * shape.n * shape.k)
 
@@ -214,7 +235,7 @@ def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefi
     widths = columns["head_dim"] + columns["v_head_dim"]
     pairs = seq * (prefix + seq) if kernel.endswith("math") else seq * (prefix + (seq + 1) / 2)
     flops = 2.0 * batch * columns["heads"] * pairs * widths
-    family = "mla" if kernel.startswith("mla") else "attention"
+    family = next((name for name in ("mla", "flex") if kernel.startswith(name)), "attention")
     named = {**columns, "kernel": kernel, "batch": batch, "seq": seq, "prefix": prefix}
     return KernelCase(table="attention_prefill", kernel=family, columns=named, flops=flops)
 
@@ -239,6 +260,16 @@ def _attention(size: RunSize) -> Iterator[KernelCase]:
                 for window in (0, *size.windows):
                     columns = heads_of(shape, dtype) | {"window": window}
                     yield from (decode(kernel, columns, b, c) for b, c in size.caches if c > window)
+
+
+def _compiled(size: RunSize) -> Iterator[KernelCase]:
+    """Prompts with sliding windows, and with sinks, of the first model alone: each shape is compiled."""
+    for shape in shapes.heads(size.attention_models[:1]):
+        columns = heads_of(shape, size.attention_dtypes[0])
+        for window in size.prompt_windows:
+            yield from (prefill("flex", columns | {"window": window}, b, s) for b, s in size.prompts if s > window)
+        if size.prompt_windows:
+            yield from (prefill("flex_sinks", columns, b, s) for b, s in size.prompts)
 
 
 def _latent(size: RunSize) -> Iterator[KernelCase]:
@@ -274,7 +305,7 @@ def expert_layer(
     shape: shapes.ExpertLayer, tokens: int, tp: int, ep: int, routing: str, dtype: str = "bfloat16"
 ) -> KernelCase:
     """Routed experts of one layer on the busiest of `ep` devices, each expert divided over `tp` devices."""
-    kernel = "torch._scaled_grouped_mm" if dtype == "fp8" else "torch._grouped_mm"
+    kernel = "torch._scaled_grouped_mm" if dtype == "fp8" else GROUPED
     columns = {"dtype": dtype, "kernel": kernel, "tokens": tokens, "hidden": shape.hidden}
     columns |= {"inter": shape.inter, "topk": shape.topk, "experts": shape.experts}
     columns |= {"tp": tp, "ep": ep, "routing": routing}
@@ -317,6 +348,19 @@ def samplers(size: RunSize) -> Iterator[KernelCase]:
             for tokens in size.sequences:
                 columns = {"op": op, "kernel": "eager", "dtype": "bfloat16", "tokens": tokens, "width": width}
                 yield KernelCase(table="serving", kernel="serving", columns=columns)
+
+
+def _recurrences(size: RunSize) -> Iterator[KernelCase]:
+    """One token of `batch` sequences."""
+    for shape in shapes.recurrences(size.recurrent_models) if size.compiled else ():
+        yield from (recurrence(shape, size.dtypes[0], batch) for batch in size.recurrent_batches)
+
+
+def recurrence(shape: shapes.RecurrentHeads, dtype: str, batch: int) -> KernelCase:
+    """One token of each of `batch` sequences through a recurrence, compiled."""
+    columns = {"op": shape.op, "kernel": "compiled", "dtype": dtype, "batch": batch, "heads": shape.heads}
+    columns |= {"head_dim": shape.head_dim, "state": shape.state, "groups": shape.groups}
+    return KernelCase(table="recurrence", kernel="recurrence", columns=columns)
 
 
 def _hosts(size: RunSize) -> Iterator[KernelCase]:

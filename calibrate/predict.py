@@ -28,7 +28,9 @@ KERNEL_INFO_COLUMNS = ("ideal_us", "regime", "basis", "reason")
 #: Shorter kernels are a regime of their own.
 SHORT_US = 20.0
 #: Columns that choose formulas but are not part of the kernel name in scores.
-NOT_IN_KERNEL_NAME = ("window", "impl", "gpus", "link", "experts", "group")
+NOT_IN_KERNEL_NAME = (
+    "window", "impl", "gpus", "link", "experts", "group", "converts", "heads", "head_dim", "state", "groups",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +120,4 @@ def kernel_names(frame: pd.DataFrame) -> pd.Series[str]:
         name for name in ("engine", *TABLES[table].formula) if name in frame.columns and name not in NOT_IN_KERNEL_NAME
     ]
     words = frame[names].astype(object).where(frame[names].notna(), "").astype(str).agg(" ".join, axis=1)
-    return f"{table} " + words
+    return f"{table} " + words.str.rstrip()

@@ -33,6 +33,7 @@ TABLES = (
     "attention_encoder",
     "moe",
     "elementwise",
+    "recurrence",
     "allreduce",
     "copy",
     "launch",

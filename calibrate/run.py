@@ -16,7 +16,7 @@ from typing import Any
 from llmviewer.calibrate import environment, plan, record, sizes
 from llmviewer.calibrate.plan import KernelCase
 from llmviewer.calibrate.sizes import RunSize
-from llmviewer.calibrate.timer import Limits, PreparedKernel, Stopwatch, TooLongError, measure
+from llmviewer.calibrate.timer import Limits, PreparedKernel, Samples, Stopwatch, TooLongError, measure
 from llmviewer.core.errors import UserError, printable
 
 #: Significant digits of a stored time.
@@ -188,20 +188,24 @@ class Bench:
             max_s=left_s,
             power_s=self.size.power_s,
         )
-        timing = measure(kernel, self.stopwatch, limits)
-        return {
-            "latency_us": _rounded(timing.latency_us),
-            "samples_us": [_rounded(sample) for sample in timing.samples_us],
-            "spread": round(timing.spread, 4),
-            "stable": timing.stable,
-            "clock_mhz": timing.reading.clock_mhz,
-            "power_w": timing.reading.power_w,
-            "power_s": round(timing.reading.power_s, 3),
-            "calls": timing.calls,
-            "timed": timing.timed,
-            "settled_s": round(timing.settled_s, 3),
-            "rotated_bytes": None if math.isinf(kernel.rotated_bytes) else kernel.rotated_bytes,
-        }
+        return result_columns(measure(kernel, self.stopwatch, limits), kernel.rotated_bytes)
+
+
+def result_columns(timing: Samples, rotated_bytes: float) -> dict[str, Any]:
+    """RESULT_FIELDS of a row that was measured."""
+    return {
+        "latency_us": _rounded(timing.latency_us),
+        "samples_us": [_rounded(sample) for sample in timing.samples_us],
+        "spread": round(timing.spread, 4),
+        "stable": timing.stable,
+        "clock_mhz": timing.reading.clock_mhz,
+        "power_w": timing.reading.power_w,
+        "power_s": round(timing.reading.power_s, 3),
+        "calls": timing.calls,
+        "timed": timing.timed,
+        "settled_s": round(timing.settled_s, 3),
+        "rotated_bytes": None if math.isinf(rotated_bytes) else rotated_bytes,
+    }
 
 
 def _count(summary: Summary, table: str, row: dict[str, Any] | None) -> None:

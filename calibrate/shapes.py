@@ -1,4 +1,4 @@
-"""Shapes from the graphs of real models: linear layers, experts, attention, latent attention, vision towers."""
+"""Shapes from the graphs of real models: linear layers, experts, attention, recurrences, vision towers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from llmviewer import models
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.layers.feed_forward import Moe
+from llmviewer.layers.linear_attention import GatedDeltaNet
 from llmviewer.layers.mla import Mla
+from llmviewer.layers.recurrent import Mamba2
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 
@@ -50,6 +52,32 @@ class EncoderHeads:
 
     heads: int
     head_dim: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecurrentHeads:
+    """Heads of a linear recurrence: `mamba2` or `gated_delta`, their number, channels and state of each, and groups of
+    heads that share keys and queries (B and C)."""
+
+    op: str
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+
+
+def recurrences(names: tuple[str, ...]) -> list[RecurrentHeads]:
+    """Distinct recurrences of these models of the kinds that are measured."""
+    mixers = (layer.mixer for name in names for layer in models.load(name).layers)
+    return sorted({found for mixer in mixers for found in recurrent_heads(mixer)})
+
+
+def recurrent_heads(mixer: object) -> Iterator[RecurrentHeads]:
+    """Heads of a mixer with a recurrence that is measured; nothing for others."""
+    if isinstance(mixer, Mamba2):
+        yield RecurrentHeads("mamba2", mixer.heads, mixer.head_dim, mixer.state, mixer.groups)
+    elif isinstance(mixer, GatedDeltaNet):
+        yield RecurrentHeads("gated_delta", mixer.v_heads, mixer.v_dim, mixer.k_dim, mixer.k_heads)
 
 
 def linears(names: tuple[str, ...]) -> list[LinearShape]:

@@ -61,6 +61,10 @@ class RunSize:
     verified: tuple[tuple[int, int, int], ...] = ()
     packed: tuple[str, ...] = ()
     windows: tuple[int, ...] = ()
+    prompt_windows: tuple[int, ...] = ()
+    libraries: bool = False
+    recurrent_models: tuple[str, ...] = ()
+    recurrent_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 64, 256, 1024)
     adapter_ranks: tuple[int, ...] = ()
     samplers: tuple[str, ...] = ()
     vocabularies: tuple[int, ...] = ()
@@ -88,7 +92,7 @@ def grid(batches: tuple[int, ...], lengths: tuple[int, ...], max_tokens: int) ->
 
 
 SAMPLERS = ("greedy", "sample", "top_k", "top_p")
-LAUNCHES = ("add", "linear", "norm", "attention", "softmax", "argmax")
+LAUNCHES = ("add", "linear", "norm", "attention", "softmax", "argmax", "silu", "topk", "sort", "copy")
 GPU = RunSize(
     budget_s=1200.0,
     settle_s=0.3,
@@ -99,6 +103,8 @@ GPU = RunSize(
         "fp8",
         "fp8_rows",
         "fp8_block",
+        "nvfp4",
+        "mxfp8",
         "bfloat16_2of4",
         "fp8_2of4",
         "w4a16",
@@ -115,6 +121,8 @@ GPU = RunSize(
     expert_dtypes=("bfloat16", "fp8"),
     packed=("varlen", "varlen_paged"),
     windows=(1024, 4096),
+    libraries=True,
+    recurrent_models=("mamba-codestral-7b", "qwen3-next-80b-a3b"),
     adapter_ranks=(16, 64),
     samplers=SAMPLERS,
     vocabularies=(32000, 128256, 151936),
@@ -179,7 +187,7 @@ SIZES: dict[tuple[str, str], RunSize] = {
         budget_s=270.0,
         max_flops=4e12,
         models=("llama-3.1-8b", "qwen2.5-7b"),
-        dtypes=("bfloat16", "fp8", "fp8_rows", "fp8_block", "w4a16", "int8", "tf32"),
+        dtypes=("bfloat16", "fp8", "fp8_rows", "fp8_block", "nvfp4", "w4a16", "int8", "tf32"),
         windows=(1024,),
         adapter_ranks=(16,),
         vocabularies=(128256,),
@@ -204,6 +212,7 @@ SIZES: dict[tuple[str, str], RunSize] = {
         GPU,
         budget_s=math.inf,
         max_flops=1e14,
+        prompt_windows=GPU.windows,
         models=(*GPU.models, "qwen2.5-72b", "mixtral-8x7b", "phi-4", "gemma-2-27b", "llama-2-7b", "llama-2-13b"),
         tokens=(*GPU.tokens, 2, 8, 24, 48, 96, 320, 768, 1536, 3072, 16384),
         expert_models=(*GPU.expert_models, "deepseek-v3", "qwen3-235b-a22b"),
@@ -256,6 +265,8 @@ SIZES: dict[tuple[str, str], RunSize] = {
         max_flops=4e11,
         models=(*CPU.models, "llama-3.2-3b", "smollm3-3b", "qwen3-4b"),
         dtypes=(*CPU.dtypes, "float16", "fp8"),
+        recurrent_models=GPU.recurrent_models,
+        recurrent_batches=(1, 2, 3, 4, 6, 8, 12, 16),
         tokens=(*CPU.tokens, 2, 8, 32, 128, 512, 2048),
         prompts=grid((1, 2, 4, 8), doubling(32, 4096), 8192),
         caches=grid((1, 2, 4, 8, 16, 32), doubling(128, 32768), 131072),

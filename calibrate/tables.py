@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows import attention, collective, elementwise, experts, gemm, mla
+from llmviewer.calibrate.rows import attention, collective, elementwise, experts, gemm, mla, recurrence
 from llmviewer.calibrate.rows.table import Table
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -31,6 +31,7 @@ ENGINES = {
     "vllm": "vllm",
     "nccl": "nccl",
     "aiter": "aiter",
+    "flashinfer": "flashinfer",
 }
 #: Name -> table.
 TABLES: dict[str, Table] = {
@@ -42,6 +43,7 @@ TABLES: dict[str, Table] = {
     "allreduce": collective.ALLREDUCE,
     "elementwise": elementwise.ELEMENTWISE,
     "moe": experts.MOE,
+    "recurrence": recurrence.RECURRENCE,
 }
 #: Prefix of the kernels of scaled_dot_product_attention, and the reasons to leave out rows that are not of the fastest.
 SDPA_PREFIX = "sdpa_"

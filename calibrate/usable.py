@@ -27,7 +27,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "model": ("batch",),
 }
 #: Columns with numbers that a row may leave empty.
-OPTIONAL_NUMBERS = ("active", "experts", "group", "rotated_bytes", "v_head_dim")
+OPTIONAL_NUMBERS = ("active", "converts", "experts", "group", "rotated_bytes", "v_head_dim")
 #: Columns without which a row of a table says nothing.
 NEEDED: dict[str, tuple[str, ...]] = {
     **{name: table.needed for name, table in TABLES.items()},

@@ -75,12 +75,23 @@ def test_a_mixture_of_experts_has_its_layer_measured_but_not_its_prompts_as_a_mo
     [
         ("deepseek-v3", "layers and the whole model: deepseek-v3 has other layers"),
         ("deepseek-v3", "experts of fp8-block: torch has no kernel"),
-        ("mamba-2.8b", "recurrences and convolutions: torch has no kernel"),
+        ("mamba-2.8b", "recurrences of its layers"),
+        ("mamba-codestral-7b", "prompts of recurrences, and convolutions: torch has no kernel"),
         ("gemma-3-4b", "sliding windows of 1024"),
     ],
 )
 def test_what_torch_cannot_measure_is_named(name: str, words: str) -> None:
-    assert any(words in line for line in model_plan.plan_of(name, 1, SIZE).missing)
+    plain = replace(SIZE, compiled=False)
+    assert any(words in line for line in model_plan.plan_of(name, 1, plain).missing)
+
+
+def test_compiled_kernels_measure_windows_and_recurrences() -> None:
+    """Prompts longer than the window, and one token of each batch."""
+    cases = model_plan.plan_of("gemma-3-4b", 1, replace(SIZE, block_prompts=((1, 2048),))).cases
+    assert {case.columns["window"] for case in cases if case.kernel == "flex"} == {1024}
+    cases = model_plan.plan_of("mamba-codestral-7b", 2, SIZE).cases
+    (one,) = {(case.columns["heads"], case.columns["batch"]) for case in cases if case.table == "recurrence"}
+    assert one == (64, 8)
 
 
 def test_devices_that_do_not_divide_a_model_and_power_of_a_processor_are_refused(

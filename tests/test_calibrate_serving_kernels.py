@@ -11,18 +11,23 @@ pytest.importorskip("torch", reason="measuring needs torch")
 import pandas as pd
 import torch
 
-from llmviewer.calibrate import plan, sizes
+from llmviewer import models
+from llmviewer.calibrate import plan, shapes, sizes
 from llmviewer.calibrate.buffers import Buffers
-from llmviewer.calibrate.kernels import KERNELS, fp8, launch, moe, serving, sparse, varlen
+from llmviewer.calibrate.fit import fit_key
+from llmviewer.calibrate.kernels import KERNELS, fp8, launch, moe, recurrence, serving, sparse, varlen
 from llmviewer.calibrate.kernels.dtypes import UnsupportedError
 from llmviewer.calibrate.rows.gemm import SPARSE
-from llmviewer.calibrate.shapes import Heads
+from llmviewer.calibrate.shapes import Heads, RecurrentHeads
 from llmviewer.calibrate.tables import RowGroup, row_groups
 from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core.ir import Role
+from llmviewer.core.kinds import Kind
+from llmviewer.core.workload import decode
 from llmviewer.timing.kernels import gemm
+from llmviewer.timing.kernels.families import families_of
 
-HEADS = plan.heads_of(Heads(4, 2, 16, 16), "float32")
+HEADS, BF16_HEADS = (plan.heads_of(Heads(4, 2, 16, 16), dtype) for dtype in ("float32", "bfloat16"))
 
 
 @pytest.fixture
@@ -76,6 +81,26 @@ def test_scales_have_the_layout_of_scaled_mm(
     assert call["use_fast_accum"] == (dtype == "fp8_rows")
 
 
+@pytest.mark.parametrize("dtype", ["mxfp8", "nvfp4"])
+def test_scales_in_tiles_pass_the_checks_of_torch(
+    monkeypatch: pytest.MonkeyPatch, buffers: Buffers, dtype: str
+) -> None:
+    """torch checks sizes and dtypes of the scales of tensors without data as it does on CUDA; 6 x 640 by 384 x 640."""
+    product = torch._scaled_mm
+
+    def on_meta(x: torch.Tensor, w: torch.Tensor, **options: Any) -> torch.Tensor:
+        scales = {name: options.pop(name).to("meta") for name in ("scale_a", "scale_b")}
+        assert scales["scale_b"].numel() == 384 * (640 // fp8.TILED[dtype][0])
+        return product(x.to("meta"), w.to("meta"), **scales, **options)
+
+    monkeypatch.setattr(torch, "_scaled_mm", on_meta)
+    work = KERNELS["fp8"]({"dtype": dtype, "m": 6, "n": 384, "k": 640}, buffers)
+    assert torch.as_tensor(work.run(0)).shape == (6, 384)
+    monkeypatch.setitem(fp8.SCALES, dtype, lambda *sizes: tuple(s[:-1] for s in fp8._tiled(dtype)(*sizes)))
+    with pytest.raises((RuntimeError, ValueError, AssertionError)):
+        KERNELS["fp8"]({"dtype": dtype, "m": 6, "n": 384, "k": 640}, buffers).run(0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_half_of_the_weights_are_zero_before_compression(calls: Any, dtype: torch.dtype) -> None:
     seen = calls(torch, "_cslt_compress", lambda weight: weight)
@@ -117,6 +142,9 @@ def test_rows_of_sparse_products_are_those_that_pruning_makes() -> None:
         (plan.linear("fp8_rows", 8, 512, 512), "torch-rows", "fp8"),
         (plan.linear("fp8_block", 8, 512, 512), "torch", "fp8-block"),
         (plan.linear("fp8_2of4", 8, 512, 512), "torch", "fp8-2of4"),
+        (plan.linear("mxfp8", 8, 512, 512), "torch-mx", "fp8"),
+        (plan.linear("nvfp4", 8, 512, 512), "torch", "fp4"),
+        (plan.several_adapters("bfloat16", 8, 16, 512), "torch-adapters", "bf16"),
     ],
 )
 def test_scaled_and_sparse_products_have_fits_of_their_own(case: plan.KernelCase, engine: str, variant: str) -> None:
@@ -160,6 +188,77 @@ def test_a_torch_without_pages_is_named(buffers: Buffers, monkeypatch: pytest.Mo
     )
 
 
+def test_rows_of_several_adapters_are_products_of_adapters(buffers: Buffers) -> None:
+    """They are no experts, which are sorted and summed; the product itself is the grouped one."""
+    case = plan.several_adapters("bfloat16", 16, 32, 64)
+    (operator,) = group_of(case).operators
+    assert families_of(operator) == ("gemm",)
+    assert torch.as_tensor(KERNELS["experts"](case.columns, buffers).run(0)).shape == (16, 32)
+
+
+@pytest.mark.slow
+def test_prompts_of_sliding_windows_see_their_window(buffers: Buffers) -> None:
+    """Compiled for this processor: token 100 sees keys 85 to 100."""
+    columns = plan.prefill("flex", {**HEADS, "window": 16}, 2, 128).columns
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        got = torch.as_tensor(KERNELS["flex"](columns, buffers).run(0))
+    torch.manual_seed(0)  # the same tensors again
+    same = Buffers("cpu", 1024)
+    k, v = same.rotating(torch.float32, *[(2, 2, 128, 16)] * 2).tensors[0]
+    q, at = same.random(torch.float32, (2, 4, 128, 16)), torch.arange(128)
+    seen = (at[None] <= at[:, None]) & (at[:, None] - at[None] < 16)
+    assert seen[100].nonzero().flatten().tolist() == [*range(85, 101)]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+    assert group_of(plan.prefill("flex", {**BF16_HEADS, "window": 16}, 2, 128)).engine == "torch-flex"
+
+
+@pytest.mark.slow
+def test_sinks_need_the_sum_that_a_processor_lacks(buffers: Buffers) -> None:
+    with torch.inference_mode(), pytest.raises(Exception, match="return_lse"):
+        KERNELS["flex"](plan.prefill("flex_sinks", HEADS, 1, 128).columns, buffers)
+
+
+@pytest.mark.parametrize("op", [*recurrence.UPDATES])
+def test_a_token_of_a_recurrence_is_that_of_its_definition(op: str) -> None:
+    """One head of two channels and two state elements, by hand: softplus(0) = ln 2, so half of the state decays."""
+    states = torch.tensor([[[[1.0, 0.0], [0.0, 2.0]]]])
+    x, zero = torch.tensor([[[1.0, 2.0]]]), torch.zeros(1, 1)
+    k, q = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 1.0]]])
+    y = recurrence.UPDATES[op](states, x, zero, zero, k, q)
+    if op == "mamba2":  # the state gains ln 2 x k; the output reads its second column, gate 0 skips nothing
+        expected = torch.tensor([[0.5 + 0.6931, 0.0], [2 * 0.6931, 1.0]])
+        assert y.flatten().tolist() == pytest.approx([0.0, 1.0])
+    else:  # half of the error x - state k is added along k
+        expected = torch.tensor([[0.5 + 0.25, 0.0], [1.0, 1.0]])
+        assert y.flatten().tolist() == pytest.approx([0.0, 1.0])
+    assert torch.allclose(states[0, 0], expected, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [*recurrence.UPDATES])
+def test_recurrences_compile_for_this_processor(buffers: Buffers, op: str) -> None:
+    columns = plan.recurrence(RecurrentHeads(op, 4, 8, 16, 2), "float32", 3).columns
+    with torch.inference_mode():
+        assert torch.as_tensor(KERNELS["recurrence"](columns, buffers).run(0)).isfinite().all()
+
+
+def test_rows_of_recurrences_are_those_of_the_models_graph() -> None:
+    """Mamba-Codestral: 128 heads of 64 channels and 128 state elements, read and written in 16 bits: 4 MiB a token."""
+    (shape,) = shapes.recurrences(("mamba-codestral-7b",))
+    group = group_of(plan.recurrence(shape, "bfloat16", 4))
+    (operator,) = group.operators
+    (own,) = {
+        op.traffic_bytes
+        for _, op in models.load("mamba-codestral-7b").graph(decode(4.0, 0.0))
+        if op.kind is Kind.RECURRENCE
+    }
+    assert operator.traffic_bytes == pytest.approx(own)
+    assert operator.traffic_bytes > 4 * 2 * 128 * 64 * 128 * 2
+    assert "/".join(fit_key(group)) == "streaming/recurrence/torch-compile"
+
+
 def test_samplers_choose_likely_tokens() -> None:
     """Half of the probability on one word, the rest spread: greedy takes it, top-p of 0.4 nothing else."""
     torch.manual_seed(0)
@@ -188,7 +287,8 @@ def test_cache_writes_reach_as_many_slots_as_tokens(buffers: Buffers, dtype: str
 def test_launches_run_on_any_device(buffers: Buffers, op: str) -> None:
     work = KERNELS["launch"]({"op": op, "graph": True, "dtype": "float32"}, buffers)
     assert work.graph
-    assert torch.as_tensor(work.run(0)).isfinite().all()
+    made: Any = work.run(0)
+    assert (made if isinstance(made, torch.Tensor) else made[0]).isfinite().all()
 
 
 @pytest.mark.parametrize("op", ["memory_copy", "memory_read", "disk_write", "disk_read"])

@@ -97,8 +97,7 @@ def _compiled(plain: Callable[..., torch.Tensor], rows: int) -> MakeKernel:
     """Compile `plain` into one kernel; it has `rows` further inputs of half a row."""
 
     def make(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
-        if not _compiles(buffers.kind):
-            raise UnsupportedError("torch.compile needs Triton (CUDA) or a C++ compiler")
+        need_compiler(buffers.kind)
         extra = [buffers.random(dtype, (shape[1] // 2,)) for _ in range(rows)]
         compiled = torch.compile(plain, dynamic=True)
         return lambda x: compiled(*x, *extra)
@@ -106,11 +105,13 @@ def _compiled(plain: Callable[..., torch.Tensor], rows: int) -> MakeKernel:
     return make
 
 
-def _compiles(kind: str) -> bool:
+def need_compiler(kind: str) -> None:
+    """Raise UnsupportedError where torch.compile has no compiler."""
     import importlib.util
     import shutil
 
-    return bool(importlib.util.find_spec("triton") if kind == "cuda" else shutil.which("g++"))
+    if not (importlib.util.find_spec("triton") if kind == "cuda" else shutil.which("g++")):
+        raise UnsupportedError("torch.compile needs Triton (CUDA) or a C++ compiler")
 
 
 def _swiglu_plain(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

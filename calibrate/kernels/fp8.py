@@ -1,4 +1,4 @@
-"""fp8 GEMM with bf16 output (torch._scaled_mm): a scale per tensor, row or block; the input is already fp8."""
+"""fp8 and fp4 GEMM with bf16 output (torch._scaled_mm): a scale per tensor, row or block; the input is quantized."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ from typing import Any
 import torch
 
 from llmviewer.calibrate.buffers import Buffers
-from llmviewer.calibrate.kernels.dtypes import need_capability
+from llmviewer.calibrate.kernels.dtypes import UnsupportedError, need_capability
 from llmviewer.calibrate.timer import PreparedKernel
 
 #: Elements of a row of the input, and rows and columns of the weights, that share a scale.
 BLOCK = 128
 #: cuBLASLt takes rows, and scales of blocks along k, in multiples of this.
 ALIGNED = 4
+#: Elements that share a scale along k, elements of a byte, dtype of the scales, and the byte that is 1 in it: formats
+#: whose scales cuBLASLt takes in tiles of 128 rows by 4 (Blackwell; `torch._scaled_mm` from torch 2.8 on).
+#: Source: https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout
+TILED = {"mxfp8": (32, 1, "float8_e8m0fnu", 0x7F), "nvfp4": (16, 2, "float8_e4m3fn", 0x38)}
+TILE_ROWS = 128
+#: dtype of a row -> compute capability; others need that of Ada.
+CAPABILITY = {"fp8_block": (9, 0), **dict.fromkeys(TILED, (10, 0))}
 
 Scales = tuple[torch.Tensor, torch.Tensor]
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """e4m3 inputs and weights; needs Ada, Hopper or later, blocks of scales Hopper or later.
+    """e4m3 inputs and weights, or pairs of e2m1; needs Ada or later, blocks of scales Hopper or later.
 
     Rows with blocks of scales are padded to a multiple of four, which cuBLASLt needs, as engines do.
     """
     name = columns["dtype"]
-    need_capability(buffers.kind, *((9, 0) if name == "fp8_block" else (8, 9)), "_scaled_mm")
+    need_capability(buffers.kind, *CAPABILITY.get(name, (8, 9)), f"_scaled_mm of {name}")
     m, n, k = columns["m"], columns["n"], columns["k"]
     if name == "fp8_block":
         m = _padded(m)
-    weights = buffers.rotating(torch.float8_e4m3fn, (n, k))
-    x = buffers.random(torch.float8_e4m3fn, (m, k))
+    packed = TILED[name][1] if name in TILED else 1
+    stored = torch.uint8 if packed > 1 else torch.float8_e4m3fn
+    elements = _dtype("float4_e2m1fn_x2") if packed > 1 else stored
+    weights = buffers.rotating(stored, (n, k // packed))
+    x = buffers.random(stored, (m, k // packed)).view(elements)
     one, other = SCALES[name](m, n, k, buffers.kind)
-    transposed = [weight.t() for (weight,) in weights.tensors]
+    transposed = [weight.view(elements).t() for (weight,) in weights.tensors]
     fast = name == "fp8_rows"  # sums in the registers of the matrix units, as serving engines and torchao do
 
     def run(i: int) -> torch.Tensor:
@@ -59,8 +69,29 @@ def _of_blocks(m: int, n: int, k: int, device: str) -> Scales:
     return torch.ones((blocks, m), device=device).t(), of_weights.t()
 
 
-def _padded(count: int) -> int:
-    return -(-count // ALIGNED) * ALIGNED
+def _tiled(name: str) -> Callable[[int, int, int, str], Scales]:
+    """Scales of rows of the input and of the weights, as bytes in whole tiles."""
+    block, _, dtype, byte = TILED[name]
+
+    def scales(m: int, n: int, k: int, device: str) -> Scales:
+        one, other = (
+            torch.full((_padded(rows, TILE_ROWS) * _padded(-(-k // block)),), byte, dtype=torch.uint8, device=device)
+            for rows in (m, n)
+        )
+        return one.view(_dtype(dtype)), other.view(_dtype(dtype))
+
+    return scales
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UnsupportedError(f"torch {torch.__version__} has no {name}")
+    return found
+
+
+def _padded(count: int, step: int = ALIGNED) -> int:
+    return -(-count // step) * step
 
 
 #: dtype of a row -> (m, n, k, device) -> scales of input and weights.
@@ -68,4 +99,5 @@ SCALES: dict[str, Callable[[int, int, int, str], Scales]] = {
     "fp8": _of_tensors,
     "fp8_rows": _of_rows,
     "fp8_block": _of_blocks,
+    **{name: _tiled(name) for name in TILED},
 }

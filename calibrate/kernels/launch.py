@@ -41,4 +41,8 @@ LAUNCHES: dict[str, Callable[[torch.Tensor], Any]] = {
     "attention": _attention,
     "softmax": lambda x: torch.softmax(x, -1),
     "argmax": lambda x: x.argmax(-1),
+    "silu": F.silu,
+    "topk": lambda x: x.topk(8, -1),
+    "sort": lambda x: x.sort(-1),
+    "copy": lambda x: x.clone(),
 }

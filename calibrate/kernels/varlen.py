@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.buffers import Buffers, Rotation
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
 from llmviewer.calibrate.timer import PreparedKernel
 
@@ -22,26 +22,41 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     attend, known = varlen(buffers.kind)
     dtype, device = DTYPES[columns["dtype"]], buffers.kind
     batch, heads, kv_heads, dim = (columns[name] for name in ("batch", "heads", "kv_heads", "head_dim"))
-    context, window, paged = columns["context"], columns["window"], columns["kernel"].endswith("paged")
-    pages = -(-context // PAGE)
-    shape = (batch * pages, PAGE, kv_heads, dim) if paged else (batch * context, kv_heads, dim)
-    cache = buffers.rotating(dtype, shape, shape)
+    context, window, keys = columns["context"], columns["window"], None
     q = buffers.random(dtype, (batch, heads, dim))
-    starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
     options: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in known else {}
     if window:
         options["window_size"] = _supported("window_size", (window - 1, 0), known)
-    if paged:
-        table = torch.randperm(batch * pages, device=device).to(torch.int32).view(batch, pages)
-        used = torch.full((batch,), context, dtype=torch.int32, device=device)
+    if columns["kernel"].endswith("paged"):
+        cache, table, used = pages(columns, buffers, PAGE, dtype)
         options |= {"block_table": _supported("block_table", table, known), "seqused_k": used}
-    keys = None if paged else starts * context
+    else:
+        cache = buffers.rotating(dtype, *[(batch * context, kv_heads, dim)] * 2)
+        keys = starts(batch, context, device)
+    queries = starts(batch, 1, device)
 
     def run(i: int) -> Any:
         k, v = cache.tensors[i]
-        return attend(q, k, v, starts, keys, 1, context, **options)
+        return attend(q, k, v, queries, keys, 1, context, **options)
 
     return PreparedKernel(run=run, copies=len(cache), rotated_bytes=cache.total_bytes)
+
+
+def starts(batch: int, each: int, device: str) -> torch.Tensor:
+    """First row of each of `batch` sequences of `each` packed rows, and the number of rows: [batch + 1]."""
+    return torch.arange(batch + 1, dtype=torch.int32, device=device) * each
+
+
+def pages(
+    columns: Mapping[str, Any], buffers: Buffers, size: int, dtype: torch.dtype
+) -> tuple[Rotation, torch.Tensor, torch.Tensor]:
+    """Cold keys and values in pages of `size` tokens in any order, [pages, size, heads, width] each; the numbers of the
+    pages of every sequence, [batch, pages of one]; and the tokens that each uses, [batch]."""
+    batch, context = columns["batch"], columns["context"]
+    count = -(-context // size)
+    cache = buffers.rotating(dtype, *[(batch * count, size, columns["kv_heads"], columns["head_dim"])] * 2)
+    table = torch.randperm(batch * count, device=buffers.kind).to(torch.int32).view(batch, count)
+    return cache, table, torch.full((batch,), context, dtype=torch.int32, device=buffers.kind)
 
 
 def varlen(kind: str) -> tuple[Callable[..., Any], frozenset[str]]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LONE_HEADS = ("a100_sxm", "vllm")
 #: Family of attention of one token.
 DECODING = "attention_decode"
+#: Beginnings of torch's kernels beside scaled_dot_product_attention; the last part of a name is the suffix.
+TORCH_SPECIAL = ("varlen", "flex")
 #: Kernels that SGLang and vLLM run for heads that their usual one does not have -> suffix of the engine.
 OTHER_KERNELS = {"triton": "triton", "vllm_triton_attn": "triton", "vllm_flash_attn_fa4": "fa4"}
 
@@ -92,10 +94,10 @@ def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]
 
 
 def _engine(engine: str, first: Any) -> str:
-    """The engine, with a suffix for the heads that its usual kernel does not run, or torch's packed sequences."""
-    name = str(first["kernel"])
-    packed = name.rpartition("_")[2] if name.startswith("varlen") else ""
-    suffix = OTHER_KERNELS.get(name, packed)
+    """The engine, with a suffix for what its usual kernel does not run: other heads, packed sequences, sinks."""
+    name = str(first["kernel"]).partition(" ")[0]
+    special = name.startswith(TORCH_SPECIAL) or name.endswith("_sinks")
+    suffix = OTHER_KERNELS.get(name, name.rpartition("_")[2] if special else "")
     return f"{engine}-{suffix}" if suffix else engine
 
 

@@ -25,6 +25,8 @@ PATTERNS = {
 }
 
 
+#: End of the column `impl` of rows timed here whose collectives are in a CUDA graph, by one process per device.
+IN_GRAPH = "graph"
 #: (device, source) of measurements in a box whose cards have no peer-to-peer access, so that NCCL copies through the
 #: host's memory.  No column says so: aiconfigurator's L40S move 20, 5.1 and 1.5 GB/s with 2, 4 and 8 cards, where 8 RTX
 #: PRO 6000 still reach 0.6 of what 2 reach.  A column `link` overrides this.
@@ -57,7 +59,8 @@ def _engine(engine: str, first: Any) -> str:
     """The engine; collectives launched one by one by the host, not in a CUDA graph, are an engine of their own."""
     if str(first.get("source", "")) == "vidur":
         return "vidur-host"
-    by_host = "eager" in str(first["impl"]) or str(first.get("source", "")) == "llmviewer"  # `calibrate run`
+    impl = str(first["impl"])
+    by_host = "eager" in impl or (str(first.get("source", "")) == "llmviewer" and not impl.endswith(IN_GRAPH))
     return f"{engine}-eager" if by_host else engine
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Largest share of a repeated input that stays in the L2.
 MOST_KEPT = 0.99
 #: kernel of elementwise rows -> suffix of the engine name.
-KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused", "index_copy": "-cache"}
+KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused"}
 #: Kernels that vidur timed in vLLM of early 2024 and that read one element at a time: since V1 generated kernels run in
 #: their place, and since 2025-11 they read 16 bytes (https://github.com/vllm-project/vllm/pull/27931 norms, pull/29512
 #: activations).  RoPE and sums are as they were.
@@ -138,10 +138,16 @@ ELEMENTWISE_OPERATORS: dict[str, BuildOperators] = {
 def _engine(engine: str, first: Any) -> str:
     """The engine; chains of eager kernels are `-unfused`, so that others use a fused kernel where one was measured.
 
-    SUPERSEDED kernels of vLLM are `-v0`, which serve that engine alone.
+    SUPERSEDED kernels of vLLM are `-v0`, which serve that engine alone; those timed here, which it runs only where it
+    compiles nothing (`--enforce-eager`), are `-custom`.
     """
-    if str(first.get("source", "")) == "vidur" and str(first["op"]) in SUPERSEDED:
+    if str(first["op"]) == "cache_write":  # priced like a sum, which its rows must not describe
+        return engine + "-cache"
+    superseded = str(first["op"]) in SUPERSEDED
+    if str(first.get("source", "")) == "vidur" and superseded:
         return engine + "-v0"
+    if str(first.get("source", "")) == "llmviewer" and superseded and engine == "vllm":
+        return engine + "-custom"
     return engine + KERNEL_SUFFIXES.get(str(first.get("kernel", "")), "")
 
 

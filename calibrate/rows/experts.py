@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.calibrate.rows import tuned
-from llmviewer.calibrate.rows.gemm import FP8_BLOCK, WEIGHT_ONLY
+from llmviewer.calibrate.rows.gemm import FP8_BLOCK, MXFP8, WEIGHT_ONLY
 from llmviewer.calibrate.rows.routing import BALANCED, busiest_device, is_known
 from llmviewer.calibrate.rows.table import Table, column, divided
 from llmviewer.core import dtypes
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 BF16 = dtypes.get_dtype("bf16")
 NVFP4, MXFP4, FP8 = (dtypes.get_dtype(name) for name in ("nvfp4", "mxfp4", "fp8"))
-#: OCP Microscaling v1.0: 32 elements share one 8-bit scale.
-MXFP8 = dtypes.scaled("fp8", 8, group=32.0, scale_bits=8.0, name="mxfp8")
 #: Column `dtype` -> formats of weights and inputs; other names are 16-bit formats.
 FORMATS: dict[str, Format] = {
     "fp8": Format(weights=FP8, activations=FP8),

@@ -16,7 +16,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Operator, Tensor
 from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
-from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape, Linear
 from llmviewer.techniques.compression.prune import two_of_four
 from llmviewer.timing.kernels.power import PARTITIONED
 
@@ -28,8 +28,19 @@ FP8_BLOCK = (
     dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128"),
     dtypes.scaled("fp8", 8, group=128.0, scale_bits=32, name="fp8-1x128"),
 )
+#: OCP Microscaling v1.0: 32 elements share one 8-bit scale.
+MXFP8 = dtypes.scaled("fp8", 8, group=32.0, scale_bits=8.0, name="mxfp8")
 #: aiconfigurator's names for GEMMs with 16-bit inputs and narrow weights -> weight format.
 WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_int(4)}
+#: aiconfigurator's name of SmoothQuant: 8-bit integers on both sides, quantized before the timed kernel.
+SMOOTH_QUANT = "sq"
+#: Column `dtype` -> formats of weights and inputs; other names are dtypes of both.
+FORMATS = {
+    SMOOTH_QUANT: Format(weights=dtypes.get_dtype("int8"), activations=dtypes.get_dtype("int8")),
+    "fp8_block": Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1]),
+    "mxfp8": Format(weights=MXFP8, activations=MXFP8),
+    **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
+}
 #: Most copies of a linear layer that aiconfigurator runs in turn, by engine; TensorRT-LLM's fill the L2 only once, and
 #: vLLM's block-scaled and nvfp4 products run on one copy; SGLang's copies have inputs of their own
 #: (https://github.com/ai-dynamo/aiconfigurator, collector/*/collect_gemm.py).
@@ -46,18 +57,21 @@ MOST_RESIDENT = 0.99
 STAMP_TICK_US = 1.024
 #: Largest distance of a time of whole ticks from them, over a tick.
 TICK_ERROR = 2e-3
-#: dtype of rows with one scale per row of the input and per column of the output: their kernel is another one.
+#: dtype of rows with one scale per row of the input and per column of the output.
 FP8_ROWS = "fp8_rows"
+#: dtype of rows that another kernel of torch runs than that of their variant -> suffix of the engine.
+OTHER_KERNELS = {FP8_ROWS: "rows", "mxfp8": "mx"}
+#: Column `op` of products of rows of several adapters, each with its own factor.
+ADAPTER_OP = "adapters"
 #: End of the dtype of rows whose weights are 2:4 sparse.
 SPARSE = "_2of4"
-#: aiconfigurator's name of SmoothQuant: 8-bit integers on both sides, quantized before the timed kernel.
-SMOOTH_QUANT = "sq"
 
 
 def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Operators of one linear layer, or of `active` of `experts` experts.
 
-    Timings of 8-bit rows by others include the input conversion, which is one of the GEMM's constants.
+    Timings of 8-bit rows by others include the input conversion, which is one of the GEMM's constants; ours where the
+    column `converts` says so.
     """
     m, n, k = (group[name].to_numpy(dtype=np.float64) for name in "mnk")
     narrow = _narrow_format(first)
@@ -65,7 +79,8 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     x = Tensor(name="x", elements=m * k, dtype=wide)
     experts = float(_column_or(first, "experts", 1.0))
     active = group["active"].to_numpy(dtype=np.float64) if experts > 1.0 else 1.0
-    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=wide, experts=experts)  # type: ignore[arg-type]
+    name = f"gemm{ADAPTER_PARTS[0]}" if first.get("op") == ADAPTER_OP else "gemm"
+    linear = Linear(name=name, in_features=k, out_features=n, dtype=wide, experts=experts)  # type: ignore[arg-type]
     block = Block(name="row", operators=(linear.operator(x, m, active=active),))
     if narrow is not None:
         block = with_formats(block, lambda _: narrow)
@@ -75,7 +90,7 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     assert isinstance(product.shape, GemmShape)
     source = str(first.get("source", ""))
     quantizes = narrow is not None and narrow.activations is not None and str(first["dtype"]) != SMOOTH_QUANT
-    if quantizes and source not in ("llmviewer", tuned.NAME):
+    if quantizes and (source not in ("llmviewer", tuned.NAME) or _column_or(first, "converts", 0.0)):
         product = replace(product, shape=replace(product.shape, converts=1.0))
     if source != "llmviewer" and _in_whole_ticks(group):
         product = replace(product, shape=replace(product.shape, stamped=1.0))  # type: ignore[type-var]
@@ -139,12 +154,8 @@ def _plain_dtype(dtype: str) -> Dtype:
 
 def _narrow_format(first: Any) -> Format | None:
     dtype = _plain_name(first)
-    if dtype == SMOOTH_QUANT:
-        return Format(weights=dtypes.get_dtype("int8"), activations=dtypes.get_dtype("int8"))
-    if dtype == "fp8_block":
-        return Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1])
-    if dtype in WEIGHT_ONLY:
-        return Format(weights=WEIGHT_ONLY[dtype])
+    if dtype in FORMATS:
+        return FORMATS[dtype]
     if dtype == "w4a16":
         group = _column_or(first, "group", 0.0)
         if group < 1.0:
@@ -167,16 +178,17 @@ def _inactive_experts(rows: pd.DataFrame) -> list[tuple[Any, str]]:
 def _engine(engine: str, first: Any) -> str:
     """The engine; with `-products` for grouped products alone, which lack the sorting and the sum of a layer.
 
-    torch's products with scales of rows are another library's, and `-rows`.
+    Products that another kernel runs than that of their variant, and those of several adapters, have suffixes too.
     """
-    if str(first["dtype"]) == FP8_ROWS:
-        return f"{engine}-rows"
-    return f"{engine}-products" if _column_or(first, "experts", 1.0) > 1.0 else engine
+    several = _column_or(first, "experts", 1.0) > 1.0
+    grouped = ADAPTER_OP if first.get("op") == ADAPTER_OP else "products" if several else ""
+    suffix = OTHER_KERNELS.get(str(first["dtype"]), grouped)
+    return f"{engine}-{suffix}" if suffix else engine
 
 
 GEMM = Table(
     shape=("m", "n", "k"),
-    formula=("dtype", "experts", "group"),
+    formula=("dtype", "experts", "group", "op", "converts"),
     needed=("dtype",),
     build=_gemm,
     engine=_engine,

@@ -118,8 +118,9 @@ OWN_USE_ONLY = TORCH
 #: are another engine's kernels.
 LIBRARIES = {"gemm": "aiter"}
 #: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, kernels of vLLM
-#: before 0.8 that read one element at a time, as no engine's kernels do since, and kernels that were timed untuned.
-UNLENT_SUFFIXES = ("-host", "-eager", "-v0", "-untuned")
+#: before 0.8 that read one element at a time, as no engine's kernels do since, kernels that were timed untuned, and
+#: norms that vLLM runs only where it compiles none.
+UNLENT_SUFFIXES = ("-host", "-eager", "-v0", "-untuned", "-custom")
 
 
 def fit_error(family: str, basis: str) -> float:
