@@ -20,6 +20,11 @@ CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 DEVICES = ("cuda", "cpu")
 #: Linux's description of a processor's caches and topology.
 CPU_SYSFS = Path("/sys/devices/system/cpu")
+#: Extensions of instruction sets that multiply matrices or widen vectors, as /proc/cpuinfo spells them (x86, ARM).
+ISA = (
+    *("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2"),
+    *("sme", "sve2", "sve", "bf16", "i8mm", "asimd"),
+)
 #: Used when the system does not report the last-level cache size.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 
@@ -83,6 +88,7 @@ def _cpu(torch: Any) -> dict[str, Any]:
         "memory_bytes": memory_bytes(),
         "clock_mhz": cpu_clock_mhz(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "isa": cpu_isa(),
     }
 
 
@@ -100,7 +106,7 @@ def _cuda(torch: Any) -> dict[str, Any]:
         "cache_bytes": getattr(properties, "L2_cache_size", 0) or ASSUMED_CACHE_BYTES,
         "cuda": torch.version.cuda or torch.version.hip,
         "cudnn": torch.backends.cudnn.version(),
-        **nvml.facts(0),
+        **nvml.facts(0, torch.cuda.device_count()),
     }
 
 
@@ -119,6 +125,13 @@ def cpu_name() -> str:
     """Name of the processor from the operating system."""
     found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     return found.group(1).strip() if found else platform.processor() or platform.machine()
+
+
+def cpu_isa() -> list[str]:
+    """Extensions of ISA that the processor has; empty if the system does not report them."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    words = set(found.group(1).split()) if found else set()
+    return [name for name in ISA if name in words]
 
 
 def physical_cores(root: Path = CPU_SYSFS) -> int:
