@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import against, devices, fit_tables, measured_chip, profile_file, refusals, whole
+from llmviewer.calibrate import against, devices, fit_tables, measured_chip, power_samples, profile_file, refusals, whole
 from llmviewer.calibrate.deadline import OutOfTimeError, within
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
@@ -64,13 +64,14 @@ class FittedProfile:
     """Result of a fit.
 
     text: YAML of the profile.  fits: new ones.  kept: keys of fits of the profile that was extended.  whole: layers and
-    models predicted with it.
+    models predicted with it.  power: shares of the board power, and their errors on held-out rows.
     """
 
     text: str
     fits: tuple[Fit, ...]
     whole: list[dict[str, Any]]
     kept: tuple[str, ...] = ()
+    power: Mapping[str, float] = field(default_factory=dict)
 
 
 def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
@@ -123,11 +124,12 @@ def fit_profile(
     stored = [*profile_file.kept_fits(extend, chip, fits), *fits]
     if extend is not None:
         header, title = profile_file.merged_provenance(extend.provenance, header, stored), title or extend.title
-    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, stored)
+    power, power_error = _power(inputs)
+    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, stored, power)
     own = profiles.parse(text, Path("profile.yaml"))
     predicted = list(whole_rows(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
     kept = tuple(fit.key for fit in stored[: len(stored) - len(fits)])
-    return FittedProfile(text=text, fits=fits, whole=predicted, kept=kept)
+    return FittedProfile(text=text, fits=fits, whole=predicted, kept=kept, power=power | power_error)
 
 
 def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str) -> dict[str, Any]:
@@ -140,6 +142,7 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
         "chip_file": chip_path or None,
         "fits": errors,
         "kept": list(found.kept),
+        "power": dict(found.power),
         "whole": found.whole,
         "left_out": dict(inputs.gathered.left_out),
         "unstable": dict(inputs.gathered.unstable),
@@ -177,6 +180,15 @@ def _fits(gathered: FitData, on_progress: OnProgress, seconds: float) -> tuple[F
     if not fits:
         raise UserError(f"no profile is written: {NO_TIME}")
     return tuple(fits)
+
+
+def _power(inputs: FitInputs) -> tuple[dict[str, float], dict[str, float]]:
+    """Shares of the board power that `--power` measured, and their errors; empty where no file has them."""
+    for source in inputs.sources:
+        if found := power_samples.own_shares(source.tables, inputs.chip, source.environment.get("power_limit_w")):
+            own, error = found
+            return {name: getattr(own, name) for name in ("idle", "compute", "memory", "link")}, error
+    return {}, {}
 
 
 def whole_rows(sources: Sequence[TableSource], options: PredictionOptions) -> Iterator[dict[str, Any]]:

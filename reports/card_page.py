@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.fit_page import signed
+from llmviewer.reports.fit_page import power_line, signed
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
 #: Kernel family -> its name in words; others are called by their variant.
@@ -148,6 +148,7 @@ def _files(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if document["chip_file"]:
         note = "no spec describes this device; its best measured rates replace data-sheet figures"
         yield "Chip", f"{document['chip_file']}: {note}"
+    yield from power_line(document)
     if document["profile"]:
         yield "Profile", document["profile"]
     for at, words in enumerate(document["next"]):

@@ -28,7 +28,7 @@ Hardware = Annotated[
         help="auto: the card that the driver names; or a chip's name or YAML.",
     ),
 ]
-Minutes = Annotated[float, typer.Option("--minutes", min=1.0, help="Time for everything, whatever else runs.")]
+Minutes = Annotated[int, opt.integer_option("minutes", "Time for everything, whatever else this machine does.")]
 Output = Annotated[
     str, typer.Option("-o", "--output", help="Profile to write; samples go to the folder NAME-samples next to it.")
 ]
@@ -37,7 +37,7 @@ Output = Annotated[
 def command(
     model: Models,
     hardware: Hardware = "auto",
-    minutes: Minutes = 15.0,
+    minutes: Minutes = 15,
     tensor_parallel_size: running.Tp = 1,
     output: Output = "profile.yaml",
     device: running.Device = None,
