@@ -59,11 +59,12 @@ class Wanted:
 class Outcome:
     """Result of a calibration.  inputs, fitted: None where too little was measured, and where no fit may be stored.
 
-    why: the reason.  missing: what of the models was not measured.  left: rows by table that the time did not suffice
+    why: the reason.  busy: the load by other programs, in words.  missing: what of the models was not measured.  left: rows by table that the time did not suffice
     for.  kernels, layers: rows of the tables before and after.
     """
 
     facts: dict[str, Any]
+    busy: str = ""
     inputs: FitInputs | None = None
     fitted: FittedProfile | None = None
     why: str = ""
@@ -112,9 +113,10 @@ def calibrate(
 
     Raises UserError before anything is measured; later ones are the `why` of the outcome.
     """
+    load = environment.busy()  # before this program adds to it
     facts, _ = check(wanted)
     size, cases = planned(wanted, int(facts.get("gpus", 1)))
-    outcome = Outcome(facts=facts, missing=cases.missing)
+    outcome = Outcome(facts=facts, busy=load, missing=cases.missing)
 
     def noted(progress: Progress) -> None:
         outcome.left = dict(progress.missing)
@@ -183,6 +185,8 @@ def document(outcome: Outcome, wanted: Wanted, folder: Path, written: dict[str, 
         "chip": inputs.chip.name if inputs else None,
         "seconds": round(seconds, 1),
         "samples": str(folder),
+        "busy": outcome.busy,
+        "unstable": _unstable(inputs) if inputs else 0,
         "rows": rows,
         "left": outcome.left,
         "kernels": outcome.kernels,
@@ -195,6 +199,12 @@ def document(outcome: Outcome, wanted: Wanted, folder: Path, written: dict[str, 
         "chip_file": written.get("chip_file"),
         "next": _next(outcome, wanted, written),
     }
+
+
+def _unstable(inputs: FitInputs) -> int:
+    """Rows whose times spread too much."""
+    frames = [frame for source in inputs.sources for frame in source.tables.values()]
+    return int(sum(frame["stable"].eq(False).sum() for frame in frames if "stable" in frame.columns))
 
 
 def _medians(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | None]:

@@ -25,6 +25,8 @@ ISA = (
     *("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2"),
     *("sme", "sve2", "sve", "bf16", "i8mm", "asimd"),
 )
+#: Load per core above which the machine counts as busy.
+BUSY = 0.5
 #: Used when the system does not report the last-level cache size.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 
@@ -53,8 +55,16 @@ def choose_device(device: str | None) -> str:
 
 
 def pin_threads() -> None:
-    """Pin one OpenMP thread to each core; has no effect once torch is imported."""
-    if "torch" not in sys.modules:
+    """Pin one OpenMP thread to each core; has no effect once torch is imported.
+
+    On a busy machine threads move to idle cores instead, and give their core away while they wait for each other: two
+    pinned ones of a load of 9 on 2 cores had waited 24 ms, a time slice, in most products of 0.5 ms.
+    """
+    if "torch" in sys.modules:
+        return
+    if busy():
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    else:
         os.environ.setdefault("OMP_PROC_BIND", "close")
         os.environ.setdefault("OMP_PLACES", "cores")
 
@@ -143,6 +153,12 @@ def physical_cores(root: Path = CPU_SYSFS) -> int:
 def load_and_cores() -> tuple[float, int]:
     """Load average over the last minute, and the number of available cores."""
     return (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0), len(CORES)
+
+
+def busy() -> str:
+    """The load of a machine that other programs use, in words; empty if it is idle."""
+    load, cores = load_and_cores()
+    return f"load {load:.1f} on {cores} cores" if load > BUSY * cores else ""
 
 
 def cpu_clock_mhz() -> float | None:

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import against, devices, fit_tables, measured_chip, power_samples, profile_file, refusals, whole
+from llmviewer.calibrate import (
+    against,
+    devices,
+    fit_tables,
+    measured_chip,
+    power_samples,
+    profile_file,
+    refusals,
+    whole,
+)
 from llmviewer.calibrate.deadline import OutOfTimeError, within
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions

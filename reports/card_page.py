@@ -66,6 +66,9 @@ def _machine(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Machine", ", ".join(_properties(facts, document["chip"]))
     rows = sum(document["rows"].values())
     yield "Measured", f"{fmt.whole(rows)} rows with torch {facts['torch']}; {document['seconds'] / 60.0:.1f} min in all"
+    if document["busy"]:
+        unstable = f"{document['busy']} by other programs: {fmt.whole(document['unstable'])} of these rows are unstable"
+        yield "Busy", f"{unstable}; on the idle machine, with another -o, errors are smaller"
 
 
 #: Fact of a machine -> its words.

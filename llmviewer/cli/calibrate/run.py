@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.sizes import RunSize
 
 
-#: Load per core above which the machine counts as busy.
-BUSY = 0.5
 
 
 Tp = Annotated[
@@ -91,9 +89,8 @@ def warn_if_busy() -> None:
     """Warn if other programs use this machine."""
     from llmviewer.calibrate import environment
 
-    load, cores = environment.load_and_cores()
-    if load > BUSY * cores:
-        print_warnings([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
+    if load := environment.busy():
+        print_warnings([f"this machine is busy ({load}): many rows will be unstable"])
 
 
 def _chosen(kind: str, size: str, model: str, tp: int, *, power: bool) -> tuple[RunSize, ModelPlan | None]:
