@@ -25,6 +25,7 @@ from llmviewer.calibrate.predict import PredictionOptions, priced
 from llmviewer.calibrate.profiling import FitInputs, FittedProfile, OnProgress
 from llmviewer.calibrate.run import Progress
 from llmviewer.calibrate.sizes import RunSize
+from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.calibrated import calibrated
@@ -80,7 +81,10 @@ def check(wanted: Wanted) -> tuple[dict[str, Any], Chip | None]:
     Raises UserError if `hardware` names another chip.
     """
     facts = environment.describe(wanted.kind)
-    return facts, devices.choose_chip({facts["device"]: 0}, wanted.hardware)[0]
+    chip, _ = devices.choose_chip({facts["device"]: 0}, wanted.hardware)
+    if chip and wanted.kind == "cpu" and not (data.user_path(wanted.hardware) or devices.is_processor(chip.name)):
+        raise UserError(f"{chip.name} is no processor; what is measured is {facts['device_name']}")
+    return facts, chip
 
 
 def planned(wanted: Wanted, gpus: int = 1) -> tuple[RunSize, ModelPlan]:

@@ -63,7 +63,7 @@ def page(document: dict[str, Any]) -> Page:
 
 def _machine(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     facts = document["machine"]
-    yield "Machine", ", ".join(_properties(facts, document["chip"]))
+    yield "Machine", ", ".join(_properties(facts, "" if document["chip_file"] else document["chip"]))
     rows = sum(document["rows"].values())
     yield "Measured", f"{fmt.whole(rows)} rows with torch {facts['torch']}; {document['seconds'] / 60.0:.1f} min in all"
     if document["busy"]:
@@ -86,7 +86,7 @@ FACTS: dict[str, Callable[[Any], str]] = {
 
 def _properties(facts: dict[str, Any], chip: str | None) -> Iterator[str]:
     """Words on a card or a processor, as far as it says."""
-    yield facts["device_name"] + (f" ({chip})" if chip and chip != facts["device"] else "")
+    yield facts["device_name"] + (f" ({chip})" if chip else "")
     yield from filter(None, (words(facts[name]) for name, words in FACTS.items() if facts.get(name)))
 
 
