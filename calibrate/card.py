@@ -32,7 +32,7 @@ from llmviewer.timing.calibrated import calibrated
 
 SCHEMA = "llmviewer.calibration/1"
 #: Shares of the time at which measuring ends by plan and by force, and at which the fits and predictions end.
-PLANNED, MEASURED, FITTED, PREDICTED = 0.75, 0.78, 0.92, 0.97
+PLANNED, MEASURED, FITTED, PREDICTED = 0.68, 0.72, 0.92, 0.97
 #: Minutes from which the shapes are those of the default size.
 LONG_MIN = 10.0
 #: Most FLOP of a forward pass on a processor: a prompt of a small model takes a second.
@@ -43,7 +43,7 @@ NO_TIME = "the time was over; the same command goes on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to calibrate: the models that are served, on how many devices each, and for how many minutes.
+    """Models that are served, on how many devices each, and the minutes for their calibration.
 
     kind: cuda or cpu.  hardware: a chip by name or path; empty for the one that the driver names.
     """

@@ -95,7 +95,7 @@ def facts(device: int, gpus: int = 1) -> dict[str, Any]:
 
 
 def _properties(library: Any, handle: Any) -> dict[str, Any]:
-    """What NVML says of one device."""
+    """Limits, memory and links of one device."""
     calls: dict[str, tuple[Callable[[Any], int], float]] = {
         "max_clock_mhz": (lambda value: library.nvmlDeviceGetMaxClockInfo(handle, SM_CLOCK, value), 1.0),
         "power_limit_w": (lambda value: library.nvmlDeviceGetEnforcedPowerLimit(handle, value), 1e3),  # milliwatts

@@ -17,6 +17,7 @@ WORDS = {
     "collective": "collectives",
     "experts": "experts",
 }
+STREAMING = {"act": "activation", "add": "residual sum", "quantize": "conversion to 8 bit", "rope": "RoPE"}
 KERNELS = (
     left("Kernels"),
     left("Engine", rank=2),
@@ -29,19 +30,19 @@ KERNELS = (
 LAYERS = (
     left("Measured"),
     left("Stage"),
-    right("Batch"),
     right("Tokens"),
     right("Time"),
-    right("Before"),
-    right("Error", rank=1),
-    right("After"),
+    right("Before", rank=1),
+    right("After", rank=1),
     right("80 %", rank=2),
-    right("Error"),
+    right("Error before"),
+    right("after"),
 )
 MEANING = (
     ("Before", "predicted with the shipped profiles"),
     ("After", "kernels: with constants fitted without their shape; layers and models, never fitted: with yours"),
     ("Error", "of kernels the median of |predicted / measured - 1|; of layers predicted / measured - 1"),
+    ("Tokens", "batch x tokens of each prompt, or in the cache; * times that spread by more than 10 %"),
 )
 
 
@@ -102,7 +103,7 @@ def _kernel(one: dict[str, Any]) -> tuple[str, ...]:
     family, variant, engine = one["fit"].split("/")
     before, after = one["before"], one["after"] or {}
     return (
-        f"{WORDS[family]}, {variant}" if family in WORDS else variant,
+        f"{WORDS[family]}, {variant}" if family in WORDS else STREAMING.get(variant, variant),
         engine,
         fmt.whole(one["rows"]),
         fmt.percent(before["median"]),
@@ -113,18 +114,18 @@ def _kernel(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _layer(one: dict[str, Any]) -> tuple[str, ...]:
-    what = "1 layer" if one["table"] == "block" else f"{one['layers']} layers and head"
+    what = f"{one['model']}, {'1 layer' if one['table'] == 'block' else 'whole'}"
     before, after = (_predicted(one[when]) for when in ("before", "after"))
     bounds = one["after"]["interval_80_us"]
     return (
-        f"{one['model']}, {what}{'' if one['stable'] else ' (unstable)'}",
+        what if one["stable"] else f"{what} *",
         f"{one['stage']}{', graph' if one['graph'] else ''}",
-        fmt.whole(one["batch"]),
-        fmt.whole(one["tokens"]),
+        f"{fmt.whole(one['batch'])} x {fmt.whole(one['tokens'])}",
         fmt.duration(one["measured_us"] * 1e-6),
-        *before,
+        before[0],
         after[0],
         fmt.durations(*(each * 1e-6 for each in bounds)) if bounds else "",
+        before[1],
         after[1],
     )
 
@@ -156,3 +157,5 @@ def _files(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Profile", document["profile"]
     for at, words in enumerate(document["next"]):
         yield "" if at else "Next", words
+    if not document["next"]:
+        yield "Next", "the same command, which goes on with the rows that are missing; another -o starts afresh"

@@ -85,12 +85,16 @@ def command(
 
 
 def _written(outcome: Outcome, output: str) -> dict[str, str]:
-    """Write the chip's YAML, if no spec describes it, and the profile; their paths."""
+    """Write the chip's YAML, if no spec describes it, and the profile; their paths.
+
+    Without a new profile, the YAML beside an earlier one stays as it is.
+    """
     if outcome.inputs is None:
         return {}
     found = {}
     if path := fitting.chip_path_of(outcome.inputs, output):
-        fitting.put(outcome.inputs.chip_text, path)
+        if outcome.fitted or not Path(path).exists():
+            fitting.put(outcome.inputs.chip_text, path)
         found["chip_file"] = path
     if outcome.fitted:
         fitting.put(outcome.fitted.text, output)
