@@ -60,8 +60,9 @@ class Wanted:
 class Outcome:
     """Result of a calibration.  inputs, fitted: None where too little was measured, and where no fit may be stored.
 
-    why: the reason.  busy: the load by other programs, in words.  missing: what of the models was not measured.  left: rows by table that the time did not suffice
-    for.  kernels, layers: rows of the tables before and after.
+    busy: the load by other programs, in words.  why: the reason why nothing was fitted.  missing: parts of the models
+    that were not measured.  left: rows by table that the time did not suffice for.  kernels, layers: rows of the tables
+    before and after.
     """
 
     facts: dict[str, Any]
