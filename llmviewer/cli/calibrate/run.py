@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.sizes import RunSize
 
 
-
-
 Tp = Annotated[
     int, typer.Option("--tensor-parallel-size", "-tp", "--tp", min=1, help="Devices that share the model's layers.")
 ]
