@@ -57,6 +57,11 @@ class Sample:
     rows: tuple[RowGroup, ...]
     folds: tuple[Array, ...]
 
+    @property
+    def key(self) -> str:
+        """Key of the fit in a profile: family/variant/engine."""
+        return f"{self.family}/{self.variant}/{self.engine}"
+
 
 def folds_of(frame: Any, table: str) -> Array:
     """Fold of every row, from a hash of its shape only: the same in every run and for every source.

@@ -79,9 +79,8 @@ def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
         if count >= fitting.MIN_ROWS:
             found.samples.append(sample)
         else:
-            kind = f"{sample.family}/{sample.variant}/{sample.engine}"
-            found.left_out[f"{kind}: fewer than {fitting.MIN_ROWS} rows"] += count
-            found.too_few[kind] += count
+            found.left_out[f"{sample.key}: fewer than {fitting.MIN_ROWS} rows"] += count
+            found.too_few[sample.key] += count
     found.samples.sort(key=lambda sample: (FIT_ORDER.index(sample.family), sample.variant, sample.engine))
     return found
 

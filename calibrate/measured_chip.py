@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 GENERATED_HEADER = "# Measured, by `llmviewer calibrate fit`: "
 #: Note of the bandwidth figure.
 BANDWIDTH_NOTE = "the fastest kernel on data larger than the cache"
+#: Compute capability -> generation (https://developer.nvidia.com/cuda-gpus), whose chips lend constants.
+GENERATIONS = {
+    "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-ga10x", "8.9": "ada", "9.0": "hopper",
+    "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell-gb20x",
+}  # fmt: skip
+#: PCIe generation -> GT/s of a lane, of which 128 of 130 bits are data (https://pcisig.com/specifications/pciexpress).
+PCIE_GT_PER_S = {3: 8.0, 4: 16.0, 5: 32.0}
 #: (op, graph) of rows of `launch` -> name in the provenance.
 LAUNCH_NAMES = {
     ("kernel", False): "kernel",
@@ -44,13 +51,22 @@ def text_of(name: str, sources: Sequence[TableSource]) -> str:
     lines = [
         f"{GENERATED_HEADER}the best rates of its samples, not data-sheet peaks.",
         f"name: {json.dumps(str(facts.get('device_name', name)))}",
-        f"generation: {'cpu' if facts.get('kind') == 'cpu' else 'unknown'}",
+        *_family(facts),
         "dense_tflops:",
         *(f"  {dtype}: {_figure_text(rate / 1e12, source, 'the fastest GEMM')}" for dtype, rate in peaks.items()),
         f"memory_bandwidth_gb_per_s: {_figure_text(bandwidth / 1e9, source, BANDWIDTH_NOTE)}",
         *_system_figures(facts, source),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _family(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Spec lines that tell from which chips constants are borrowed."""
+    if "driver" in facts:  # of NVML
+        yield "maker: NVIDIA"
+        yield f"generation: {GENERATIONS.get(str(facts.get('compute_capability')), 'unknown')}"
+    else:
+        yield f"generation: {'cpu' if facts.get('kind') == 'cpu' else 'unknown'}"
 
 
 def _system_figures(facts: Mapping[str, Any], source: str) -> Iterator[str]:
@@ -63,10 +79,15 @@ def _system_figures(facts: Mapping[str, Any], source: str) -> Iterator[str]:
         "l2_capacity_mib": (_number(facts, "cache_bytes"), 2.0**20),
         "units": (_number(facts, "units", "threads"), 1.0),
         "clock_ghz": (_number(facts, "max_clock_mhz", "clock_mhz"), 1e3),
+        "tdp_w": (_number(facts, "power_limit_w"), 1.0),
     }
     for key, (value, unit) in figures.items():
         if value:
             yield f"{key}: {_figure_text(value / unit, 'the operating system')}"
+    lane, width = PCIE_GT_PER_S.get(int(_number(facts, "pcie_generation") or 0)), _number(facts, "pcie_width")
+    if lane and width:
+        rate = _figure_text(lane * width * 128.0 / 130.0 / 8.0, "the driver")
+        yield f"links: {{pcie: {{gb_per_s_per_direction: {rate}}}}}\ndefault_link: pcie"
 
 
 def _number(facts: Mapping[str, Any], *names: str) -> float | None:

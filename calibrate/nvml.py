@@ -1,8 +1,9 @@
-"""Clock, power and driver version of an NVIDIA device, from NVML, which comes with the driver."""
+"""Clock, power, memory, links and driver version of an NVIDIA device, from NVML, which comes with the driver."""
 
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,16 @@ from llmviewer.calibrate.timer import DeviceReading
 
 #: nvmlClockType_t: the streaming multiprocessors.
 SM_CLOCK = 1
+#: Most NVLinks of a device (NVML_NVLINK_MAX_LINKS).
+MAX_NVLINKS = 18
+#: Level of the common ancestor of two devices -> path between them, as `nvidia-smi topo -m` calls it.
+PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+class _Memory(ctypes.Structure):
+    """Bytes of a device: nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 def _library() -> Any:
@@ -66,8 +77,12 @@ def energy(device: int) -> Callable[[], float | None]:
     return read
 
 
-def facts(device: int) -> dict[str, Any]:
-    """Return driver, max_clock_mhz and power_limit_w, without those that NVML does not report."""
+def facts(device: int, gpus: int = 1) -> dict[str, Any]:
+    """Driver, limits, memory and links of a device, without those that NVML does not report.
+
+    max_clock_mhz, power_limit_w, reported_memory_bytes (all of it, before CUDA's own), pcie_generation and pcie_width
+    (the most that device and slot support), nvlinks (active ones), topology (paths to the next devices of `gpus`).
+    """
     library = _library()
     if library is None:
         return {}
@@ -76,9 +91,34 @@ def facts(device: int) -> dict[str, Any]:
     if library.nvmlSystemGetDriverVersion(version, len(version)) == 0:
         found["driver"] = version.value.decode()
     handle = _handle(library, device)
-    value = ctypes.c_uint()
-    if handle is not None and library.nvmlDeviceGetMaxClockInfo(handle, SM_CLOCK, ctypes.byref(value)) == 0:
-        found["max_clock_mhz"] = float(value.value)
-    if handle is not None and library.nvmlDeviceGetEnforcedPowerLimit(handle, ctypes.byref(value)) == 0:
-        found["power_limit_w"] = value.value / 1e3
-    return found
+    return found if handle is None else found | _properties(library, handle) | _paths(library, handle, device, gpus)
+
+
+def _properties(library: Any, handle: Any) -> dict[str, Any]:
+    """Limits, memory and links of one device."""
+    calls: dict[str, tuple[Callable[[Any], int], float]] = {
+        "max_clock_mhz": (lambda value: library.nvmlDeviceGetMaxClockInfo(handle, SM_CLOCK, value), 1.0),
+        "power_limit_w": (lambda value: library.nvmlDeviceGetEnforcedPowerLimit(handle, value), 1e3),  # milliwatts
+        "pcie_generation": (lambda value: library.nvmlDeviceGetMaxPcieLinkGeneration(handle, value), 1),
+        "pcie_width": (lambda value: library.nvmlDeviceGetMaxPcieLinkWidth(handle, value), 1),
+    }
+    found: dict[str, Any] = {}
+    value, memory = ctypes.c_uint(), _Memory()
+    for name, (call, unit) in calls.items():
+        if call(ctypes.byref(value)) == 0:
+            found[name] = value.value // unit if isinstance(unit, int) else value.value / unit
+    if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+        found["reported_memory_bytes"] = float(memory.total)
+    active = [library.nvmlDeviceGetNvLinkState(handle, link, ctypes.byref(value)) == 0 and value.value == 1
+              for link in range(MAX_NVLINKS)]  # fmt: skip
+    return found | ({"nvlinks": sum(active)} if any(active) else {})
+
+
+def _paths(library: Any, handle: Any, device: int, gpus: int) -> dict[str, Any]:
+    """Paths from a device to the others on the bus, by number of devices: `SYS x3`."""
+    found: Counter[str] = Counter()
+    for other in (handle_of for at in range(gpus) if at != device and (handle_of := _handle(library, at)) is not None):
+        level = ctypes.c_int()
+        if library.nvmlDeviceGetTopologyCommonAncestor(handle, other, ctypes.byref(level)) == 0:
+            found[PATHS.get(level.value, str(level.value))] += 1
+    return {"topology": [f"{path} x{count}" for path, count in found.items()]} if found else {}

@@ -7,8 +7,8 @@ of HELD_OUT, and writes the generation's shares to calibrate/power.yaml; the row
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +38,41 @@ if TYPE_CHECKING:
 BEYOND_LIMIT = 1e-3
 #: Fewest rows of a fit, and shortest time over which their power is a mean [s].
 MIN_ROWS, MIN_S = 16, 0.2
+#: Parts of the rows that are held out, one after another.
+THIRDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRow:
     """A row with its mean power over the board power, and its seconds at data-sheet peaks over its time.
 
-    compute, memory: of matrix and vector units, and of device memory.
+    compute, memory: of matrix and vector units, and of device memory.  most: power limit over the board power.
     """
 
     name: str
     share: float
     compute: float
     memory: float
+    most: float = 1.0
+
+
+def own_shares(
+    tables: Mapping[str, pd.DataFrame], chip: Chip, limit_w: float | None = None
+) -> tuple[PowerShares, dict[str, float]] | None:
+    """Shares of one card's rows with their errors, each third of the rows predicted by shares of the others; None if
+    too few rows have a power.  limit_w: power limit of the card where the rows were measured [W]."""
+    if chip.tdp_w is None:
+        return None
+    rows = _rows_in(tables, replace(chip, power_limit_w=limit_w))
+    if len(rows) < MIN_ROWS:
+        return None
+    parts = [(rows[at::THIRDS], [row for i, row in enumerate(rows) if i % THIRDS != at]) for at in range(THIRDS)]
+    size = np.abs(np.concatenate([errors(shares(others), unseen) for unseen, others in parts]))
+    return shares(rows), {"rows": len(rows), "median": float(np.median(size)), "most": float(np.max(size))}
+
+
+def _rows_in(tables: Mapping[str, pd.DataFrame], chip: Chip) -> list[PowerRow]:
+    return [row for name, frame in tables.items() for row in _rows(name, _with_power(frame), chip)]
 
 
 def rows_of(path: Path, chip: Chip | None = None) -> tuple[Chip, list[PowerRow]]:
@@ -59,7 +81,7 @@ def rows_of(path: Path, chip: Chip | None = None) -> tuple[Chip, list[PowerRow]]
     on = chip or specs.load(str(environment["device"]).replace("_", "-"))
     if on.tdp_w is None:
         raise UserError(f"{on.name} has no board power, of which shares could be fitted")
-    found = [row for name, frame in tables.items() for row in _rows(name, _with_power(frame), on)]
+    found = _rows_in(tables, on)
     if len(found) < MIN_ROWS:
         raise UserError(f"'{printable(path)}' has {len(found)} rows of `calibrate run --power`; a fit needs {MIN_ROWS}")
     return on, found
@@ -85,7 +107,7 @@ def _rows(table: str, frame: pd.DataFrame, chip: Chip) -> Iterator[PowerRow]:
 def _of(table: str, frame: pd.DataFrame, seconds: dict[str, Count], chip: Chip) -> Iterator[PowerRow]:
     """Rows of a frame from the seconds of their resources."""
     used = {kind: _part(seconds, kind) * np.ones(len(frame)) for kind in ("compute", "memory")}
-    board_w = float(np.max(board_watts(chip)[0]))
+    board_w, most_w = (float(np.max(watts)) for watts in board_watts(chip))
     for at, (_, row) in enumerate(frame.iterrows()):
         time_s = float(row["latency_us"]) * 1e-6
         yield PowerRow(
@@ -93,6 +115,7 @@ def _of(table: str, frame: pd.DataFrame, seconds: dict[str, Count], chip: Chip) 
             share=float(row["power_w"]) / board_w,
             compute=float(used["compute"][at]) / time_s,
             memory=float(used["memory"][at]) / time_s,
+            most=min(most_w / board_w, 1.0),
         )
 
 
@@ -118,11 +141,11 @@ def shares(rows: Sequence[PowerRow]) -> PowerShares:
     """The shares that fit the rows."""
     from scipy.optimize import least_squares
 
-    measured = np.array([row.share for row in rows])
+    measured, most = np.array([(row.share, row.most) for row in rows]).T
 
     def residuals(values: Array) -> Array:
         asked = _asked(values, rows)
-        return np.asarray(np.log(np.minimum(asked, 1.0 + BEYOND_LIMIT * asked) / measured))
+        return np.asarray(np.log(np.minimum(asked, most + BEYOND_LIMIT * asked) / measured))
 
     found = least_squares(residuals, fit_power.START, bounds=(0.0, 2.0), loss="soft_l1", f_scale=fit_power.OUTLIER)
     return fit_power.shares(np.round(found.x, 4))
@@ -137,7 +160,8 @@ def _asked(values: Sequence[float] | Array, rows: Sequence[PowerRow]) -> Array:
 def errors(own: PowerShares, rows: Sequence[PowerRow]) -> Array:
     """Predicted / measured - 1 of every row."""
     asked = _asked((own.idle, own.compute, own.memory), rows)
-    ratios: Array = np.minimum(asked, 1.0) / np.array([row.share for row in rows])
+    measured, most = np.array([(row.share, row.most) for row in rows]).T
+    ratios: Array = np.minimum(asked, most) / measured
     return ratios - 1.0
 
 

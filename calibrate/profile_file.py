@@ -44,10 +44,13 @@ def merged_provenance(old: Mapping[str, Any], new: Mapping[str, Any], fits: Sequ
     }
 
 
-def text_of(chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:
-    """Text of the whole file."""
+def text_of(
+    chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit], power: Mapping[str, float] | None = None
+) -> str:
+    """Text of the whole file.  power: see `Profile`."""
     header = [f"schema: {SCHEMA}", f"chip: {chip.name}", f"generation: {json.dumps(chip.generation)}"]
-    header += [f"title: {json.dumps(title)}", f"fits: {len(fits)}", "provenance:"]
+    header += [f"title: {json.dumps(title)}", f"fits: {len(fits)}"]
+    header += [*([f"power: {_flow(power)}"] if power else []), "provenance:"]
     header += [f"  {name}: {json.dumps(value)}" for name, value in provenance.items()]
     return "\n---\n".join(["\n".join(header), *map(_document, fits)]) + "\n"
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import against, devices, fit_tables, measured_chip, profile_file, refusals, whole
+from llmviewer.calibrate import (
+    against,
+    devices,
+    fit_tables,
+    measured_chip,
+    power_samples,
+    profile_file,
+    refusals,
+    whole,
+)
+from llmviewer.calibrate.deadline import OutOfTimeError, within
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_usable
@@ -35,17 +47,25 @@ ENVIRONMENT_FIELDS = (
     "load",
 )
 
+#: Reason for kinds that were not fitted.
+NO_TIME = "the time for fits was over; `llmviewer calibrate fit` takes as long as it needs"
+
 OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FitInputs:
-    """Inputs of a fit.  chip_text: YAML generated for a chip without a spec; empty if it has one."""
+    """Inputs of a fit.
+
+    chip_text: YAML generated for a chip without a spec; empty if it has one.  seconds: kinds that are not fitted by
+    then are left out.
+    """
 
     chip: Chip
     chip_text: str
     sources: tuple[TableSource, ...]
     gathered: FitData
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +73,14 @@ class FittedProfile:
     """Result of a fit.
 
     text: YAML of the profile.  fits: new ones.  kept: keys of fits of the profile that was extended.  whole: layers and
-    models predicted with it.
+    models predicted with it.  power: shares of the board power, and their errors on held-out rows.
     """
 
     text: str
     fits: tuple[Fit, ...]
     whole: list[dict[str, Any]]
     kept: tuple[str, ...] = ()
+    power: Mapping[str, float] = field(default_factory=dict)
 
 
 def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
@@ -102,7 +123,7 @@ def fit_profile(
     profile_file.kept_fits(extend, inputs.chip, ())  # refused before the fit, which takes minutes
     if not force:
         refusals.check_stable(inputs.gathered, inputs.sources)
-    fits = tuple(_fit_with_progress(inputs.gathered, on_progress))
+    fits = _fits(inputs.gathered, on_progress, inputs.seconds)
     if not force:
         fits = refusals.without_absurd(fits, inputs.gathered)
     chip = inputs.chip
@@ -112,11 +133,12 @@ def fit_profile(
     stored = [*profile_file.kept_fits(extend, chip, fits), *fits]
     if extend is not None:
         header, title = profile_file.merged_provenance(extend.provenance, header, stored), title or extend.title
-    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, stored)
+    power, power_error = _power(inputs)
+    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, stored, power)
     own = profiles.parse(text, Path("profile.yaml"))
-    predicted = list(_whole(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
+    predicted = list(whole_rows(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
     kept = tuple(fit.key for fit in stored[: len(stored) - len(fits)])
-    return FittedProfile(text=text, fits=fits, whole=predicted, kept=kept)
+    return FittedProfile(text=text, fits=fits, whole=predicted, kept=kept, power=power | power_error)
 
 
 def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str) -> dict[str, Any]:
@@ -129,6 +151,7 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
         "chip_file": chip_path or None,
         "fits": errors,
         "kept": list(found.kept),
+        "power": dict(found.power),
         "whole": found.whole,
         "left_out": dict(inputs.gathered.left_out),
         "unstable": dict(inputs.gathered.unstable),
@@ -153,15 +176,32 @@ def _rows_of_devices(source: TableSource, words: Sequence[str]) -> TableSource:
     return replace(source, tables=kept, environment=source.environment if kept else {})
 
 
-def _fit_with_progress(gathered: FitData, on_progress: OnProgress) -> Iterable[Fit]:
-    total = len(gathered.samples)
-    on_progress(0, total, gathered.samples[0].family)
-    for done, fit in enumerate(fit_tables.fit_all(gathered.samples), 1):
-        on_progress(done, total, fit.key)
-        yield fit
+def _fits(gathered: FitData, on_progress: OnProgress, seconds: float) -> tuple[Fit, ...]:
+    """The fits that are made in so many seconds; the rows of the others are counted as left out."""
+    samples, fits = gathered.samples, list[Fit]()
+    on_progress(0, len(samples), samples[0].family)
+    with suppress(OutOfTimeError), within(seconds):
+        for fit in fit_tables.fit_all(samples):
+            fits.append(fit)
+            on_progress(len(fits), len(samples), fit.key)
+    for sample in samples[len(fits) :]:
+        gathered.left_out[f"{sample.key}: {NO_TIME}"] += sum(map(len, sample.folds))
+    if not fits:
+        raise UserError(f"no profile is written: {NO_TIME}")
+    return tuple(fits)
 
 
-def _whole(sources: Sequence[TableSource], options: PredictionOptions) -> Iterable[dict[str, Any]]:
+def _power(inputs: FitInputs) -> tuple[dict[str, float], dict[str, float]]:
+    """Shares of the board power that `--power` measured, and their errors; empty where no file has them."""
+    for source in inputs.sources:
+        if found := power_samples.own_shares(source.tables, inputs.chip, source.environment.get("power_limit_w")):
+            own, error = found
+            return {name: getattr(own, name) for name in ("idle", "compute", "memory", "link")}, error
+    return {}, {}
+
+
+def whole_rows(sources: Sequence[TableSource], options: PredictionOptions) -> Iterator[dict[str, Any]]:
+    """Measured layers and models beside their predictions, as rows of a report."""
     for source in sources:
         for table in WHOLE_TABLES:
             if table in source.tables:

@@ -74,7 +74,7 @@ def without_absurd(fits: Sequence[Fit], gathered: FitData) -> tuple[Fit, ...]:
     refused = {fit.key: why for fit in fits if (why := _refusal(fit, gathered))}
     for fit in fits:
         if fit.key in refused:
-            reason = f"{fit.key}: {refused[fit.key]}, {_error(fit)}; --force stores it"
+            reason = f"{fit.key}: {refused[fit.key]}, {_error(fit)}; `calibrate fit --force` stores it"
             gathered.left_out[reason] += int(fit.rows["fitted"])
             gathered.unstable.pop(fit.key, None)
     if len(refused) == len(fits):

@@ -19,6 +19,8 @@ from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.timer import Limits, PreparedKernel, Samples, Stopwatch, TooLongError, measure
 from llmviewer.core.errors import UserError, printable
 
+#: Time over which the mean power of a row is taken, where it is asked for [s].
+POWER_S = 0.5
 #: Significant digits of a stored time.
 SIGNIFICANT_DIGITS = 5
 #: FLOP of one call from which sustained calls may exceed the power limit of a card.
@@ -102,7 +104,7 @@ def _run(
             recorder.append(row)
             bench.check()
         now = missing[done][0].table
-        left[now] -= 1
+        left[now] -= row is not None
         on_progress(Progress(done=done + 1, total=len(missing), left_s=left_s, now=now, missing=dict(+left)))
     summary.seconds = time.monotonic() - started_at
     return summary

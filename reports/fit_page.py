@@ -69,7 +69,7 @@ def _rows(count: int) -> str:
 
 
 def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    lines = [("Profile", document["profile"])]
+    lines = [("Profile", document["profile"]), *power_line(document)]
     if document["kept"]:
         lines.append(
             ("Kept", f"{len(document['kept'])} fits of the profile that was extended: {', '.join(document['kept'])}")
@@ -80,6 +80,15 @@ def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         note = "no spec file describes this device; its best measured rates replace data-sheet figures"
         lines.append(("Chip", f"{document['chip_file']}: {note} (--hardware {document['chip_file']})"))
     return (*lines, ("Next", document["next"]))
+
+
+def power_line(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Line on the shares of board power that were fitted; none without."""
+    if not (own := document["power"]):
+        return ()
+    parts = ", ".join(f"{name} {own[name]:.2f}" for name in ("idle", "compute", "memory"))
+    error = f"held out: median error {fmt.percent(own['median'])}, largest {fmt.percent(own['most'])}"
+    return (("Power", f"shares of the board power: {parts}; {fmt.whole(own['rows'])} rows, {error}"),)
 
 
 def _cells(fit: dict[str, Any]) -> tuple[str, ...]:

@@ -77,11 +77,17 @@ def fitted(content: Any) -> dict[str, Any]:
     return found
 
 
-def shares_of(chip: Chip) -> PowerShares | None:
-    """Power shares of a chip's generation, else of the one that lends; None if the board power is unknown."""
+def shares_of(chip: Chip, efficiency: object = None) -> PowerShares | None:
+    """Power shares that the user's profile has of this card, else of a chip's generation, else of the one that lends;
+    None if the board power is unknown.
+
+    efficiency: that of the system, whose first profile may be the user's.
+    """
     if chip.tdp_w is None:
         return None
     constants = _constants()
+    if measured := getattr(efficiency, "own_power", None):
+        return PowerShares(**measured, server=constants["server"]["share"], basis="measured on this card")
     own, lender = constants["generations"].get(chip.generation), constants["lender"]
     shares: PowerShares = own or constants["generations"][lender]
     return replace(shares, server=constants["server"]["share"], basis="fitted" if own else f"borrowed from {lender}")

@@ -88,10 +88,10 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
     recorded: tuple[Count, ...] | None = None
     known: dict[str, Count] | None = None
     if later:
-        pieces = [_of_each_pass(step, evaluated(), system_per_pass(system, plan, piece).chip)]
+        pieces = [_of_each_pass(step, evaluated(), system_per_pass(system, plan, piece))]
         for piece, step in later:
             here = system_per_pass(system, plan, piece)
-            pieces.append(_of_each_pass(step, evaluate(model, here, step), here.chip))
+            pieces.append(_of_each_pass(step, evaluate(model, here, step), here))
         time_s, busiest_s, last_s, *figures = np.concatenate(pieces, axis=1)
         known = dict(zip(LATER, figures, strict=True))
     else:
@@ -158,13 +158,13 @@ def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
     return plan.prefill_max(time_s - busiest_s)
 
 
-def _of_each_pass(step: Step, priced: Evaluation, chip: Chip) -> Array:
+def _of_each_pass(step: Step, priced: Evaluation, system: System) -> Array:
     """Time, that of the slowest and the last pipeline stage, bytes read and time at the peak, a column per pass.
 
     A draft without a cache has the same figures in all passes, so scalars are broadcast.
     """
-    work = work_of_device(priced, shares_of(chip))
-    figures = (*priced.passing_s, priced.read_bytes, priced.at_peak_s(chip), work)
+    work = work_of_device(priced, shares_of(system.chip, system.efficiency))
+    figures = (*priced.passing_s, priced.read_bytes, priced.at_peak_s(system.chip), work)
     return np.stack(np.broadcast_arrays(*figures, step.tokens)[:-1])
 
 

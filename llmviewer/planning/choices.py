@@ -66,7 +66,7 @@ def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
     words = {"engine": ENGINE, "batching": BATCHING, **part.words}
     one = configuration(asked.model, part.screened.hardware, **words)
     lengths = (max(round(size), 1) for size in (asked.workload.input_len, asked.workload.output_len))
-    shares = shares_of(one.system.chip)
+    shares = shares_of(one.system.chip, one.system.efficiency)
     answered = one.answer(api.request(max(round(answer.running) * part.screened.ranks, 1), *lengths))
     energy = energy_of(answered.analysis, shares)
     if energy is None or shares is None:

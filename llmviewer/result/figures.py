@@ -41,13 +41,17 @@ def _price_source(a: Analysis) -> str:
     return "" if found is None else f"{found.term}, {found.date}: {found.source}"
 
 
+def _shares(a: Analysis) -> power_shares.PowerShares | None:
+    return power_shares.shares_of(a.system.chip, a.system.efficiency)
+
+
 def _watts(a: Analysis) -> Count:
-    found = None if a.system.split else power.energy_of(a, power_shares.shares_of(a.system.chip))
+    found = None if a.system.split else power.energy_of(a, _shares(a))
     return np.nan if found is None else found.watts
 
 
 def _power_source(a: Analysis) -> str:
-    found = power_shares.shares_of(a.system.chip)
+    found = _shares(a)
     return "" if found is None else f"docs/reference/energy.md; shares of the board power {found.basis}"
 
 

@@ -302,6 +302,12 @@ class Calibrated:
         return self.sources[0].path
 
     @property
+    def own_power(self) -> Mapping[str, float]:
+        """Shares of the board power that the user's profile has of this chip; empty if it has none."""
+        own = self.sources[0]
+        return own.power if self.user_profiles and own.chip == self.chip else {}
+
+    @property
     def fitted(self) -> bool:
         """Whether kernels that serve the engine were measured on this chip; torch's alone serve others as a stopgap.
 

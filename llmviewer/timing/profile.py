@@ -84,12 +84,17 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """All fits of one chip.  texts: key -> unparsed YAML document.  kinds: family -> variant and engine of its fits."""
+    """All fits of one chip.
+
+    texts: key -> unparsed YAML document.  kinds: family -> variant and engine of its fits.  power: shares of the board
+    power that this card draws, as of `PowerShares`; empty if they were not measured.
+    """
 
     chip: str
     title: str = ""
     generation: str = ""
     provenance: Mapping[str, Any] = field(metadata=stated(record.mapping))
+    power: Mapping[str, float] = field(default_factory=dict, metadata=stated(record.mapped(record.NUMBER)))
     texts: Mapping[str, str]
     path: str
     parsed: dict[str, Fit] = field(default_factory=dict, metadata=ABSENT)

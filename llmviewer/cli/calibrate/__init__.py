@@ -1,1 +1,1 @@
-"""Commands `llmviewer calibrate run|fit|engine|validate|ledger`."""
+"""Commands `llmviewer calibrate all|run|fit|engine|validate|ledger`."""

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.calibrate.validate import (
-    BatchSize,
-    Hardware,
-    InputLen,
-    KvCacheDtype,
-    Model,
-    OutputLen,
-    Passes,
-    PipelineParallelSize,
-    Quantization,
-    Stage,
-    TensorParallelSize,
-)
+from llmviewer.cli.calibrate.stated import with_stated
 from llmviewer.core import arguments
 
 if TYPE_CHECKING:
@@ -43,22 +31,13 @@ Engine = Annotated[
 File = Annotated[str, typer.Option("-o", "--output", help="Engine file to write; --engine takes it.")]
 
 
+@with_stated
 def command(
     results: Results,
     output: File,
-    hardware: Hardware = "",
-    model: Model = "",
     engine: Engine = "",
-    quantization: Quantization = "",
-    kv_cache_dtype: KvCacheDtype = "",
-    tensor_parallel_size: TensorParallelSize = 0,
-    pipeline_parallel_size: PipelineParallelSize = 0,
-    batch_size: BatchSize = 0,
-    input_len: InputLen = 0,
-    output_len: OutputLen = 0,
-    stage: Stage = "",
-    passes: Passes = 0,
     format: opt.PrintedFormat = "table",  # noqa: A002
+    **words: Any,
 ) -> int:
     """Correct an engine's constants by what your server measured, and report errors on held-out runs.
 
@@ -69,12 +48,7 @@ def command(
     from llmviewer.calibrate import own_engine
     from llmviewer.calibrate.readers.run import Stated
 
-    stated = Stated(
-        hardware=hardware, model=model, engine=engine, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
-        tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
-        batch_size=batch_size, input_len=input_len, output_len=output_len, stage=stage, passes=passes,
-    )  # fmt: skip
-    made = own_engine.calibrate(results, stated, output)
+    made = own_engine.calibrate(results, Stated(engine=engine, **words), output)
     with views.atomic_file(output) as temporary:
         temporary.write_text(made.text, encoding="utf-8")
 

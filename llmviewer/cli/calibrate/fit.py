@@ -58,17 +58,16 @@ def command(
 
     extended = profiles.load(Path(extend)) if extend else None
     inputs = prepare(samples, hardware)
-    chip_path = _chip_path(inputs, output)
-    with _progress() as on_progress:
+    chip_path = chip_path_of(inputs, output)
+    with progress() as on_progress:
         found = fit_profile(inputs, title, origin, on_progress, force=force, extend=extended)
-    if chip_path:  # first, so that no profile exists without its chip
-        _put(inputs.chip_text, chip_path)
-    _put(found.text, output)
+    put(inputs.chip_text, chip_path)  # first, so that no profile exists without its chip
+    put(found.text, output)
     _show(document(inputs, found, output, chip_path), format, inputs.chip.name)
     return 0
 
 
-def _chip_path(inputs: FitInputs, output: str) -> str:
+def chip_path_of(inputs: FitInputs, output: str) -> str:
     """Path of the generated chip spec, next to the profile; empty if the chip has a spec."""
     if not inputs.chip_text:
         return ""
@@ -83,7 +82,10 @@ def _chip_path(inputs: FitInputs, output: str) -> str:
     return str(path)
 
 
-def _put(text: str, path: str) -> None:
+def put(text: str, path: str) -> None:
+    """Write a file, if there is one to write."""
+    if not path:
+        return
     with views.atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -100,7 +102,7 @@ def _show(document: dict[str, object], format: str, title: str) -> None:  # noqa
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
+def progress() -> Iterator[Callable[[int, int, str], None]]:
     """Progress bar on stderr, if it is a terminal, after PATIENCE_S seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -10,6 +10,7 @@ app = typer.Typer(no_args_is_help=True)
 
 #: command -> module; each offers `command`.
 COMMANDS: dict[str, str] = {
+    "all": "llmviewer.cli.calibrate.all",
     "run": "llmviewer.cli.calibrate.run",
     "fit": "llmviewer.cli.calibrate.fit",
     "engine": "llmviewer.cli.calibrate.engine",

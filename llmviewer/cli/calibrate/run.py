@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.sizes import RunSize
 
 
-#: Time over which `--power` takes the mean power of a row [s].
-POWER_S = 0.5
-#: Load per core above which the machine counts as busy.
-BUSY = 0.5
+Tp = Annotated[
+    int, typer.Option("--tensor-parallel-size", "-tp", "--tp", min=1, help="Devices that share the model's layers.")
+]
+Device = Annotated[str | None, typer.Option(help="cuda or cpu; default: CUDA if available.")]
+Power = Annotated[
+    bool, typer.Option("--power", help="Mean power of every row by the board's counter of energy; half a second each.")
+]
 
 
 def command(
     output: Annotated[str, typer.Option("-o", "--output", help="Directory for samples.jsonl; a rerun resumes it.")],
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: CUDA if available.")] = None,
+    device: Device = None,
     quick: Annotated[bool, typer.Option("--quick", help="At most 5 minutes on a GPU, a minute on a CPU.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Every shape, without time limit.")] = False,
     model: Annotated[
@@ -39,40 +42,29 @@ def command(
             help="Only the shapes of this model, then its layers, measured beside predicted.",
         ),
     ] = "",
-    tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "-tp", "--tp", min=1, help="Devices that share the model's layers.")
-    ] = 1,
-    power: Annotated[
-        bool,
-        typer.Option("--power", help="Mean power of every row by the board's counter of energy; half a second each."),
-    ] = False,
+    tensor_parallel_size: Tp = 1,
+    power: Power = False,
 ) -> int:
     """Time real kernels on this machine; write raw samples and environment as JSON lines."""
     if quick and full:
         raise UserError("--quick and --full exclude each other")
     if tensor_parallel_size > 1 and not model:
         raise UserError("-tp divides the layers of a model; name it with --model")
-    from llmviewer.calibrate import environment
     from llmviewer.calibrate.record import prepare_folder
 
-    environment.pin_threads()
-    kind = environment.choose_device(device)
+    kind = chosen_kind(device, power=power)
     size = "quick" if quick else "full" if full else "default"
-    if power and kind != "cuda":
-        raise UserError("--power reads the energy of a graphics card's board (NVML); a processor has no such counter")
     chosen, planned = _chosen(kind, size, model, tensor_parallel_size, power=power)
     folder = prepare_folder(output)
     from llmviewer.calibrate.run import run
 
-    load, cores = environment.load_and_cores()
-    if load > BUSY * cores:
-        print_warnings([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
+    warn_if_busy()
     missing: dict[str, int] = {}
     try:
-        with _progress(missing) as on_progress:
+        with progress(missing) as on_progress:
             summary = run(folder, device, chosen, on_progress, cases=planned.cases if planned else None)
     except KeyboardInterrupt:
-        typer.echo(_interrupted(folder, missing), err=True)
+        typer.echo(interrupted(folder, missing), err=True)
         return 130
     _tell(summary, size)
     if planned:
@@ -80,9 +72,29 @@ def command(
     return 0
 
 
+def chosen_kind(device: str | None, *, power: bool) -> str:
+    """The kind of device to measure, with its threads pinned.  Raises UserError for power that nothing counts."""
+    from llmviewer.calibrate import environment
+
+    environment.pin_threads()
+    kind = environment.choose_device(device)
+    if power and kind != "cuda":
+        raise UserError("--power reads the energy of a graphics card's board (NVML); a processor has no such counter")
+    return kind
+
+
+def warn_if_busy() -> None:
+    """Warn if other programs use this machine."""
+    from llmviewer.calibrate import environment
+
+    if load := environment.busy():
+        print_warnings([f"this machine is busy ({load}): many rows will be unstable"])
+
+
 def _chosen(kind: str, size: str, model: str, tp: int, *, power: bool) -> tuple[RunSize, ModelPlan | None]:
     """Shapes and limits of the run, and the cases of a model if one is named."""
     from llmviewer.calibrate import model_plan, sizes
+    from llmviewer.calibrate.run import POWER_S
 
     chosen = sizes.size_named(kind, size)
     if power:
@@ -99,7 +111,7 @@ def _prove(folder: Path, model: str, missing: tuple[str, ...]) -> None:
     views.show(views.Views(page=lambda: proof_page.page(document), document=lambda: document, rows=list), "table", None)
 
 
-def _interrupted(folder: Path, missing: Mapping[str, int]) -> str:
+def interrupted(folder: Path, missing: Mapping[str, int]) -> str:
     """Number of rows that an interrupted run keeps, what it lacks by table, and how to continue and use the rows."""
     from llmviewer.calibrate.record import FILE, rows_kept
     from llmviewer.calibrate.refusals import in_shell
@@ -108,11 +120,12 @@ def _interrupted(folder: Path, missing: Mapping[str, int]) -> str:
     if not rows:
         return "interrupted: nothing was measured yet; the same command starts again"
     use = f"`llmviewer calibrate fit {where} -o profile.yaml` uses them"
-    lacking = f" (missing: {_listed(missing)})" if missing else ""
+    lacking = f" (missing: {listed(missing)})" if missing else ""
     return f"interrupted: {rows} rows are kept in {where}/{FILE}{lacking}; the same command continues after them, {use}"
 
 
-def _listed(tables: Mapping[str, int]) -> str:
+def listed(tables: Mapping[str, int]) -> str:
+    """Rows by table in words."""
     return ", ".join(f"{table} {rows}" for table, rows in tables.items())
 
 
@@ -120,7 +133,7 @@ def _estimate(first: Progress) -> str:
     """Rows to measure by table, and between which times that takes."""
     most = f" to {_minutes(first.left_s)} min" if first.left_s < float("inf") else " min or more, without limit"
     least = _minutes(min(first.least_s, first.left_s))
-    return f"{first.total} rows to measure ({_listed(first.missing)}): {least}{most}"
+    return f"{first.total} rows to measure ({listed(first.missing)}): {least}{most}"
 
 
 def _minutes(seconds: float) -> str:
@@ -141,7 +154,7 @@ def _tell(summary: Summary, size: str) -> None:
         lines.append(f"{table}: {rows} rows, {summary.unstable[table]} unstable")
     lines += [f"skipped: {rows} rows: {reason}" for reason, rows in summary.skipped.items()]
     if left := sum(summary.left_out.values()):
-        named = _listed(summary.left_out)
+        named = listed(summary.left_out)
         lines.append(f"left out: {left} rows for lack of time in a {size} run ({named}); run again to resume")
     lines.append(f"written: {summary.path}")
     lines.append(f"next: llmviewer calibrate fit {in_shell(summary.path.parent)} -o profile.yaml")
@@ -149,7 +162,7 @@ def _tell(summary: Summary, size: str) -> None:
 
 
 @contextmanager
-def _progress(missing: dict[str, int]) -> Iterator[Callable[[Progress], None]]:
+def progress(missing: dict[str, int]) -> Iterator[Callable[[Progress], None]]:
     """Estimate and progress bar on stderr with the time left, drawn between rows so as not to disturb a measurement.
 
     missing: receives the rows not measured yet, by table.
