@@ -380,7 +380,12 @@ class Engine(Fitted):
             engine = replace(engine, error={}, residuals={}, scope={})
         if self.memory_versions is None:
             return engine
-        return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
+        memory, versions = self.memory_versions.on(chip, self.version, self.name), self.memory_versions
+        if not versions.is_small(chip):
+            return replace(engine, memory=memory)
+        tokens = min(engine.max_num_batched_tokens, versions.small.get("tokens", np.inf))
+        sequences = min(engine.max_num_seqs, versions.small.get("sequences", np.inf))
+        return replace(engine, memory=memory, max_num_batched_tokens=tokens, max_num_seqs=sequences)
 
     @property
     def _backends(self) -> Mapping[str, Sequence[str]]:
