@@ -279,7 +279,8 @@ def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Draf
     if "tensor_parallel_size" in draft.techniques:
         words = {name: text for name, text in words.items() if name not in TENSOR_GROUP_OPTIONS}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
-    return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms()))
+    of_model = draft.caches and draft.shared == () and not draft.same_weights
+    return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms(of_model=of_model)))
 
 
 def spatial_system(model: Model, one: System, options: Options) -> System:

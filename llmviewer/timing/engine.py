@@ -359,7 +359,7 @@ class Engine(Fitted):
     def rounds(self) -> engine_work.RoundCosts:
         """Host time of a round of speculation in its version."""
         known = self.round_versions if self.source else {"0": engine_work.NO_HOST}
-        return engine_work.chosen(known, self.version, self.name)
+        return engine_work.chosen(known, self.known_version, self.name)
 
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.
@@ -630,10 +630,19 @@ class Engine(Fitted):
             return eager
         return replace(eager, constants={**self.constants, "eager": self.uncompiled})
 
-    def without_step_terms(self) -> Engine:
-        """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
+    def without_step_terms(self, *, of_model: bool = False) -> Engine:
+        """The engine for a draft's pass within the target's step: terms paid once per step are removed.
+
+        of_model: the draft is a model of its own, no head of the target.
+        """
+        if self is KERNELS_ONLY:
+            return self
         kept = {name: value for name, value in self.constants.items() if name not in engine_work.TERMS_PER_STEP}
-        return self if self is KERNELS_ONLY else replace(self, constants=kept, draft_us=self.rounds.draft)
+        inside = replace(self, constants=kept, draft_us=self.rounds.draft)
+        if not (of_model and self.rounds.launched):
+            return inside
+        factors = {name: value for name, value in self.factors.items() if name != "prompt"}
+        return replace(inside, graph_tokens=0.0, factors=factors)
 
     def residuals_of(self, metrics: Sequence[str], origin: str) -> Residuals | None:
         """Residuals of the first of these metrics that the preset was fitted on.
