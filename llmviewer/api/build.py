@@ -180,7 +180,10 @@ def system(chip: Chip, options: Options) -> System:
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
     own = {name: text for name in OF_ENGINE if (text := getattr(built.engine, name)) != TECHNIQUES[name].default}
-    for change in registry.changes({**own, **options.techniques}):
+    words = {**own, **options.techniques}
+    if forced := built.engine.forced_kernels(words.get("quantization", "")):
+        words["quantization"] = forced
+    for change in registry.changes(words):
         built = change(built)
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")

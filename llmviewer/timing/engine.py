@@ -224,6 +224,7 @@ class Engine(Fitted):
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
+    forced: values of --quantization that make it run other kernels than it chooses by itself -> their names here.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields; with
@@ -279,6 +280,7 @@ class Engine(Fitted):
     expert_skew: float = 0.0
     uncompiled: float = 0.0
     mxfp8_inputs: str = ""
+    forced: Mapping[str, str] = field(default_factory=dict, metadata=stated(record.mapped(record.filled)))
     accumulation: str = ""
     prompt_generations: Sequence[str] = ()
     generations: Mapping[str, OfGeneration] = field(
@@ -313,6 +315,10 @@ class Engine(Fitted):
     own: Own | None = field(default=None, metadata=ABSENT)
     beyond: str = field(default="", metadata=ABSENT)
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
+
+    def forced_kernels(self, quantization: str) -> str:
+        """The name of the kernels that a stated --quantization makes it run; empty: those that it chooses."""
+        return "" if self.program else self.forced.get(quantization, "")
 
     @property
     def is_uncompiled(self) -> bool:
