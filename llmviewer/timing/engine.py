@@ -201,7 +201,8 @@ class Engine(Fitted):
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
     scheduler: its policy (serving/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
-    graphs: passes that CUDA graphs hold: all, or decode (no prompts), of as many sequences instead of tokens.
+    graphs: passes that CUDA graphs hold: all, or decode (no prompts), of as many sequences instead of tokens, none of
+    which has more than graph_context tokens.
     late_from: version from which a user sees every token one step late, as its output is processed while the next step
     runs, but with speculation; empty: none.  late_source: where that stands.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
@@ -258,6 +259,7 @@ class Engine(Fitted):
     max_num_seqs: float = float("inf")
     graph_tokens: float = float("inf")
     graphs: str = field(default="all", metadata=stated(record.choice("graphs", ("all", "decode"))))
+    graph_context: float = float("inf")
     late_from: str = field(default="", metadata=stated(engine_memory.a_version))
     late_source: str = ""
     reserved: float = 0.5
@@ -547,7 +549,8 @@ class Engine(Fitted):
             outside_graphs = many
             if self.graphs == "decode":
                 prompts = (step.tokens > step.sequences) & (step.logits <= step.sequences)
-                outside_graphs = np.where(prompts | (step.sequences > self.graph_tokens), 1.0, 0.0)
+                beyond = (step.sequences > self.graph_tokens) | (step.longest > self.graph_context)
+                outside_graphs = np.where(prompts | beyond, 1.0, 0.0)
             host = engine_work.launching_s(self.constants, paid) * outside_graphs
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
