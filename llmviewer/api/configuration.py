@@ -333,11 +333,9 @@ def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:
 
 
 def _forced_note(engine: engines.Engine, quantization: str) -> str:
-    """A line where a stated format makes the engine run other kernels than it chooses; else empty."""
+    """A line where a stated format is another one for the engine; else empty."""
     forced = engine.forced_kernels(quantization)
     if not forced:
         return ""
-    return (
-        f"--quantization {quantization} makes {engine.product} run its old kernels, as in its own command; what it "
-        f"chooses for a checkpoint where nothing is stated is --quantization {quantization}_marlin"
-    )
+    chosen = f"; for a checkpoint where nothing is stated it chooses {quantization}_marlin" if "_gemm" in forced else ""
+    return f"--quantization {quantization} of {engine.product} is {forced} here{chosen}"

@@ -225,7 +225,7 @@ class Engine(Fitted):
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
-    forced: values of --quantization that make it run other kernels than it chooses by itself -> their names here.
+    forced: values of --quantization that are other formats or kernels to it than to others -> their names here.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields; with
@@ -319,8 +319,9 @@ class Engine(Fitted):
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     def forced_kernels(self, quantization: str) -> str:
-        """The name of the kernels that a stated --quantization makes it run; empty: those that it chooses."""
-        return "" if self.program else self.forced.get(quantization, "")
+        """What a stated --quantization is to the engine; empty: the same as to others."""
+        kept = self.program is None or self.program.formats
+        return self.forced.get(quantization, "") if kept else ""
 
     @property
     def is_uncompiled(self) -> bool:
