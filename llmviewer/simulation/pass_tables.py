@@ -212,9 +212,10 @@ class ModelTable:
 
     steps, kernels: of each form of latent attention, naive and absorbed, or of the only one: all time but what hides
     behind kernels, and kernels alone.  waits: times of the host that hide behind kernels: in passes of more tokens than
-    this, or instead of more sequences, with prompts of several tokens and of longer contexts -> seconds.  waiting: most tokens of a pass
-    whose kernels may be shorter than these.  longer: share by which kernels of passes take longer, and the tokens
-    beyond which they do; None: none do.  new, rows: tokens and rows of logits of one sequence's decode pass.
+    this, or instead of more sequences, with prompts of several tokens, and of longer contexts -> seconds.
+    waiting: most tokens of a pass whose kernels may be shorter than these.  longer: share by which kernels of passes
+    take longer, and the tokens beyond which they do; None: none do.  new, rows: tokens and rows of logits of one
+    sequence's decode pass.
     """
 
     steps: tuple[PartTable, ...]
