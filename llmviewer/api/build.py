@@ -23,7 +23,7 @@ from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
-from llmviewer.techniques.kernels.of_engine import with_engine_kernels, without_own_slots
+from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_limits
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
@@ -188,7 +188,7 @@ def system(chip: Chip, options: Options) -> System:
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
-    built = without_own_slots(built)
+    built = with_own_limits(built)
     return replace(built, any_chunks=_any_chunks(built, options))
 
 

@@ -104,6 +104,19 @@ def _start(value: Any) -> AtStart:
     return AtStart(record.choice("start", [way.value for way in AtStart])(value))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallChip:
+    """Defaults of a server on chips with less memory than `below_gib`.
+
+    tokens: most prompt tokens of a pass.  graphs: most sequences of a CUDA graph; group_graphs: from four devices on.
+    """
+
+    below_gib: float
+    tokens: float
+    graphs: float
+    group_graphs: float
+
+
 #: Metric -> origin of the kernels -> ... numbers, as a fit writes them.
 _ERRORS = record.mapped(record.mapped(record.mapped(record.mapped(record.unchanged(record.ANY_NUMBER)))))
 
@@ -203,6 +216,7 @@ class Engine(Fitted):
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
     graphs: passes that CUDA graphs hold: all, or decode (no prompts), of as many sequences instead of tokens, none of
     which has more than graph_context tokens.
+    small_chips: limits of its server on chips with less memory, least first.
     late_from: version from which a user sees every token one step late, as its output is processed while the next step
     runs, but with speculation; empty: none.  late_source: where that stands.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
@@ -260,6 +274,9 @@ class Engine(Fitted):
     graph_tokens: float = float("inf")
     graphs: str = field(default="all", metadata=stated(record.choice("graphs", ("all", "decode"))))
     graph_context: float = float("inf")
+    small_chips: Sequence[SmallChip] = field(
+        default=(), metadata=stated(record.listed(partial(record.read, SmallChip)))
+    )
     late_from: str = field(default="", metadata=stated(engine_memory.a_version))
     late_source: str = ""
     reserved: float = 0.5
@@ -395,6 +412,16 @@ class Engine(Fitted):
         tokens = min(engine.max_num_batched_tokens, versions.small.get("tokens", np.inf))
         sequences = min(engine.max_num_seqs, versions.small.get("sequences", np.inf))
         return replace(engine, memory=memory, max_num_batched_tokens=tokens, max_num_seqs=sequences)
+
+    def serving(self, chip: Chip, devices: float) -> Engine:
+        """The engine with the defaults of its server on a group of so many of these chips."""
+        memory_gib = float(np.max(chip.real.memory_bytes)) / 2.0**30
+        small = next((one for one in self.small_chips if memory_gib < one.below_gib), None)
+        if small is None:
+            return self
+        graphs = small.graphs if devices < 4.0 else small.group_graphs
+        tokens = min(self.max_num_batched_tokens, small.tokens)
+        return replace(self, graph_tokens=min(self.graph_tokens, graphs), max_num_batched_tokens=tokens)
 
     @property
     def _backends(self) -> Mapping[str, Sequence[str]]:
