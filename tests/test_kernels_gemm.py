@@ -243,6 +243,15 @@ def test_a_power_limit_slows_a_geforce_down() -> None:
     assert power.read_share(replace(board, power_limit_w=290.0)) == 1.0
 
 
+def test_a_stated_format_of_the_engines_own_option_is_named() -> None:
+    """vLLM's own gptq is gptq_gemm here, with a note; programs for which vLLM's preset stands choose their kernels."""
+    run = {"model": "llama-3.1-8b", "hardware": "a6000", "quantization": "gptq", "batch_size": 100}
+    own, other = lv.analyze(engine="vllm", **run), lv.analyze(engine="lmdeploy", **run)
+    assert "--quantization gptq of vLLM is gptq_gemm here" in " ".join(own.to_dict()["warnings"])
+    assert "gptq_gemm" not in " ".join(other.to_dict()["warnings"])
+    assert own.tpot_s > 1.5 * other.tpot_s
+
+
 def test_kernels_that_unpack_apart_lose_to_16_bit_at_large_batches() -> None:
     """vLLM's --quantization gptq: beyond 50 tokens the unpacked weights are written and read, 2 x 16 of 4.16 bits."""
     at = {
