@@ -22,7 +22,7 @@ from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.serving.batching import STATIC, RequestTimes, per_token
 from llmviewer.serving.schedule import check_passes
-from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_constants, without_own_slots
+from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_constants, with_own_limits
 from llmviewer.timing import calibrated, engine
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
@@ -256,7 +256,7 @@ def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tu
     pairs = zip(own.drafters, drafting, strict=True)
     own = with_own_constants(configuration.model, own)
     drafters = tuple(replace(one, system=system) for one, system in pairs)
-    return configuration, without_own_slots(replace(own, drafters=drafters))
+    return configuration, with_own_limits(replace(own, drafters=drafters))
 
 
 def chip_of(name: str) -> Chip:

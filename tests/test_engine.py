@@ -364,6 +364,42 @@ def test_draft_passes_belong_to_the_models_step() -> None:
     assert engine.KERNELS_ONLY.without_step_terms() is engine.KERNELS_ONLY
 
 
+def test_limits_are_those_of_the_chip() -> None:
+    """vLLM: 2,048 tokens and 256 sequences below 70 GiB and on an A100 (github.com/vllm-project/vllm/pull/17885)."""
+    limits = {
+        chip: (found.max_num_batched_tokens, found.max_num_seqs)
+        for chip in ("a100-80gb-sxm", "l40s", "h100-sxm", "mi300x")
+        for found in [engine.load("vllm").on(specs.load(chip))]
+    }
+    small, large = (2048.0, 256.0), (8192.0, 1024.0)
+    assert limits == {"a100-80gb-sxm": small, "l40s": small, "h100-sxm": large, "mi300x": large}
+
+
+def test_graphs_of_a_server_are_smaller_on_small_chips() -> None:
+    """SGLang 0.5.6: 24 sequences below 35 GiB, 80 with four devices; benchmarks of static batches capture their own."""
+    preset = engine.load("sglang")
+    held = {(chip, n): preset.serving(specs.load(chip), n) for chip in ("rtx-4090", "l40s", "h100-sxm") for n in (1, 4)}
+    assert [one.graph_tokens for one in held.values()] == [24.0, 80.0, 32.0, 160.0, 256.0, 256.0]
+    assert [one.max_num_batched_tokens for one in held.values()] == [2048.0, 2048.0, 4096.0, 4096.0, 8192.0, 8192.0]
+    static, served = (
+        api.configuration("qwen2.5-0.5b", "l40s", engine="sglang", **more).system.engine
+        for more in ({}, {"batching": "continuous"})
+    )
+    assert (static.graph_tokens, served.graph_tokens) == (256.0, 32.0)
+
+
+def test_a_graph_holds_no_longer_context() -> None:
+    """vLLM 0.7 captures sequences of up to 8,192 tokens: beyond, its host launches each kernel of a decode step."""
+    configuration, preset = api.configuration("llama-2-7b", "h100-sxm"), engine.load("vllm==0.7")
+    terms = {
+        length: dict(preset.terms(configuration.model.graph(step), step, H100, lambda _: 0.0))
+        for length in (8191.0, 8192.0)
+        for step in [decode(1.0, length)]
+    }
+    assert "host" not in terms[8191.0]
+    assert terms[8192.0]["host"] > 0.0
+
+
 def test_prompts_run_outside_graphs_that_hold_decode_steps_alone() -> None:
     """A prompt of 8 tokens and a chunk of one launch every kernel; a decode step and drafts to verify launch none."""
     preset = Engine(name="x", constants={"eager": 10.0}, graph_tokens=64.0, graphs="decode")

@@ -74,7 +74,7 @@ def test_an_unknown_program_is_refused_with_the_nearest() -> None:
     [
         ("ollama", "rtx-4090", "as Ollama (llama.cpp with CUDA) serves"),
         ("mlx-lm", "m4-max", "as MLX LM serves it"),
-        ("exllamav2", "rtx-4090", "as ExLlamaV2 (nearest: gpt-fast) serves it"),
+        ("exllamav3", "rtx-4090", "as ExLlamaV3 (nearest: ExLlamaV2) serves it"),
     ],
 )
 def test_the_verdict_names_the_program(name: str, chip: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,3 +94,20 @@ def test_vllm_launches_kernel_by_kernel_on_tpus_and_ascend(chip: str, eager_us: 
     found = engine.load("vllm").on(specs.load(chip))
     assert (found.graph_tokens, found.constants["eager"]) == (0.0, eager_us)
     assert answered("vllm", chip)["metrics"]["tpot_s"] > answered("kernels", chip)["metrics"]["tpot_s"]
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "bits", "per_second"),
+    [
+        ("llama-2-7b", "rtx-4090", "w4a16", 207.0),
+        ("llama-2-7b", "rtx-3090-ti", "w5a16", 159.0),
+        ("tinyllama-1.1b", "rtx-4090", "w4a16", 643.0),
+        ("codellama-34b", "rtx-3090-ti", "w4a16", 44.0),
+    ],
+)
+def test_exllamav2_decodes_as_its_readme_says(model: str, chip: str, bits: str, per_second: float) -> None:
+    """https://github.com/turboderp/exllamav2/blob/01d01a14feb2a3dc40a9c3a9aafbf581984bab36/README.md; w4a16 is EXL2."""
+    found = lv.analyze(model, chip, engine="exllamav2", quantization=bits, input_len=8, output_len=128)
+    assert 1.0 / found.tpot_s == pytest.approx(per_second, rel=0.05)
+    stored = lv.analyze(model, chip, engine="exllamav2", quantization=f"exl2-{bits[1]}bit", input_len=8, output_len=128)
+    assert stored.tpot_s == found.tpot_s

@@ -243,20 +243,29 @@ def test_a_power_limit_slows_a_geforce_down() -> None:
     assert power.read_share(replace(board, power_limit_w=290.0)) == 1.0
 
 
+def test_a_stated_format_of_the_engines_own_option_is_named() -> None:
+    """vLLM's own gptq is gptq_gemm here, with a note; programs for which vLLM's preset stands choose their kernels."""
+    run = {"model": "llama-3.1-8b", "hardware": "a6000", "quantization": "gptq", "batch_size": 100}
+    own, other = lv.analyze(engine="vllm", **run), lv.analyze(engine="lmdeploy", **run)
+    assert "--quantization gptq of vLLM is gptq_gemm here" in " ".join(own.to_dict()["warnings"])
+    assert "gptq_gemm" not in " ".join(other.to_dict()["warnings"])
+    assert own.tpot_s > 1.5 * other.tpot_s
+
+
 def test_kernels_that_unpack_apart_lose_to_16_bit_at_large_batches() -> None:
     """vLLM's --quantization gptq: beyond 50 tokens the unpacked weights are written and read, 2 x 16 of 4.16 bits."""
     at = {
         (name, batch): float(
             lv.analyze("llama-3.1-8b", "a6000", engine="vllm", quantization=name, batch_size=batch).tpot_s
         )
-        for name in ("none", "gptq", "gptq_gemm", "awq_gemm")
+        for name in ("none", "gptq", "gptq_marlin", "gptq_gemm", "awq_gemm")
         for batch in (1, 100)
     }
-    assert at["gptq", 1] == at["awq_gemm", 1] <= at["gptq_gemm", 1] < at["none", 1]
-    assert at["gptq", 100] < at["none", 100] < at["gptq_gemm", 100]
+    assert at["gptq_marlin", 1] == at["awq_gemm", 1] <= at["gptq_gemm", 1] < at["none", 1]
+    assert at["gptq_marlin", 100] < at["none", 100] < at["gptq_gemm", 100] == at["gptq", 100]
     weights = 2 * 6.98e9 * 2.0  # 16-bit bytes of the linear layers, twice
     moved_s = weights / (768e9 * 0.95)
-    assert at["gptq_gemm", 100] - at["gptq", 100] > moved_s
+    assert at["gptq_gemm", 100] - at["gptq_marlin", 100] > moved_s
     assert at["awq_gemm", 100] < at["none", 100]  # awq: from 256 tokens on
 
 

@@ -258,7 +258,7 @@ def engines() -> Iterator[tuple[str, Kind]]:
             content=preset,
             parse=lambda content: engine.parse("x", content),
             required=(*needed, *rounds, *of_serves, "memory.versions.0.first", "versions.0.8.source"),
-            free=("borrowed", "versions", "generations", "rounds", "options", "rows", *OF_SCOPE),
+            free=("borrowed", "forced", "versions", "generations", "rounds", "options", "rows", *OF_SCOPE),
             deep=("error", "residuals"),
             signed=("mape", "median", "bias", "rows"),
         ),

@@ -23,7 +23,7 @@ from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
-from llmviewer.techniques.kernels.of_engine import with_engine_kernels, without_own_slots
+from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_limits
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
@@ -180,12 +180,15 @@ def system(chip: Chip, options: Options) -> System:
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
     own = {name: text for name in OF_ENGINE if (text := getattr(built.engine, name)) != TECHNIQUES[name].default}
-    for change in registry.changes({**own, **options.techniques}):
+    words = {**own, **options.techniques}
+    if forced := built.engine.forced_kernels(words.get("quantization", "")):
+        words["quantization"] = forced
+    for change in registry.changes(words):
         built = change(built)
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
-    built = without_own_slots(built)
+    built = with_own_limits(built)
     return replace(built, any_chunks=_any_chunks(built, options))
 
 
@@ -279,7 +282,8 @@ def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Draf
     if "tensor_parallel_size" in draft.techniques:
         words = {name: text for name, text in words.items() if name not in TENSOR_GROUP_OPTIONS}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
-    return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms()))
+    of_model = draft.caches and draft.shared == () and not draft.same_weights
+    return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms(of_model=of_model)))
 
 
 def spatial_system(model: Model, one: System, options: Options) -> System:

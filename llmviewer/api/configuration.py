@@ -115,7 +115,8 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
-        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip))))
+        forced = _forced_note(engine, self.options.techniques.get("quantization", ""))
+        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip), forced)))
         if engine.program:
             allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
             notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))
@@ -329,3 +330,12 @@ def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:
     )
     stated = f"{model.named_format} does not say which layers are in 16 bit"
     return (f"unsure whether it fits: {stated}; with attention in 16 bit {sizes}",)
+
+
+def _forced_note(engine: engines.Engine, quantization: str) -> str:
+    """A line where a stated format is another one for the engine; else empty."""
+    forced = engine.forced_kernels(quantization)
+    if not forced:
+        return ""
+    chosen = f"; for a checkpoint where nothing is stated it chooses {quantization}_marlin" if "_gemm" in forced else ""
+    return f"--quantization {quantization} of {engine.product} is {forced} here{chosen}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -183,6 +184,12 @@ class Step:
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "sequences", sequences)
+
+    @property
+    def longest(self) -> Count:
+        """Tokens of the longest sequence, those of this pass included."""
+        lengths = [group.cached_tokens + group.new_tokens for group in self.groups]
+        return reduce(np.maximum, lengths)
 
 
 def _step(batch_size: Count, new_tokens: Count, cached_tokens: Count, logit_positions: Count) -> Step:

@@ -212,15 +212,16 @@ class ModelTable:
 
     steps, kernels: of each form of latent attention, naive and absorbed, or of the only one: all time but what hides
     behind kernels, and kernels alone.  waits: times of the host that hide behind kernels: in passes of more tokens than
-    this, or instead of more sequences and with prompts of several tokens -> seconds.  waiting: most tokens of a pass
-    whose kernels may be shorter than these.  longer: share by which kernels of passes take longer, and the tokens
-    beyond which they do; None: none do.  new, rows: tokens and rows of logits of one sequence's decode pass.
+    this, or instead of more sequences, with prompts of several tokens, and of longer contexts -> seconds.
+    waiting: most tokens of a pass whose kernels may be shorter than these.  longer: share by which kernels of passes
+    take longer, and the tokens beyond which they do; None: none do.  new, rows: tokens and rows of logits of one
+    sequence's decode pass.
     """
 
     steps: tuple[PartTable, ...]
     kernels: tuple[PartTable, ...]
     latent: Latent | None
-    waits: tuple[tuple[float, bool, float], ...]
+    waits: tuple[tuple[float, bool, float, float], ...]
     waiting: int
     longer: tuple[float, float] | None
     new: float
@@ -241,8 +242,12 @@ class ModelTable:
         if tokens <= self.waiting:
             seconds += sum(
                 max(wait - kernels, 0.0)
-                for above, of_prompts, wait in self.waits
-                if (tokens > above if not of_prompts else sequences > above or prompt > max(prompts, 1))
+                for above, of_prompts, longest, wait in self.waits
+                if (
+                    tokens > above
+                    if not of_prompts
+                    else sequences > above or prompt > max(prompts, 1) or context > longest
+                )
             )
         return seconds + longer * kernels
 

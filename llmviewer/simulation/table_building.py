@@ -392,16 +392,17 @@ def _latent(model: Model) -> Latent | None:
     return next(iter(found), None)
 
 
-def _waits(passes: Passes) -> tuple[tuple[float, bool, float], ...]:
+def _waits(passes: Passes) -> tuple[tuple[float, bool, float, float], ...]:
     """Times of the host that kernels hide, as of `ModelTable`."""
     engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
     paid = [times_paid(stage.graph, step) for stage in evaluate(passes.model, passes.system, step).each_stage]
     eager_s = sum(float(np.max(launching_s(engine.constants, times))) for times in paid)
-    known = ((engine.graph_tokens, engine.graphs == "decode", eager_s), (0.0, False, engine.draft_us * 1e-6))
+    graphs = (engine.graph_tokens, engine.graphs == "decode", engine.graph_context)
+    known = ((*graphs, eager_s), (0.0, False, np.inf, engine.draft_us * 1e-6))
     return tuple(one for one in known if one[-1])
 
 
-def _waiting(waits: tuple[tuple[float, bool, float], ...], kernels: list[float]) -> int:
+def _waiting(waits: tuple[tuple[float, bool, float, float], ...], kernels: list[float]) -> int:
     """Most tokens of a pass whose kernels may take less time than the host."""
     longest = max((seconds for *_, seconds in waits), default=0.0)
     return max((tokens for tokens, seconds in enumerate(kernels) if seconds < longest), default=0) if longest else 0

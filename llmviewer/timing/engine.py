@@ -104,6 +104,19 @@ def _start(value: Any) -> AtStart:
     return AtStart(record.choice("start", [way.value for way in AtStart])(value))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallChip:
+    """Defaults of a server on chips with less memory than `below_gib`.
+
+    tokens: most prompt tokens of a pass.  graphs: most sequences of a CUDA graph; group_graphs: from four devices on.
+    """
+
+    below_gib: float
+    tokens: float
+    graphs: float
+    group_graphs: float
+
+
 #: Metric -> origin of the kernels -> ... numbers, as a fit writes them.
 _ERRORS = record.mapped(record.mapped(record.mapped(record.mapped(record.unchanged(record.ANY_NUMBER)))))
 
@@ -201,7 +214,9 @@ class Engine(Fitted):
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
     scheduler: its policy (serving/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
     tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
-    graphs: passes that CUDA graphs hold: all, or decode (no prompts), of as many sequences instead of tokens.
+    graphs: passes that CUDA graphs hold: all, or decode (no prompts), of as many sequences instead of tokens, none of
+    which has more than graph_context tokens.
+    small_chips: limits of its server on chips with less memory, least first.
     late_from: version from which a user sees every token one step late, as its output is processed while the next step
     runs, but with speculation; empty: none.  late_source: where that stands.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
@@ -224,6 +239,7 @@ class Engine(Fitted):
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
+    forced: values of --quantization that are other formats or kernels to it than to others -> their names here.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields; with
@@ -257,6 +273,10 @@ class Engine(Fitted):
     max_num_seqs: float = float("inf")
     graph_tokens: float = float("inf")
     graphs: str = field(default="all", metadata=stated(record.choice("graphs", ("all", "decode"))))
+    graph_context: float = float("inf")
+    small_chips: Sequence[SmallChip] = field(
+        default=(), metadata=stated(record.listed(partial(record.read, SmallChip)))
+    )
     late_from: str = field(default="", metadata=stated(engine_memory.a_version))
     late_source: str = ""
     reserved: float = 0.5
@@ -279,6 +299,7 @@ class Engine(Fitted):
     expert_skew: float = 0.0
     uncompiled: float = 0.0
     mxfp8_inputs: str = ""
+    forced: Mapping[str, str] = field(default_factory=dict, metadata=stated(record.mapped(record.filled)))
     accumulation: str = ""
     prompt_generations: Sequence[str] = ()
     generations: Mapping[str, OfGeneration] = field(
@@ -313,6 +334,11 @@ class Engine(Fitted):
     own: Own | None = field(default=None, metadata=ABSENT)
     beyond: str = field(default="", metadata=ABSENT)
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
+
+    def forced_kernels(self, quantization: str) -> str:
+        """What a stated --quantization is to the engine; empty: the same as to others."""
+        kept = self.program is None or self.program.formats
+        return self.forced.get(quantization, "") if kept else ""
 
     @property
     def is_uncompiled(self) -> bool:
@@ -359,7 +385,7 @@ class Engine(Fitted):
     def rounds(self) -> engine_work.RoundCosts:
         """Host time of a round of speculation in its version."""
         known = self.round_versions if self.source else {"0": engine_work.NO_HOST}
-        return engine_work.chosen(known, self.version, self.name)
+        return engine_work.chosen(known, self.known_version, self.name)
 
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.
@@ -380,7 +406,22 @@ class Engine(Fitted):
             engine = replace(engine, error={}, residuals={}, scope={})
         if self.memory_versions is None:
             return engine
-        return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
+        memory, versions = self.memory_versions.on(chip, self.version, self.name), self.memory_versions
+        if not versions.is_small(chip):
+            return replace(engine, memory=memory)
+        tokens = min(engine.max_num_batched_tokens, versions.small.get("tokens", np.inf))
+        sequences = min(engine.max_num_seqs, versions.small.get("sequences", np.inf))
+        return replace(engine, memory=memory, max_num_batched_tokens=tokens, max_num_seqs=sequences)
+
+    def serving(self, chip: Chip, devices: float) -> Engine:
+        """The engine with the defaults of its server on a group of so many of these chips."""
+        memory_gib = float(np.max(chip.real.memory_bytes)) / 2.0**30
+        small = next((one for one in self.small_chips if memory_gib < one.below_gib), None)
+        if small is None:
+            return self
+        graphs = small.graphs if devices < 4.0 else small.group_graphs
+        tokens = min(self.max_num_batched_tokens, small.tokens)
+        return replace(self, graph_tokens=min(self.graph_tokens, graphs), max_num_batched_tokens=tokens)
 
     @property
     def _backends(self) -> Mapping[str, Sequence[str]]:
@@ -536,7 +577,8 @@ class Engine(Fitted):
             outside_graphs = many
             if self.graphs == "decode":
                 prompts = (step.tokens > step.sequences) & (step.logits <= step.sequences)
-                outside_graphs = np.where(prompts | (step.sequences > self.graph_tokens), 1.0, 0.0)
+                beyond = (step.sequences > self.graph_tokens) | (step.longest > self.graph_context)
+                outside_graphs = np.where(prompts | beyond, 1.0, 0.0)
             host = engine_work.launching_s(self.constants, paid) * outside_graphs
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         reads = engine_work.reads_of_heads(graph, step) if self.ungrouped else None
@@ -625,10 +667,19 @@ class Engine(Fitted):
             return eager
         return replace(eager, constants={**self.constants, "eager": self.uncompiled})
 
-    def without_step_terms(self) -> Engine:
-        """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
+    def without_step_terms(self, *, of_model: bool = False) -> Engine:
+        """The engine for a draft's pass within the target's step: terms paid once per step are removed.
+
+        of_model: the draft is a model of its own, no head of the target.
+        """
+        if self is KERNELS_ONLY:
+            return self
         kept = {name: value for name, value in self.constants.items() if name not in engine_work.TERMS_PER_STEP}
-        return self if self is KERNELS_ONLY else replace(self, constants=kept, draft_us=self.rounds.draft)
+        inside = replace(self, constants=kept, draft_us=self.rounds.draft)
+        if not (of_model and self.rounds.launched):
+            return inside
+        factors = {name: value for name, value in self.factors.items() if name != "prompt"}
+        return replace(inside, graph_tokens=0.0, factors=factors)
 
     def residuals_of(self, metrics: Sequence[str], origin: str) -> Residuals | None:
         """Residuals of the first of these metrics that the preset was fitted on.

@@ -174,8 +174,12 @@ class MemoryVersions:
     def on(self, chip: Chip, version: str, engine: str) -> EngineMemory:
         """The constants of a version with the defaults of a chip.  Raises UserError for what is no version."""
         found = self.of(version, engine)
-        is_small = bool(np.max(chip.real.memory_bytes) < self.large_gib * 2.0**30)
-        return found.changed(self.small) if is_small or chip.generation in self.small_generations else found
+        return found.changed(self.small) if self.is_small(chip) else found
+
+    def is_small(self, chip: Chip) -> bool:
+        """Whether the engine's defaults on a chip are those of `small`."""
+        little = bool(np.max(chip.real.memory_bytes) < self.large_gib * 2.0**30)
+        return little or chip.generation in self.small_generations
 
     def of(self, version: str, engine: str) -> EngineMemory:
         """The constants of a version; of the newest without one, of the nearest for one beyond those that are known."""

@@ -21,7 +21,8 @@ class Named:
 
     nearest: why this preset is the nearest to a program that nobody here measured; empty: the program runs its code.
     makers: of the chips that it runs on; none: those of the preset.  max_num_batched_tokens: most prompt tokens of a
-    pass by default, where they are not the preset's.  same_versions: whether its versions are those of the preset.
+    pass by default, where they are not the preset's.  same_versions, formats: whether its versions, and what it means
+    by the names of formats, are those of the preset.
     max_num_seqs, logical_batch: requests that it answers at once and tokens of a step by default, where they are not
     the preset's; slots_source: where that stands.  contexts: its default context, as pairs of the GPU memory from which
     it holds [GiB] and tokens, ascending; it and a stated context are of each slot.  offloads: whether layers that do
@@ -44,6 +45,7 @@ class Named:
     offloads: bool = False
     whole_windows: bool = False
     same_versions: bool = False
+    formats: bool = False
     backends: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata=stated(engine_backends.TABLE))
     backends_source: str = ""
 

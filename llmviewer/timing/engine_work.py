@@ -246,12 +246,14 @@ class RoundCosts:
     round: beside the kernels of all passes: building the draft tree and its mask, choosing the accepted tokens, moving
     their cache entries.  low, high: the smallest and largest that its sources give.
     draft: each draft pass, while its kernels run; the pass takes the longer of the two.
+    launched: whether the host launches every kernel of a draft model, which runs as no CUDA graph, unlike a head.
     """
 
     round: float
     low: float
     high: float
     draft: float = 0.0
+    launched: bool = False
     source: str
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ FACTORS_FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
 #: Generation and family -> the donor that is nearer than the order of DONORS says.  Decode attention of a GA102 draws
 #: on GDDR6 like an L40S; an A100's units share more than twice the bandwidth.  SGLang's steps of Qwen2.5-14B on an A40
 #: (https://github.com/zksainx/pipeweave), of which reading the cache is a sixth, are off by 1 % instead of 5 %.
-NEARER = {("ampere-ga10x", "attention_decode"): "l40s"}
+NEARER = {("ampere-ga10x", "attention_decode"): "l40s", ("ampere-ga10x", "experts"): "l40s"}
 #: Operands reach the tiles of CDNA 4 little faster than those of CDNA 3, while its 16-bit peak per unit and clock is
 #: twice as high: block-scaled products of aiter, which have rows of both, find 137 and 189 FLOP per byte.
 FEED_OF_CDNA3 = {"gemm": {"balance": 0.73}}

@@ -114,7 +114,7 @@ class Tables:
         scheme = split(serving.quantization)[0]
         if scheme == "none":
             return [], []
-        method = METHODS.get(scheme, "")
+        method = scheme if scheme in self.methods else METHODS.get(scheme, "")
         if method not in self.methods:
             allowed = ", ".join(sorted(name for name, one in METHODS.items() if one in self.methods))
             raise UserError(

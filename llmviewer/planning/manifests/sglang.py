@@ -32,6 +32,8 @@ TABLES = Tables(
     methods={
         "fp8": ("--quantization", "fp8"),
         "nf4": ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes"),
+        "gptq": ("--quantization", "gptq"),
+        "awq": ("--quantization", "awq"),
         **dict.fromkeys(
             ("16-bit", "fp8-block", "int8", "int4", "w8a16", "w4a8", "w4a8-fp8", "mxfp4", "nvfp4", "gguf"), ()
         ),

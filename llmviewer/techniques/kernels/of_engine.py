@@ -135,10 +135,12 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     return replace(system, passes=(*before, *system.passes, *after)) if before or after else system
 
 
-def without_own_slots(system: System) -> System:
-    """The system whose static batch is as large as asked: an engine's own slots are those of its server."""
+def with_own_limits(system: System) -> System:
+    """The system with the limits of its server, whose slots do not bound a static batch of a benchmark."""
     engine = system.engine
-    if system.batching is not STATIC or engine.batching == "continuous" or not engine.own_slots:
+    if system.batching is not STATIC:
+        return replace(system, engine=engine.serving(system.chip, system.parallelism.tensor))
+    if engine.batching == "continuous" or not engine.own_slots:
         return system
     return replace(system, engine=replace(engine, max_num_seqs=np.inf))
 
