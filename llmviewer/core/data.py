@@ -27,6 +27,8 @@ _INDICES: files.CacheOfFiles[Mapping[str, tuple[str, ...]]] = files.CacheOfFiles
 _ITEMS: files.CacheOfFiles[tuple[tuple[str, str, Any], ...]] = files.CacheOfFiles()
 _PARSED: files.CacheOfFiles[bytes] = files.CacheOfFiles(512)
 _STEMS: files.CacheOfFiles[Mapping[str, str]] = files.CacheOfFiles()
+#: Names of files by folder, read again after a file has come or gone.
+_LISTS: files.CacheOfFiles[tuple[str, ...]] = files.CacheOfFiles()
 
 
 def folder(name: str) -> Path:
@@ -37,7 +39,13 @@ def folder(name: str) -> Path:
 
 def stems(name: str) -> list[str]:
     """Names of the YAML files of a data folder, sorted."""
-    return sorted(path.stem for path in folder(name).glob("*.yaml") if path.name != ALIASES)
+    where = folder(name)
+
+    def build() -> tuple[str, ...]:
+        files.record(where)
+        return tuple(sorted(path.stem for path in where.glob("*.yaml") if path.name != ALIASES))
+
+    return list(_LISTS.get(str(where), build))
 
 
 def aliases(name: str) -> Mapping[str, tuple[str, ...]]:

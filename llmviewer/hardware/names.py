@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.files import CacheOfFiles
 
 FOLDER = "hardware_specs"
 #: Words of makers, which a name may have or not, and the maker of a chip that is called so.
@@ -125,20 +126,29 @@ def _short(parts: tuple[str, ...]) -> tuple[str, ...]:
     return parts[1:] if parts[:1] and parts[0] in FAMILIES else parts
 
 
-@lru_cache(maxsize=4)
-def _index(names: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Form of a name -> stem, of pairs of a name and a stem."""
-    return {key: stem for name, stem in names for key in keys(name)}
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Every stem and alias, its parts, and its stem; and form of a name -> stem."""
+
+    names: tuple[tuple[str, tuple[str, ...], str], ...]
+    index: dict[str, str]
 
 
-def _names() -> Iterator[tuple[str, str]]:
-    """Every stem and alias, with its stem."""
-    yield from ((stem, stem) for stem in data.stems(FOLDER))
-    yield from ((alias, stem) for stem, others in data.aliases(FOLDER).items() for alias in others)
+_KNOWN: CacheOfFiles[_Known] = CacheOfFiles(4)
+
+
+def _known() -> _Known:
+    def build() -> _Known:
+        pairs = [(stem, stem) for stem in data.stems(FOLDER)]
+        pairs += [(alias, stem) for stem, others in data.aliases(FOLDER).items() for alias in others]
+        index = {key: stem for name, stem in pairs for key in keys(name)}
+        return _Known(tuple((name, _parts(name), stem) for name, stem in pairs), index)
+
+    return _KNOWN.get(str(data.folder(FOLDER)), build)
 
 
 def _exact(plain: str) -> str:
-    index, parts = _index(tuple(_names())), _parts(plain)
+    index, parts = _known().index, _parts(plain)
     return index.get("".join(parts)) or index.get(" ".join(sorted(parts)), "")
 
 
@@ -160,8 +170,7 @@ def _containing(wanted: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     if len("".join(wanted)) < LEAST:
         return
     has_number, rest = any(one.isdigit() for one in wanted), _short(wanted) or wanted
-    for name, stem in _names():
-        parts = _parts(name)
+    for name, parts, stem in _known().names:
         places = len(parts) - len(rest) + 1 if has_number else min(1, len(parts) - len(rest) + 1)
         found = any(parts[at : at + len(rest)] == rest for at in range(places))
         if found and set(wanted) <= set(parts) and not re.search(f"{rest[-1]}(?!gb)[a-z]", name):

@@ -86,7 +86,8 @@ def expert_skew(alpha: float, repeat: float = 0.0) -> Pass:
     """
 
     def change(block: Block) -> Block:
-        return replace(block, operators=tuple(_skewed(op, block, alpha, repeat) for op in block.operators))
+        known: dict[object, tuple[Count | None, Count]] = {}
+        return replace(block, operators=tuple(_skewed(op, block, alpha, repeat, known) for op in block.operators))
 
     def apply(graph: Graph) -> Graph:
         if not has_routed_experts(graph):
@@ -96,24 +97,30 @@ def expert_skew(alpha: float, repeat: float = 0.0) -> Pass:
     return apply
 
 
-def _skewed(operator: Operator, block: Block, alpha: float, repeat: float) -> Operator:
+def _skewed(
+    operator: Operator, block: Block, alpha: float, repeat: float, known: dict[object, tuple[Count | None, Count]]
+) -> Operator:
+    """The operator with the experts that its tokens use.  known: tokens and experts of the block's other products."""
     shape = operator.shape
     if not isinstance(shape, GemmShape) or shape.experts <= 1.0:
         return operator
     tokens = next(op for op in block.operators if op.role is OperatorRole.ROUTER).output_shape[0]
     chosen = round(float(np.ravel(shape.m / tokens)[0]))
     popularity = selection_probabilities(alpha, int(shape.experts), chosen)
-    unrelated = None
-    if repeat and shape.runs:
-        exponent = run_exponent(alpha, repeat, int(shape.experts), chosen)
-        unrelated = total(runs * np.power(length, exponent) for runs, length in shape.runs)
-    active = distinct_experts(popularity, tokens if unrelated is None else unrelated)
+    key = (shape.experts, chosen, tuple((id(runs), id(length)) for runs, length in shape.runs))
+    if key not in known:
+        unrelated = None
+        if repeat and shape.runs:
+            exponent = run_exponent(alpha, repeat, int(shape.experts), chosen)
+            unrelated = total(runs * np.power(length, exponent) for runs, length in shape.runs)
+        known[key] = unrelated, distinct_experts(popularity, tokens if unrelated is None else unrelated)
+    unrelated, active = known[key]
     share = active / shape.experts
     reads = tuple(
         Access(a.tensor, a.tensor.elements * share) if a.tensor.role is Role.WEIGHT else a for a in operator.reads
     )
     skewed = replace(shape, active=active, popularity=popularity, unrelated=unrelated)
-    return replace(operator, reads=reads, shape=skewed)
+    return operator.having(reads=reads, shape=skewed)
 
 
 @technique(
