@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,12 @@ _LISTS: files.CacheOfFiles[tuple[str, ...]] = files.CacheOfFiles()
 
 def folder(name: str) -> Path:
     """The path of a data folder of the package, or of a file in one; without symbolic links some stand beside it."""
-    root = ROOT if (ROOT / Path(name).parts[0]).is_dir() else ROOT.parent
-    return root / name
+    return _folder(ROOT, name)
+
+
+@cache
+def _folder(root: Path, name: str) -> Path:
+    return (root if (root / Path(name).parts[0]).is_dir() else root.parent) / name
 
 
 def stems(name: str) -> list[str]:

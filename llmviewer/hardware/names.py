@@ -6,8 +6,9 @@ One rule in place of a list: `NVIDIA GeForce RTX 4070 Ti SUPER 16GB`, `4070ti su
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def listed(text: str) -> tuple[str, ...]:
     plain = _plain(text)
     if "+" not in plain or data.is_path(text) or data.user_path(text):
         return (text,)
-    if _stem(text, plain) or any(_containing(_parts(plain))):  # 8480+
+    if _stem(text, plain) or _containing(_known(), _parts(plain)):  # 8480+
         return (text,)
     parts = tuple(one.strip() for one in text.split("+"))
     if len(parts) > MOST_PARTS:
@@ -93,7 +94,7 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
         )
     stem = _stem(name, plain)
     if not stem and not data.user_path(name):
-        stem = _only(name, {one for _, one in _containing(_parts(plain))})
+        stem = _only(name, _containing(_known(), _parts(plain)))
     if not stem:
         return data.find(FOLDER, name, "chip")
     _check_maker(name, plain, stem)
@@ -126,7 +127,7 @@ def _short(parts: tuple[str, ...]) -> tuple[str, ...]:
     return parts[1:] if parts[:1] and parts[0] in FAMILIES else parts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Known:
     """Every stem and alias, its parts, and its stem; and form of a name -> stem."""
 
@@ -162,19 +163,22 @@ def _with_memory(name: str, plain: str) -> str:
     return stem
 
 
-def _containing(wanted: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Names that begin with all the parts, or that contain them if one is a number; of at least LEAST characters.
+@lru_cache(maxsize=256)
+def _containing(known: _Known, wanted: tuple[str, ...]) -> frozenset[str]:
+    """Chips of names that begin with all parts, or contain them if one is a number; of at least LEAST characters.
 
     `rtx 4000` is contained in rtx-a4000 too, but `13900` not in core-i9-13900k: a letter at a number is of the name.
     """
     if len("".join(wanted)) < LEAST:
-        return
+        return frozenset()
     has_number, rest = any(one.isdigit() for one in wanted), _short(wanted) or wanted
-    for name, parts, stem in _known().names:
+    stems = set()
+    for name, parts, stem in known.names:
         places = len(parts) - len(rest) + 1 if has_number else min(1, len(parts) - len(rest) + 1)
         found = any(parts[at : at + len(rest)] == rest for at in range(places))
         if found and set(wanted) <= set(parts) and not re.search(f"{rest[-1]}(?!gb)[a-z]", name):
-            yield name, stem
+            stems.add(stem)
+    return frozenset(stems)
 
 
 def _only(name: str, stems: Iterable[str]) -> str:

@@ -233,7 +233,6 @@ def serves(source: Profile, engine: str) -> bool:
     return _base(engine) == OWN_USE_ONLY or any(_base(key.rpartition("/")[2]) != OWN_USE_ONLY for key in source.texts)
 
 
-@lru_cache(maxsize=1024)
 def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     """The fit of the nearest origin (BASES), or None if no profile has the family.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -21,6 +21,8 @@ from llmviewer.techniques.technique import Change, add_pass, technique, unchange
 #: (https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding); 0.46 and 2.37 of
 #: Qwen3-30B-A3B (https://github.com/Li-changwu/MoE-SD, results/routing_overlap_analysis.json).
 SERVED_REPEAT = 0.38
+#: Passes of a request, beside those of a sweep.
+FEW = 16
 
 
 def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
@@ -113,7 +115,8 @@ def _skewed(
         if repeat and shape.runs:
             exponent = run_exponent(alpha, repeat, int(shape.experts), chosen)
             unrelated = total(runs * np.power(length, exponent) for runs, length in shape.runs)
-        known[key] = unrelated, distinct_experts(popularity, tokens if unrelated is None else unrelated)
+        asked = tokens if unrelated is None else unrelated
+        known[key] = unrelated, _used(alpha, int(shape.experts), chosen, asked)
     unrelated, active = known[key]
     share = active / shape.experts
     reads = tuple(
@@ -121,6 +124,19 @@ def _skewed(
     )
     skewed = replace(shape, active=active, popularity=popularity, unrelated=unrelated)
     return operator.having(reads=reads, shape=skewed)
+
+
+def _used(alpha: float, experts: int, chosen: float, tokens: Count) -> Count:
+    """`distinct_experts`, worked out once for the few numbers of a request; recorded arrays and sweeps each time."""
+    if type(tokens) is not np.ndarray or tokens.size > FEW:
+        return distinct_experts(selection_probabilities(alpha, experts, chosen), tokens)
+    return _used_by_few(alpha, experts, chosen, tokens.shape, tokens.tobytes())
+
+
+@lru_cache(maxsize=1024)
+def _used_by_few(alpha: float, experts: int, chosen: float, shape: tuple[int, ...], tokens: bytes) -> Count:
+    popularity = selection_probabilities(alpha, experts, chosen)
+    return distinct_experts(popularity, np.frombuffer(tokens).reshape(shape))
 
 
 @technique(
