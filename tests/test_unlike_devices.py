@@ -286,7 +286,13 @@ def test_fit_asks_for_models_that_run_on_both() -> None:
 
 
 def test_none_takes_the_first_card_alone() -> None:
-    assert run(split_mode="none").tpot_s == run(hardware="rtx-4090").tpot_s
+    first = run(split_mode="none")
+    assert first.tpot_s == run(hardware="rtx-4090").tpot_s
+    assert not any("-sm" in text for text in first.warnings)
+    assert run(split_mode="none", main_gpu=1).tpot_s == run(hardware="rtx-3090").tpot_s
+    with pytest.raises(UserError, match="main_gpu is 2; allowed: 0 to 1"):
+        run(split_mode="none", main_gpu=2)
+    assert any("-mg: it chooses" in text for text in run(main_gpu=1).warnings)
 
 
 def test_a_share_of_zero_leaves_a_card_out() -> None:

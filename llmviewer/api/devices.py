@@ -128,7 +128,11 @@ def used(devices: Devices, options: Options) -> tuple[Devices, Options]:
     if techniques.get("offload", "none").partition(",")[0].partition("=")[0] not in ("none", "host", "llama.cpp"):
         raise UserError("--offload: of several devices only llama.cpp's placement is modelled: -ngl, --n-cpu-moe, -ot")
     kept = [at for at in range(count) if not shares or shares[at]]
-    kept = kept[:1] if options.split_mode == "none" else kept
+    if options.split_mode == "none":  # https://github.com/ggml-org/llama.cpp/blob/master/include/llama.h, main_gpu
+        if options.main_gpu >= count:
+            raise UserError(f"--main-gpu is {options.main_gpu}; allowed: 0 to {count - 1} of {devices}")
+        kept = [options.main_gpu] if options.main_gpu else kept[:1]
+        options = replace(options, split_mode="", main_gpu=0)
     left = Devices(chips=tuple(devices.chips[at] for at in kept), parts=tuple(devices.parts[at] for at in kept))
     return left, replace(options, techniques=techniques)
 

@@ -94,7 +94,7 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
         )
     stem = _stem(name, plain)
     if not stem and not data.user_path(name):
-        stem = _only(name, _containing(_known(), _parts(plain)))
+        stem = _only(name, _containing(_known(), _parts(plain)) or _of_generation(_parts(plain)))
     if not stem:
         return data.find(FOLDER, name, "chip")
     _check_maker(name, plain, stem)
@@ -136,6 +136,8 @@ class _Known:
 
 
 _KNOWN: CacheOfFiles[_Known] = CacheOfFiles(4)
+#: Each chip with the parts of its generation.
+_GENERATIONS: CacheOfFiles[tuple[tuple[str, tuple[str, ...]], ...]] = CacheOfFiles(4)
 
 
 def _known() -> _Known:
@@ -179,6 +181,18 @@ def _containing(known: _Known, wanted: tuple[str, ...]) -> frozenset[str]:
         if found and set(wanted) <= set(parts) and not re.search(f"{rest[-1]}(?!gb)[a-z]", name):
             stems.add(stem)
     return frozenset(stems)
+
+
+def _of_generation(wanted: tuple[str, ...]) -> list[str]:
+    """Chips whose generation begins with all parts: `Zen 5`, `Hopper`."""
+
+    def build() -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple((stem, _parts(_field(stem, "generation"))) for stem in data.stems(FOLDER))
+
+    if len("".join(wanted)) < LEAST:
+        return []
+    known = _GENERATIONS.get(str(data.folder(FOLDER)), build)
+    return [stem for stem, parts in known if parts[: len(wanted)] == wanted]
 
 
 def _only(name: str, stems: Iterable[str]) -> str:

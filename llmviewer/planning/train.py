@@ -52,7 +52,7 @@ OF_SERVING = {
     "gpu_memory_utilization": "the whole memory",
     "early_exit": "all layers for every token",
     **dict.fromkeys(("hot_neurons", "gpu_layers", "n_cpu_moe", "override_tensor"), "all weights on the device"),
-    **dict.fromkeys(("split_mode", "tensor_split"), "devices by -tp"),
+    **dict.fromkeys(("split_mode", "tensor_split", "main_gpu"), "devices by -tp"),
     "backend": "no build of llama.cpp",
 }
 #: Prefix of an optimizer whose state moves to the host in pages (QLoRA, arXiv 2305.14314), and suffix of one with
