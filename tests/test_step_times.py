@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ MIXED_ERROR = dict.fromkeys(SYSTEMS, 0.01) | {"amd": 0.015}
 
 
 #: Experts of ten layers on the host, and slots.
-EXPERTS_ON_HOST = {
+EXPERTS_ON_HOST: dict[str, Any] = {
     "engine": "llama.cpp", "n_cpu_moe": "10", "quantization": "q4_k_m", "max_num_seqs": 8, "max_model_len": 32768,
 }  # fmt: skip
 
