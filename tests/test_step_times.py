@@ -135,7 +135,7 @@ def test_experts_on_the_host_cost_what_the_step_costs() -> None:
 
 
 def test_users_of_experts_on_the_host_wait_as_analyze_says() -> None:
-    load = {"input_len": 1024, "output_len": 128}
+    load: dict[str, Any] = {"input_len": 1024, "output_len": 128}
     loaded = lv.simulate("qwen3-30b-a3b", "rtx-4090", concurrency=4, requests=64, **EXPERTS_ON_HOST, **load).to_dict()
     steady = lv.analyze("qwen3-30b-a3b", "rtx-4090", batch_size=4, batching="continuous", **EXPERTS_ON_HOST, **load)
     for name in ("tpot_s", "e2e_s"):

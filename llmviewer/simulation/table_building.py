@@ -194,7 +194,8 @@ class Passes:
         batch, new, cached, logits = np.array(columns, dtype=np.float64).T
         group = Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
         found: Evaluation = evaluate(self.model, self.system, Step((replace(group, kept=self.system.kv_cache.kept),)))
-        times, operators = {}, {}
+        times: dict[Name, Array] = {}
+        operators: dict[Name, Operator] = {}
         for row in (row for stage in found.each_stage for row in stage.rows):
             name = (row.block.name, row.operator.name)
             seconds = np.broadcast_to(np.asarray(row.timing.time_s, dtype=np.float64), len(batch))
