@@ -233,7 +233,7 @@ def check(configuration: Configuration) -> None:
         (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),
         (
             system.policy is not None,
-            "what the host computes would depend on the request; state it for all of them: --n-cpu-moe N",
+            "what the host computes would depend on the request; state it: -ngl all, or --n-cpu-moe N of experts",
         ),
         (
             system.block or (system.copies_beside and not _computes_experts(configuration)),
