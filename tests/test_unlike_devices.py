@@ -260,7 +260,7 @@ def test_every_door_lists_the_devices(capsys: pytest.CaptureFixture[str]) -> Non
         (["analyze", DENSE, "--hardware", "gb10+rtx-4090"], "machines need --network"),
         (["analyze", DENSE, "--hardware", "rtx-4090+cpu", "--engine", "sglang"], "--engine llama.cpp does"),
         (["simulate", DENSE, "--hardware", PAIR, "--engine", "vllm", "--concurrency", "1"], "--engine llama.cpp does"),
-        (["simulate", DENSE, "--hardware", PAIR, "--batching", "disaggregated"], "--batching is not modelled"),
+        (["analyze", DENSE, "--hardware", PAIR, "--batching", "disaggregated,prefill=1"], "--batching is not modelled"),
         (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare, fit and simulate answer"),
         (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
         (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare, fit and simulate"),
