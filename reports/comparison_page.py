@@ -16,6 +16,7 @@ from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES
 from llmviewer.result.comparison import Comparison
+from llmviewer.result.describe import number
 from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
 
@@ -166,8 +167,7 @@ RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
 
 def _known(result: Result, name: str) -> float | None:
     """Returns a metric; None where it is not known."""
-    found: float | None = METRICS[name].of(result.metrics(names=(name,)))
-    return found
+    return number(result.figures[name][0])
 
 
 def _ranking(results: tuple[Result, ...], refused: Mapping[str, str]) -> Page:

@@ -52,6 +52,7 @@ RUN = {
     "split_mode": _case("tensor", "-ts 1,1"),
     "backend": _case("vulkan", "--engine llama.cpp"),
     "tensor_split": _case("1,1"),
+    "main_gpu": _case("1", "-sm none"),
     "set": _case("bandwidth=x2"),
     "power_limit": _case("200W"),
     "expert_skew": _case("0.7", model=MOE),

@@ -25,6 +25,8 @@ SPOKEN = {
     "7950x": "ryzen-9-7950x",
     "AMD EPYC 9755": "epyc-9755", "8480+": "xeon-platinum-8480", "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
     "A100 PCIe 80GB": "a100-80gb-pcie", "RTX 5090 32GB": "rtx-5090", "jetson thor": "jetson-thor-t5000",
+    "EPYC Rome": "epyc-7742", "AMD EPYC Turin": "epyc-9755", "Xeon Sapphire Rapids": "xeon-platinum-8480",
+    "Granite Rapids": "xeon-6980p",
 }  # fmt: skip
 #: What may be one of several chips -> those.
 SEVERAL = {
@@ -33,6 +35,7 @@ SEVERAL = {
     "mi50": {"mi50-16gb", "mi50-32gb"},
     "jetson-orin-nano": {"jetson-orin-nano-8gb", "jetson-orin-nano-super"},
     "gaudi": {"gaudi-2", "gaudi-3"},
+    "Zen 5": {"epyc-9755", "ryzen-9-9950x"},
 }
 
 

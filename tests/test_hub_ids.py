@@ -10,7 +10,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import models
-from llmviewer.api.configuration import HUB_VARIABLES
+from llmviewer.api.build import HUB_VARIABLES
 from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.core.errors import UserError

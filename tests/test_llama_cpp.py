@@ -119,7 +119,7 @@ def test_translation_leaves_options_without_any_of_llama_cpp_alone_and_ends_afte
     assert translated(plain.model, plain.options) is plain.options
     given = configuration(DENSE, "rtx-3090", **OPTIONS, gpu_layers=20, cache_type_k="q8_0", attention="on")
     assert translated(given.model, given.options) == given.options
-    assert {getattr(given.options, name) for name in LLAMA_CPP_OPTIONS} == {"0", "", None}
+    assert {getattr(given.options, name) for name in LLAMA_CPP_OPTIONS} == {0, "0", "", None}
 
 
 @pytest.mark.parametrize(

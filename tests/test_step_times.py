@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer import api
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.analysis.limits import largest_sizes
@@ -36,6 +38,12 @@ SYSTEMS = {
 
 #: Largest error of a mixed step; a last-level cache of 256 MB keeps what prompts and decodes read beside each other.
 MIXED_ERROR = dict.fromkeys(SYSTEMS, 0.01) | {"amd": 0.015}
+
+
+#: Experts of ten layers on the host, and slots.
+EXPERTS_ON_HOST: dict[str, Any] = {
+    "engine": "llama.cpp", "n_cpu_moe": "10", "quantization": "q4_k_m", "max_num_seqs": 8, "max_model_len": 32768,
+}  # fmt: skip
 
 
 @cache
@@ -110,6 +118,28 @@ def test_mixed_steps_cost_what_the_step_costs(name: str) -> None:
             mixed, rel=MIXED_ERROR[name]
         )
         assert times.mixed_s(0, 0, prompt, pairs, ends) == pytest.approx(direct_s(one, chunk), rel=0.01)
+
+
+def test_experts_on_the_host_cost_what_the_step_costs() -> None:
+    """From 32 tokens on the device computes with copies of the host's experts."""
+    one = api.configuration("qwen3-30b-a3b", "rtx-4090", **EXPERTS_ON_HOST)
+    times = step_times(one)
+    for sequences, context in ((1, 100), (5, 1000), (8, 4000)):
+        assert times.decode_s(sequences, sequences * context) == pytest.approx(
+            direct_s(one, (sequences, 1, context, 1)), rel=0.001
+        )
+    for sequences, context, prompt in ((4, 1000, 27), (4, 1000, 28), (7, 3000, 500)):
+        expected = direct_s(one, (sequences, 1, context, 1), (1, prompt, 0, 1))
+        pairs = prompt * (prompt + 1) / 2
+        assert times.mixed_s(sequences, sequences * context, prompt, pairs, 1) == pytest.approx(expected, rel=0.01)
+
+
+def test_users_of_experts_on_the_host_wait_as_analyze_says() -> None:
+    load: dict[str, Any] = {"input_len": 1024, "output_len": 128}
+    loaded = lv.simulate("qwen3-30b-a3b", "rtx-4090", concurrency=4, requests=64, **EXPERTS_ON_HOST, **load).to_dict()
+    steady = lv.analyze("qwen3-30b-a3b", "rtx-4090", batch_size=4, batching="continuous", **EXPERTS_ON_HOST, **load)
+    for name in ("tpot_s", "e2e_s"):
+        assert loaded[name]["p50"] == pytest.approx(getattr(steady, name), rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["llama", "recurrent", "amd"])
@@ -212,6 +242,8 @@ def test_limits_are_those_of_the_options() -> None:
         ),
         ("llama-3.1-8b", {"early_exit": "mean=0.6"}, "early_exit is not simulated"),
         ("llama-3.1-8b", {"offload": "weights"}, "offload"),
+        ("llama-3.1-8b", {"gpu_layers": "20"}, "experts that the host computes"),
+        ("qwen3-30b-a3b", {"gpu_layers": "auto"}, "would depend on the request"),
     ],
 )
 def test_steps_that_are_not_priced_are_refused_by_name(model: str, options: dict[str, object], what: str) -> None:

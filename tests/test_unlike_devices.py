@@ -259,13 +259,14 @@ def test_every_door_lists_the_devices(capsys: pytest.CaptureFixture[str]) -> Non
         (["analyze", DENSE, "--hardware", "rtx-4090+rtx-309"], "did you mean 'rtx-3090'"),
         (["analyze", DENSE, "--hardware", "gb10+rtx-4090"], "machines need --network"),
         (["analyze", DENSE, "--hardware", "rtx-4090+cpu", "--engine", "sglang"], "--engine llama.cpp does"),
-        (["simulate", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare and fit answer"),
-        (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare and fit answer"),
-        (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
-        (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare and fit"),
-        (["train", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
+        (["simulate", DENSE, "--hardware", PAIR, "--engine", "vllm", "--concurrency", "1"], "--engine llama.cpp does"),
+        (["analyze", DENSE, "--hardware", PAIR, "--batching", "disaggregated,prefill=1"], "--batching is not modelled"),
+        (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare, fit and simulate answer"),
+        (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
+        (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare, fit and simulate"),
+        (["train", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
         (["explain", "tpot_s", DENSE, "--hardware", PAIR], "shown by analyze and compare"),
-        (["advise", DENSE, "--hardware", PAIR], "answered by analyze, compare and fit"),
+        (["advise", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
         (["hardware", "show", PAIR], "name one kind of chip"),
         (["fit", "--hardware", PAIR, "--engine", "vllm"], "--engine llama.cpp does"),
         (["analyze", DENSE, "--hardware", "+".join(["h100", "a100"] * 9)], "18 parts; allowed: at most 16"),
@@ -285,8 +286,27 @@ def test_fit_asks_for_models_that_run_on_both() -> None:
     assert [one["model"] for one in found["models"]] == [LARGE, DENSE]
 
 
+@pytest.mark.parametrize("hardware", [PAIR, "2xrtx-3090"])
+def test_users_of_slots_wait_on_several_cards_as_analyze_says(hardware: str) -> None:
+    words: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 16384, "input_len": 1024, "output_len": 128}
+    if hardware != PAIR:
+        words["tensor_split"] = "3,1"
+    steady = run(hardware=hardware, batching="continuous", batch_size=4, **words)
+    words |= {"engine": "llama.cpp", "quantization": "q4_k_m"}
+    loaded = lv.simulate(DENSE, hardware, concurrency=4, requests=64, **words).to_dict()
+    assert loaded["hardware"] == hardware and loaded["devices"] == 2
+    for name in ("tpot_s", "e2e_s"):
+        assert loaded[name]["p50"] == pytest.approx(getattr(steady, name), rel=0.03)
+
+
 def test_none_takes_the_first_card_alone() -> None:
-    assert run(split_mode="none").tpot_s == run(hardware="rtx-4090").tpot_s
+    first = run(split_mode="none")
+    assert first.tpot_s == run(hardware="rtx-4090").tpot_s
+    assert not any("-sm" in text for text in first.warnings)
+    assert run(split_mode="none", main_gpu=1).tpot_s == run(hardware="rtx-3090").tpot_s
+    with pytest.raises(UserError, match="main_gpu is 2; allowed: 0 to 1"):
+        run(split_mode="none", main_gpu=2)
+    assert any("-mg: it chooses" in text for text in run(main_gpu=1).warnings)
 
 
 def test_a_share_of_zero_leaves_a_card_out() -> None:

@@ -24,7 +24,7 @@ from llmviewer.analysis.capacity import (
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.evaluation import Evaluation, graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.memory import Memory
-from llmviewer.analysis.pipeline import devices_of, stores_drafts
+from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.rank_shares import rank_shares
 from llmviewer.analysis.system import System
@@ -251,10 +251,10 @@ class Analysis:
         """The analysis of each device of a split that holds a part of the model; itself for all others."""
         if self.system.split is None:
             return (self,)
-        devices = devices_of(self.model.graph(decode(1.0, 0.0)), self.system.split)
+        parts = self.evaluation
         return tuple(
             replace(self, system=one.system, passes=replace(self.passes, evaluated=partial(replace, part)))
-            for one, part in zip(devices, self.evaluation.stages, strict=True)
+            for one, part in zip(parts.devices, parts.stages, strict=True)
         )
 
     def chip_per_pass(self) -> Chip:
@@ -325,6 +325,11 @@ def _without_drafts(
 
     def stored() -> Memory:
         kept = stored_request(system, request, running)
+        if system.split is not None and running is None and passes.is_whole:
+            devices = passes.evaluation.devices
+            return Memory.tightest(
+                [memory_of_passes(model, one.system, kept, passes.schedule, one.graph) for one in devices]
+            )
         if system.split is not None:
             return memory_of(model, system, kept, token_budget)
         if passes.is_whole:

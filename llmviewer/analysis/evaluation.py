@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.analysis.pipeline import devices_of, fullest, fullest_device, stages_of
+from llmviewer.analysis.pipeline import Device, devices_of, fullest, fullest_device, stages_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.errors import UserError
@@ -153,6 +153,7 @@ class Evaluation:
     copying: layers whose copies overlap with kernels.
     stages: all pipeline stages, this one included; empty without a pipeline.
     known_s: time from the start of a pass to that of the next one if that is before the end of all stages [s].
+    devices: of a split, one for each of its stages.
     """
 
     graph: Graph
@@ -161,6 +162,7 @@ class Evaluation:
     copying: tuple[LayerWithCopies, ...] = ()
     stages: tuple[Evaluation, ...] = ()
     known_s: Count | None = None
+    devices: tuple[Device, ...] = ()
 
     def sum(self, quantity: Callable[[TimedOperator], Count]) -> Count:
         """Total of a quantity over operators x layers."""
@@ -272,7 +274,7 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     if system.split is not None:
         devices = devices_of(model.graph(step), system.split)
         parts = tuple(_on_device(one.system, one.graph, step) for one in devices)
-        return replace(parts[fullest_device(devices)], stages=parts)
+        return replace(parts[fullest_device(devices)], stages=parts, devices=devices)
     graph = system.prepared(model.graph(step))
     if system.parallelism.pipeline == 1:
         return _on_device(system, graph, step)

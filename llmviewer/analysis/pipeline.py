@@ -144,7 +144,7 @@ def devices_of(graph: Graph, split: Split) -> tuple[Device, ...]:
             last = next(block for block in reversed(whole[id(one)].blocks) if block.is_layer)
             near = one.chip.near if split.machines[at] == split.machines[after] else 1.0
             part = Graph(blocks=(*part.blocks, _send(last, one, near)))
-        found.append(Device(place=at, first=first, layers=sizes[at], system=one, graph=part))
+        found.append(Device(place=at, first=first, layers=sizes[at], system=one, graph=split.change(part)))
         first += sizes[at]
     return tuple(found)
 

@@ -256,12 +256,13 @@ class Split:
     """Devices, alike or not, that each hold their share of the layers as one pipeline stage.
 
     stages: the system on each device, in order.  shares: of the layers, whose sum need not be 1.  machines: the number
-    of the machine that each device stands in, where a network joins several.
+    of the machine that each device stands in, where a network joins several.  change: of the part of each device.
     """
 
     stages: tuple[System, ...]
     shares: tuple[float, ...]
     machines: tuple[int, ...]
+    change: Pass = as_built
 
 
 Policy: TypeAlias = Callable[[Model, System, Request, float], System]

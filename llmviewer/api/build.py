@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from llmviewer import models
 from llmviewer.analysis.system import Drafter, System
 from llmviewer.core import arguments, files
 from llmviewer.core.errors import UserError, naming, printable, unknown
+from llmviewer.core.files import CacheOfFiles
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear
 from llmviewer.hardware import specs
@@ -48,6 +50,10 @@ PARALLEL = (
     "pipeline_parallel_size",
     "spatial",
 )
+#: Variables that name the folder of the Hugging Face cache (`models/hub.py`), where Hub ids are looked up.
+HUB_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+#: Models that were read, by name, how they are read, and the values of HUB_VARIABLES.
+_MODELS: CacheOfFiles[Model] = CacheOfFiles(64)
 #: Options of a tensor group that a draft model with a group of its own does not inherit.
 TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
@@ -102,8 +108,15 @@ def model_of(given: object, options: Options) -> Model:
     elif isinstance(given, Mapping) and given:
         found = models.from_fields(given, **as_read(options))
     else:
-        found = _noted(models.load(arguments.path_or_name("model", given), **as_read(options)), options)
+        name, read = arguments.path_or_name("model", given), as_read(options)
+        key = (name, *read.values(), hub_variables())
+        found = _noted(_MODELS.get(key, lambda: models.load(name, **read)), options)
     return _with_latent_attention(found, options)
+
+
+def hub_variables() -> tuple[str | None, ...]:
+    """The values of HUB_VARIABLES."""
+    return tuple(map(os.environ.get, HUB_VARIABLES))
 
 
 def as_read(options: Options) -> dict[str, Any]:

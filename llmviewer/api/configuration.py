@@ -190,9 +190,7 @@ class Configuration:
         return system.policy(self.model, system, workload, self.token_budget)
 
 
-#: Variables that name the folder of the Hugging Face cache (`models/hub.py`), where Hub ids are looked up.
-HUB_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-#: Configurations that were built, by model, chip, options and HUB_VARIABLES.
+#: Configurations that were built, by model, chip, options and `build.hub_variables`.
 CACHE: CacheOfFiles[Configuration] = CacheOfFiles()
 
 
@@ -222,7 +220,7 @@ def on_devices(
     several, rest, chosen = devices.stated(hardware, options)
     if several is not None or rest != hardware:
         devices.check_engine(hardware, options)
-    variables = tuple(map(os.environ.get, HUB_VARIABLES))
+    variables = build.hub_variables()
     if several is not None:
         return CACHE.get((model, rest, chosen, variables), lambda: _built(model, several.chips[0], chosen, several))
     chip, chosen, count = build.with_devices(rest, chosen)

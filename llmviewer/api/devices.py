@@ -25,13 +25,15 @@ from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine
 
 #: Where devices of a split are answered.
-ANSWERED = "devices with shares of their own are answered by analyze, compare and fit; here name one kind of chip"
+ANSWERED = (
+    "devices with shares of their own are answered by analyze, compare, fit and simulate; here name one kind of chip"
+)
 #: Option that says how many devices divide the layers.
 PIPELINE = "pipeline_parallel_size"
 #: Techniques that hold for each device by itself; no other is modelled on devices of a split.
 OF_EACH = (
     *("expert_skew", "lora", "low_rank", "quantization", "kv_cache_dtype", "matformer", "prune", "kv_block_size"),
-    *("kv_reserve", "prefix_cache", "kv_evict", "attention", "link", "network", "fusion", "offload"),
+    *("kv_reserve", "prefix_cache", "kv_evict", "attention", "link", "network", "fusion", "offload", "batching"),
 )
 #: Options that state what the host computes.
 PLACING = ("gpu_layers", "n_cpu_moe", "override_tensor")
@@ -123,12 +125,16 @@ def used(devices: Devices, options: Options) -> tuple[Devices, Options]:
     if stages not in ("1", str(count)):
         raise UserError(f"--pipeline-parallel-size is {stages}, and {devices} are {count} devices; state one of them")
     for name, text in techniques.items():
-        if name not in OF_EACH and text != TECHNIQUES[name].default:
+        if (name not in OF_EACH or text.startswith("disaggregated")) and text != TECHNIQUES[name].default:
             raise UserError(f"--{name.replace('_', '-')} is not modelled on devices with unlike shares ({devices})")
     if techniques.get("offload", "none").partition(",")[0].partition("=")[0] not in ("none", "host", "llama.cpp"):
         raise UserError("--offload: of several devices only llama.cpp's placement is modelled: -ngl, --n-cpu-moe, -ot")
     kept = [at for at in range(count) if not shares or shares[at]]
-    kept = kept[:1] if options.split_mode == "none" else kept
+    if options.split_mode == "none":  # https://github.com/ggml-org/llama.cpp/blob/master/include/llama.h, main_gpu
+        if options.main_gpu >= count:
+            raise UserError(f"--main-gpu is {options.main_gpu}; allowed: 0 to {count - 1} of {devices}")
+        kept = [options.main_gpu] if options.main_gpu else kept[:1]
+        options = replace(options, split_mode="", main_gpu=0)
     left = Devices(chips=tuple(devices.chips[at] for at in kept), parts=tuple(devices.parts[at] for at in kept))
     return left, replace(options, techniques=techniques)
 

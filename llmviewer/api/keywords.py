@@ -29,6 +29,7 @@ class RunOptions(TypedDict, total=False):
     logical_batch: int | str | None
     split_mode: str
     tensor_split: str | float
+    main_gpu: int | str
     backend: str
     trace_model: bool
     set: str | float | Mapping[str, str | float]
@@ -89,6 +90,7 @@ class RunOptionLists(TypedDict, total=False):
     logical_batch: int | str | Sequence[int | str] | None
     split_mode: str | Sequence[str]
     tensor_split: str | float | Sequence[str | float]
+    main_gpu: int | str | Sequence[int | str]
     backend: str | Sequence[str]
     trace_model: bool | Sequence[bool]
     set: str | float | Mapping[str, str | float] | Sequence[str | float | Mapping[str, str | float]]

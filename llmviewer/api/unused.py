@@ -86,6 +86,7 @@ IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
     ),
     "split_mode": (lambda run: run.system.parallelism.devices == 1, "one device"),
     "tensor_split": (lambda run: run.system.parallelism.devices == 1, "one device"),
+    "main_gpu": (lambda _: True, "it chooses among several GPUs with -sm none alone"),
     "prune": (lambda run: run.without("prune"), "the model has nothing of the kind that it removes"),
 }
 

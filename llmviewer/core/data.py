@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,29 @@ _INDICES: files.CacheOfFiles[Mapping[str, tuple[str, ...]]] = files.CacheOfFiles
 _ITEMS: files.CacheOfFiles[tuple[tuple[str, str, Any], ...]] = files.CacheOfFiles()
 _PARSED: files.CacheOfFiles[bytes] = files.CacheOfFiles(512)
 _STEMS: files.CacheOfFiles[Mapping[str, str]] = files.CacheOfFiles()
+#: Names of files by folder, read again after a file has come or gone.
+_LISTS: files.CacheOfFiles[tuple[str, ...]] = files.CacheOfFiles()
 
 
 def folder(name: str) -> Path:
     """The path of a data folder of the package, or of a file in one; without symbolic links some stand beside it."""
-    root = ROOT if (ROOT / Path(name).parts[0]).is_dir() else ROOT.parent
-    return root / name
+    return _folder(ROOT, name)
+
+
+@cache
+def _folder(root: Path, name: str) -> Path:
+    return (root if (root / Path(name).parts[0]).is_dir() else root.parent) / name
 
 
 def stems(name: str) -> list[str]:
     """Names of the YAML files of a data folder, sorted."""
-    return sorted(path.stem for path in folder(name).glob("*.yaml") if path.name != ALIASES)
+    where = folder(name)
+
+    def build() -> tuple[str, ...]:
+        files.record(where)
+        return tuple(sorted(path.stem for path in where.glob("*.yaml") if path.name != ALIASES))
+
+    return list(_LISTS.get(str(where), build))
 
 
 def aliases(name: str) -> Mapping[str, tuple[str, ...]]:

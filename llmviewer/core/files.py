@@ -139,10 +139,10 @@ def is_remembering() -> bool:
     return _READ.get() is not None
 
 
-def remember_input(path: Path) -> None:
+def remember_input(path: str | Path) -> None:
     """Count a file as read by this command, although its content came from a cache."""
     try:
-        _remember(path.stat())
+        _remember(os.stat(path))  # noqa: PTH116 (a Path costs more than the call)
     except (OSError, ValueError):
         return  # reading it raises the error with its reason
 
@@ -205,7 +205,7 @@ def record(path: str | Path) -> None:
     """Note that the value under construction depends on a file, which need not exist; no output may replace it."""
     if is_restricted() and not is_of_package(path):
         return  # reading it is refused
-    remember_input(Path(path))
+    remember_input(path)
     found = _recorded.get()
     if found is not None:
         full = os.path.abspath(path)  # noqa: PTH100 (links are followed by `state`)

@@ -146,11 +146,20 @@ class Operator:
         reads = (Access(a.tensor.called(names.get(a.tensor.name, a.tensor.name)), a.elements) for a in self.reads)
         return replace(self, reads=tuple(reads))
 
-    def map_work(self, change: Callable[[Count], Count]) -> Operator:
-        """The operator with `change` applied to each of its counts of work; a plain zero stays zero."""
+    def having(self, **changes: Any) -> Operator:
+        """A copy with other values of fields, as by `dataclasses.replace`, in a third of its time."""
+        assert changes.keys() <= FIELDS, changes.keys() - FIELDS
+        known, copy = self.__dict__, object.__new__(Operator)
+        object.__setattr__(copy, "__dict__", {name: known[name] for name in FIELDS} | changes)
+        return copy
+
+    def map_work(self, change: Callable[[Count], Count], **changes: Any) -> Operator:
+        """The operator with `change` applied to each of its counts of work; a plain zero stays zero.
+
+        changes: other values of other fields.
+        """
         work = ((name, getattr(self, name)) for name in WORK_FIELDS)
-        changed: dict[str, Any] = {name: change(count) for name, count in work if present(count)}
-        return replace(self, **changed)
+        return self.having(**{name: change(count) for name, count in work if present(count)}, **changes)
 
     def moved_bytes(self, place: Place) -> Count:
         """Bytes read and written at `place`."""
@@ -185,7 +194,8 @@ class Operator:
         return {}
 
 
-#: Fields of Operator that count work.
+#: Fields of Operator, and those that count work.
+FIELDS = dict.fromkeys(entry.name for entry in fields(Operator)).keys()
 WORK_FIELDS = tuple(entry.name for entry in fields(Operator) if "work" in entry.metadata)
 
 

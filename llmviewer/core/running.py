@@ -26,8 +26,8 @@ def _where(block: Block) -> Block:
         return tuple(Access(a.tensor, a.elements * block.where) for a in listed)
 
     operators = (
-        replace(
-            op.map_work(lambda count: count * block.where),
+        op.map_work(
+            lambda count: count * block.where,
             reads=accesses(op.reads),
             writes=accesses(op.writes),
             where=op.where * block.where,

@@ -112,7 +112,7 @@ def _with_source_inputs(operator: Operator, sources: Mapping[str, Tensor]) -> _L
     if input_dtype is None:
         return _Linear(operator, None)
     reads = tuple(Access(sources.get(a.tensor.name, a.tensor), a.elements) for a in operator.reads)
-    return _Linear(replace(operator, reads=reads), input_dtype)
+    return _Linear(operator.having(reads=reads), input_dtype)
 
 
 def _in_format(linear: _Linear, wanted: Format) -> _Linear:
@@ -127,9 +127,9 @@ def _in_format(linear: _Linear, wanted: Format) -> _Linear:
     if (input_dtype, stored) == (linear.input_dtype, before):
         return linear
     reads = tuple(in_dtype(a, stored) if is_weight_matrix(a) else a for a in operator.reads)
-    changed = replace(operator, reads=reads, compute=operand_class(input_dtype or plain, stored))
+    changed = operator.having(reads=reads, compute=operand_class(input_dtype or plain, stored))
     work = _sum(operator.vector_flops, conversion(operator), -1.0)
-    return _Linear(replace(changed, vector_flops=_sum(work, conversion(changed), 1.0)), input_dtype)
+    return _Linear(changed.having(vector_flops=_sum(work, conversion(changed), 1.0)), input_dtype)
 
 
 def is_weight_matrix(access: Access) -> bool:
@@ -214,4 +214,4 @@ def _with_quantized_inputs(linear: _Linear, quantized: _QuantizedTensors) -> Ope
         a if a.tensor.role is Role.WEIGHT else Access(quantized[a.tensor.name, dtype], a.elements)
         for a in linear.operator.reads
     )
-    return replace(linear.operator, reads=reads)
+    return linear.operator.having(reads=reads)

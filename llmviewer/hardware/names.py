@@ -6,13 +6,15 @@ One rule in place of a list: `NVIDIA GeForce RTX 4070 Ti SUPER 16GB`, `4070ti su
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.files import CacheOfFiles
 
 FOLDER = "hardware_specs"
 #: Words of makers, which a name may have or not, and the maker of a chip that is called so.
@@ -46,7 +48,7 @@ def listed(text: str) -> tuple[str, ...]:
     plain = _plain(text)
     if "+" not in plain or data.is_path(text) or data.user_path(text):
         return (text,)
-    if _stem(text, plain) or any(_containing(_parts(plain))):  # 8480+
+    if _stem(text, plain) or _containing(_known(), _parts(plain)):  # 8480+
         return (text,)
     parts = tuple(one.strip() for one in text.split("+"))
     if len(parts) > MOST_PARTS:
@@ -79,8 +81,8 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     """
     if len(listed(name)) > 1:
         raise UserError(
-            f"{quoted(name)} are unlike devices, which analyze, compare and fit answer by --engine llama.cpp; "
-            "here name one kind of chip"
+            f"{quoted(name)} are unlike devices, which analyze, compare, fit and simulate answer by --engine "
+            "llama.cpp; here name one kind of chip"
         )
     plain = _plain(name)
     if data.is_path(name) or not NAME.fullmatch(plain):
@@ -92,7 +94,7 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
         )
     stem = _stem(name, plain)
     if not stem and not data.user_path(name):
-        stem = _only(name, {one for _, one in _containing(_parts(plain))})
+        stem = _only(name, _containing(_known(), _parts(plain)) or _of_generation(_parts(plain)))
     if not stem:
         return data.find(FOLDER, name, "chip")
     _check_maker(name, plain, stem)
@@ -125,20 +127,31 @@ def _short(parts: tuple[str, ...]) -> tuple[str, ...]:
     return parts[1:] if parts[:1] and parts[0] in FAMILIES else parts
 
 
-@lru_cache(maxsize=4)
-def _index(names: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Form of a name -> stem, of pairs of a name and a stem."""
-    return {key: stem for name, stem in names for key in keys(name)}
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Every stem and alias, its parts, and its stem; and form of a name -> stem."""
+
+    names: tuple[tuple[str, tuple[str, ...], str], ...]
+    index: dict[str, str]
 
 
-def _names() -> Iterator[tuple[str, str]]:
-    """Every stem and alias, with its stem."""
-    yield from ((stem, stem) for stem in data.stems(FOLDER))
-    yield from ((alias, stem) for stem, others in data.aliases(FOLDER).items() for alias in others)
+_KNOWN: CacheOfFiles[_Known] = CacheOfFiles(4)
+#: Each chip with the parts of its generation.
+_GENERATIONS: CacheOfFiles[tuple[tuple[str, tuple[str, ...]], ...]] = CacheOfFiles(4)
+
+
+def _known() -> _Known:
+    def build() -> _Known:
+        pairs = [(stem, stem) for stem in data.stems(FOLDER)]
+        pairs += [(alias, stem) for stem, others in data.aliases(FOLDER).items() for alias in others]
+        index = {key: stem for name, stem in pairs for key in keys(name)}
+        return _Known(tuple((name, _parts(name), stem) for name, stem in pairs), index)
+
+    return _KNOWN.get(str(data.folder(FOLDER)), build)
 
 
 def _exact(plain: str) -> str:
-    index, parts = _index(tuple(_names())), _parts(plain)
+    index, parts = _known().index, _parts(plain)
     return index.get("".join(parts)) or index.get(" ".join(sorted(parts)), "")
 
 
@@ -152,20 +165,34 @@ def _with_memory(name: str, plain: str) -> str:
     return stem
 
 
-def _containing(wanted: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Names that begin with all the parts, or that contain them if one is a number; of at least LEAST characters.
+@lru_cache(maxsize=256)
+def _containing(known: _Known, wanted: tuple[str, ...]) -> frozenset[str]:
+    """Chips of names that begin with all parts, or contain them if one is a number; of at least LEAST characters.
 
     `rtx 4000` is contained in rtx-a4000 too, but `13900` not in core-i9-13900k: a letter at a number is of the name.
     """
     if len("".join(wanted)) < LEAST:
-        return
+        return frozenset()
     has_number, rest = any(one.isdigit() for one in wanted), _short(wanted) or wanted
-    for name, stem in _names():
-        parts = _parts(name)
+    stems = set()
+    for name, parts, stem in known.names:
         places = len(parts) - len(rest) + 1 if has_number else min(1, len(parts) - len(rest) + 1)
         found = any(parts[at : at + len(rest)] == rest for at in range(places))
         if found and set(wanted) <= set(parts) and not re.search(f"{rest[-1]}(?!gb)[a-z]", name):
-            yield name, stem
+            stems.add(stem)
+    return frozenset(stems)
+
+
+def _of_generation(wanted: tuple[str, ...]) -> list[str]:
+    """Chips whose generation begins with all parts: `Zen 5`, `Hopper`."""
+
+    def build() -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple((stem, _parts(_field(stem, "generation"))) for stem in data.stems(FOLDER))
+
+    if len("".join(wanted)) < LEAST:
+        return []
+    known = _GENERATIONS.get(str(data.folder(FOLDER)), build)
+    return [stem for stem, parts in known if parts[: len(wanted)] == wanted]
 
 
 def _only(name: str, stems: Iterable[str]) -> str:

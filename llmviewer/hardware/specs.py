@@ -130,7 +130,7 @@ def disk_names() -> list[str]:
 def _with_key(key: str) -> list[str]:
     """Stems of the files of hosts and disks that state a key."""
     folder = data.folder(HOST_FOLDER)
-    return [stem for stem in data.stems(HOST_FOLDER) if key in data.read_yaml(folder / f"{stem}.yaml")]
+    return [stem for stem in data.stems(HOST_FOLDER) if key in data.read_known_yaml(folder / f"{stem}.yaml")]
 
 
 def _spec(noun: str, name: str, folder: str, known: Callable[[], list[str]]) -> Mapping[str, Any]:
@@ -138,7 +138,7 @@ def _spec(noun: str, name: str, folder: str, known: Callable[[], list[str]]) -> 
     path = data.user_path(name) if name.endswith(".yaml") else None
     if path is None and name not in (names := known()):
         raise unknown(noun, name, names)
-    return data.read_yaml(path or data.folder(folder) / f"{name}.yaml")
+    return data.read_known_yaml(path or data.folder(folder) / f"{name}.yaml")
 
 
 def names() -> list[str]:

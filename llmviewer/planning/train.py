@@ -93,7 +93,7 @@ OF_SERVING = {
     "gpu_memory_utilization": "the whole memory",
     "early_exit": "all layers for every token",
     **dict.fromkeys(("hot_neurons", "gpu_layers", "n_cpu_moe", "override_tensor"), "all weights on the device"),
-    **dict.fromkeys(("split_mode", "tensor_split"), "devices by -tp"),
+    **dict.fromkeys(("split_mode", "tensor_split", "main_gpu"), "devices by -tp"),
     "backend": "no build of llama.cpp",
 }
 #: Options that a teacher, in the formats of its checkpoint, does not share with its student.

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmviewer import api
 from llmviewer.analysis.encoders import check_encoder
-from llmviewer.api import build
+from llmviewer.api import build, devices
 from llmviewer.api.build import check_devices, with_devices
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
@@ -34,6 +34,7 @@ from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing import engine as engines
 from llmviewer.timing import engine_backends
+from llmviewer.timing.engine_serving import AT_A_DESK
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -103,7 +104,9 @@ def of_server(hardware: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
     """
     stated = {name: value for name, value in stated.items() if value is not None}
     if not ("engine" in stated or stated.get("efficiency") == "ideal"):  # ideal times have no engine
-        stated["engine"] = engines.of_a_server(build.chip_of(hardware))
+        several, rest, _ = devices.stated(hardware, stated)
+        together = several is not None or rest != hardware
+        stated["engine"] = AT_A_DESK if together else engines.of_a_server(build.chip_of(hardware))
     return {"batching": BATCHING, **stated}
 
 
@@ -160,7 +163,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     length = float(np.mean(sample.input_len + sample.output_len))
     configurations: tuple[Configuration, ...]
     if words["pools"] is None:
-        one = api.configuration(model, hardware, **chosen)
+        one = api.on_devices(model, hardware, **chosen)
         if one.model.is_encoder:
             one = _encoder(one, chosen, int(sample.output_len.max()))
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
@@ -173,7 +176,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet = replace(fleet, prefill=replace(fleet.prefill, tiers=tiers))
     fleet = fleet.with_policy(words["schedule_policy"]).times(words["replicas"])
     check_devices(hardware, count, fleet.devices)
-    last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
+    last, chips = configurations[-1], dict.fromkeys(_hardware(one) for one in configurations)
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
     )
@@ -196,6 +199,10 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         workload=workload_text(words, sample),
     )
     return Server(fleet=fleet, answering=last, setting=setting, notes=notes)
+
+
+def _hardware(one: Configuration) -> str:
+    return one.chip.name if one.devices is None else one.system.hardware
 
 
 def _encoder(one: Configuration, chosen: Mapping[str, Any], longest: int) -> Configuration:

@@ -13,6 +13,9 @@ import numpy as np
 from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Place
+from llmviewer.core.workload import decode
+from llmviewer.ops.transfer import copy_direction
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
 from llmviewer.simulation.pass_tables import Knots, ModelTable
 from llmviewer.simulation.table_building import Passes, Sizes, decode_knots, model_table
@@ -228,9 +231,27 @@ def check(configuration: Configuration) -> None:
             "--early-exit is not simulated: tables of times have no steps that exit; allowed: --skip-layers",
         ),
         (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),
-        (system.copies_beside or system.policy is not None, "--offload is not simulated; remove it"),
+        (
+            system.policy is not None,
+            "what the host computes would depend on the request; state it: -ngl all, or --n-cpu-moe N of experts",
+        ),
+        (
+            system.block or (system.copies_beside and not _computes_experts(configuration)),
+            "--offload of layers, caches or by copies is not simulated; allowed: experts that the host computes, by "
+            "--n-cpu-moe N or --offload experts,compute=host",
+        ),
         (system.chip.points > 1, "hypothetical chips are not simulated; give one chip"),
     )
     for is_wrong, what in wrong:
         if is_wrong:
             raise UserError(f"simulate: {what}")
+
+
+def _computes_experts(configuration: Configuration) -> bool:
+    """Whether the host computes experts alone: no copy runs beside kernels, and the device has the whole cache.
+
+    Their time depends on the tokens of a step; that of a cache on the host also on where the other tokens are computed.
+    """
+    graph = configuration.system.prepared(configuration.model.graph(decode(1.0, 0.0)))
+    cached = all(state.place is Place.DEVICE for block in graph.blocks for state in block.states)
+    return cached and not any(copy_direction(operator) for _, operator in graph)

@@ -121,17 +121,12 @@ class Passes:
                 )
             )
 
-        engine = self.system.engine
-        if engine.constants or engine.unit_bytes or engine.ungrouped or engine.draft_us:
-            constants = {name: engine.constants[name] for name in selection.constants if name in engine.constants}
-            ungrouped = 0.0 if mixed else engine.ungrouped
-            engine = replace(engine, constants=constants, unit_bytes=0.0, draft_us=0.0, ungrouped=ungrouped)
-        system = replace(
-            self.system,
-            engine=engine,
-            passes=tuple(one for one in self.system.passes if one.name != ENGINE_ROUTING),
-        )
-        if system.parallelism.pipeline > 1:  # stages send what their last layer makes, whether it is priced or not
+        if (split := self.system.split) is not None:  # devices send what their last layer makes, priced or not
+            known = {id(one): _of_part(one, selection, mixed=mixed) for one in split.stages}
+            stages = tuple(known[id(one)] for one in split.stages)
+            return replace(self.system, split=replace(split, stages=stages, change=kept))
+        system = _of_part(self.system, selection, mixed=mixed)
+        if system.parallelism.pipeline > 1:  # and so do stages
             return replace(system, exits=PipelineExits(change=lambda _, stages: tuple(map(kept, stages))))
         return replace(system, passes=(*system.passes, AppliedTechnique(name="selection", make=lambda _: kept)))
 
@@ -191,7 +186,7 @@ class Passes:
 
     @cached_property
     def _probe(self) -> tuple[Mapping[Name, Array], Mapping[Name, Operator]]:
-        """Operators with their times in passes of 64 tokens.
+        """Operators with their times in passes of 64 tokens, on all stages together.
 
         One prompt, without and with tokens before it; 64 sequences, without and with; a long context; rows of logits.
         """
@@ -199,12 +194,24 @@ class Passes:
         batch, new, cached, logits = np.array(columns, dtype=np.float64).T
         group = Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
         found: Evaluation = evaluate(self.model, self.system, Step((replace(group, kept=self.system.kv_cache.kept),)))
-        times, operators = {}, {}
+        times: dict[Name, Array] = {}
+        operators: dict[Name, Operator] = {}
         for row in (row for stage in found.each_stage for row in stage.rows):
             name = (row.block.name, row.operator.name)
-            times[name] = np.broadcast_to(np.asarray(row.timing.time_s, dtype=np.float64), len(batch))
+            seconds = np.broadcast_to(np.asarray(row.timing.time_s, dtype=np.float64), len(batch))
+            times[name] = seconds + times.get(name, 0.0)
             operators[name] = row.operator
         return times, operators
+
+
+def _of_part(system: System, selection: Selection, *, mixed: bool) -> System:
+    """The system with the constants that are paid with some operators.  mixed: passes with prompts beside decodes."""
+    engine = system.engine
+    if engine.constants or engine.unit_bytes or engine.ungrouped or engine.draft_us:
+        constants = {name: engine.constants[name] for name in selection.constants if name in engine.constants}
+        ungrouped = 0.0 if mixed else engine.ungrouped
+        engine = replace(engine, constants=constants, unit_bytes=0.0, draft_us=0.0, ungrouped=ungrouped)
+    return replace(system, engine=engine, passes=tuple(one for one in system.passes if one.name != ENGINE_ROUTING))
 
 
 def _is_attention(operator: Operator) -> bool:

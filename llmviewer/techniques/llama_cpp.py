@@ -41,7 +41,7 @@ OTHERS = (
     "blk.{}.ffn_down_shexp.weight",
 )
 #: Options that stay beside what they stand for, so that notes can say where they change nothing.
-KEPT = ("logical_batch", "split_mode", "tensor_split", "backend")
+KEPT = ("logical_batch", "split_mode", "tensor_split", "main_gpu", "backend")
 #: What no share of a GPU reaches: more is a typing error.
 LARGEST_SHARE = 1e9
 #: Longest pattern, most repetitions in it, and one of a group: patterns beyond these can take time without end.

@@ -52,15 +52,15 @@ def _limit(summary: str, *aliases: str, least: int = 1) -> Any:
     return _declared(Kind.WHOLE, None, summary, Panel.MEMORY, aliases=aliases, least=least)
 
 
-def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separator: str = ",") -> Any:
+def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separator: str = ",", **more: Any) -> Any:
     """Field of an option that only llama.cpp has; `techniques/llama_cpp.py` says which others it stands for."""
-    return _declared(kind, default, f"llama.cpp: {summary}", Panel.MEMORY, aliases=aliases, separator=separator)
+    return _declared(kind, default, f"llama.cpp: {summary}", Panel.MEMORY, aliases=aliases, separator=separator, **more)
 
 
 #: Options that only llama.cpp has.
 LLAMA_CPP_OPTIONS = (
     *("gpu_layers", "n_cpu_moe", "override_tensor", "cache_type_k", "cache_type_v"),
-    *("logical_batch", "split_mode", "tensor_split", "backend"),
+    *("logical_batch", "split_mode", "tensor_split", "main_gpu", "backend"),
 )
 #: Options that say how a model's config is read.
 MODEL_OPTIONS = ("dtype", "ignore_fields", "model_set", "trace_model", "latent_attention")
@@ -143,6 +143,9 @@ class Options:
         Kind.WORD, "", "how several GPUs share the model: layer (a pipeline), tensor, none.", "-sm"
     )
     tensor_split: str = _of_llama_cpp(Kind.TEXT, "", "shares of the GPUs, one for each: 1,1.", "-ts", separator=";")
+    main_gpu: int = _of_llama_cpp(
+        Kind.WHOLE, 0, "GPU that holds the model with --split-mode none, from 0.", "-mg", least=0
+    )
     backend: str = _of_llama_cpp(
         Kind.WORD, "", "backend of its build: cuda, rocm (hip), vulkan, metal, sycl, cpu; default: the chip's."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -274,27 +274,13 @@ class Calibrated:
             family=family, variant=variant, engine=self.borrowed.get(kind, self.engine), borrowed=kind in self.borrowed,
             chip=self.chip, generation=self.generation, users=self.user_profiles, **options,
         )  # fmt: skip
-        loan = nearest(self.sources, kernel)
-        return None if loan is None else self._adapted(loan)
+        return _lent(self.sources, kernel)
 
     def _last_resort(self, family: str, variant: str) -> SelectedFit | None:
         """The fit of another family that stands for one without any."""
         kinds = (kind.split("/") for kind in FAMILIES[family].last_resorts.get(variant, ()))
         found = next(filter(None, (self._own_family(*kind, strict=True) for kind in kinds)), None)
         return None if found is None else replace(found, basis=ASSUMED)
-
-    def _adapted(self, loan: Loan) -> SelectedFit:
-        source, fit = loan.source, loan.source.fit(loan.key)
-        check_fit(fit, source)
-        own = fit.constants
-        if source.chip != self.chip:
-            own = adapt_constants(own, fit.family, source.chip, self.generation)
-        if loan.ratios is not None:
-            own = scaled(own, fit.family, loan.ratios)
-        return SelectedFit(
-            fit=replace(fit, constants=MappingProxyType(dict(own))), basis=loan.basis, chip=source.chip,
-            path=source.path, passed_over=loan.passed_over, scaled=_scaling(loan),
-        )  # fmt: skip
 
     @property
     def profile(self) -> str:
@@ -381,6 +367,25 @@ class Calibrated:
         width = np.choose(regime, half.T[:, :, None]) * interval_factor(found.fit.range, quantities)
         ratios: Array = np.exp(np.choose(regime, middle) + width)
         return ratios
+
+
+@lru_cache(maxsize=1024)
+def _lent(sources: tuple[Profile, ...], kernel: Kernel) -> SelectedFit | None:
+    """The nearest fit for a kernel, adapted to its chip; None if no profile has the family."""
+    loan = nearest(sources, kernel)
+    if loan is None:
+        return None
+    source, fit = loan.source, loan.source.fit(loan.key)
+    check_fit(fit, source)
+    own = fit.constants
+    if source.chip != kernel.chip:
+        own = adapt_constants(own, fit.family, source.chip, kernel.generation)
+    if loan.ratios is not None:
+        own = scaled(own, fit.family, loan.ratios)
+    return SelectedFit(
+        fit=replace(fit, constants=MappingProxyType(dict(own))), basis=loan.basis, chip=source.chip,
+        path=source.path, passed_over=loan.passed_over, scaled=_scaling(loan),
+    )  # fmt: skip
 
 
 def _scaling(loan: Loan) -> str:

@@ -234,7 +234,6 @@ def serves(source: Profile, engine: str) -> bool:
     return _base(engine) == OWN_USE_ONLY or any(_base(key.rpartition("/")[2]) != OWN_USE_ONLY for key in source.texts)
 
 
-@lru_cache(maxsize=1024)
 def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     """The fit of the nearest origin (BASES), or None if no profile has the family.
 
@@ -245,7 +244,11 @@ def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     Between equals the nearer chip comes first, then the nearer variant and engine; an engine's second kernel
     (`sglang-triton`) after usual kernels.  With limits: the nearest of the generation that was timed up to them.
     """
-    ranked = sorted(_ranked(sources, kernel), key=lambda found: found[0])
+    every = _ranked(sources, kernel)
+    if not (kernel.users or kernel.limits):  # the usual case, for which one loan is made of dozens
+        first = min(every, key=lambda found: found[0], default=None)
+        return None if first is None else Loan(*first[1])
+    ranked = [(rank, Loan(*of)) for rank, of in sorted(every, key=lambda found: found[0])]
     if kernel.limits:
         ranked = [found for found in ranked if kernel.is_near(found[1])]
     users = [found for found in ranked if found[1].source in sources[: kernel.users]]
@@ -280,33 +283,48 @@ def _lends_torch(kernel: Kernel) -> bool:
     return kernel.users > 0 and kernel.generation not in profiles.GPU_GENERATIONS
 
 
-def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tuple[float, ...], Loan]]:
-    """Every fit that may serve the kernel, with its rank: the lowest serves."""
+@lru_cache(maxsize=4096)
+def _offers(source: Profile, kernel: Kernel) -> tuple[tuple[str, str, int, bool, bool, tuple[float, ...]], ...]:
+    """Kind, engine, tier, whether of torch alone, whether the kernel's own, and nearness of every fit that may serve.
+
+    kernel: without what it is of a chip, so that chips share the offers.
+    """
     equals, substitutes = kernel.equals, kernel.substitutes
-    engines = (kernel.engine, _base(kernel.engine))
+    engines, found = (kernel.engine, _base(kernel.engine)), []
+    for place, (kind, engine) in enumerate(_fits(source, kernel, equals)):
+        if not kernel.takes(engine) or (kernel.strict and kind not in equals):
+            continue
+        tier = 0 if kind in equals else 1 + _place(kind, substitutes)
+        of_torch = _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
+        nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
+        found.append((kind, engine, tier, of_torch, kernel.runs(engine), nearness))
+    return tuple(found)
+
+
+def _ranked(
+    sources: tuple[Profile, ...], kernel: Kernel
+) -> Iterator[tuple[tuple[float, ...], tuple[Profile, str, str, str, Ratios | None]]]:
+    """Every fit that may serve the kernel: its rank, of which the lowest serves, and the fields of its loan."""
     nearer = NEARER.get((kernel.generation, kernel.family))
+    anywhere = replace(kernel, chip="", generation="", users=0, lender="")
     for at, source in enumerate(sources):
         users = at < kernel.users
-        for place, (kind, engine) in enumerate(_fits(source, kernel, equals)):
-            if not kernel.takes(engine) or (kernel.strict and kind not in equals):
-                continue
-            tier = 0 if kind in equals else 1 + _place(kind, substitutes)
-            unlent = not (users and _lends_torch(kernel)) and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
+        for kind, engine, tier, of_torch, runs, nearness in _offers(source, anywhere):
+            unlent = of_torch and not (users and _lends_torch(kernel))
             basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
-            nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
             rank = (
                 unlent and kernel.engine != OWN_USE_ONLY,
                 tier,
                 BASES.index(basis),
-                kernel.borrowed and not kernel.runs(engine),
+                kernel.borrowed and not runs,
                 -1 if source.chip == nearer else at,
                 *nearness,
             )
-            yield rank, Loan(source, f"{kind}/{engine}", basis)
+            yield rank, (source, f"{kind}/{engine}", basis, "", None)
             basis = "" if users or _base(engine) == OWN_USE_ONLY else SCALED_FROM.get(basis, "")
             if (kernel.family, basis) in FIT_ERRORS and (found := _ratios(sources, kernel, kind, source.chip)):
                 rank = (*rank[:2], BASES.index(basis), *rank[3:])
-                yield rank, Loan(source, f"{kind}/{engine}", basis, ratios=found)
+                yield rank, (source, f"{kind}/{engine}", basis, "", found)
 
 
 def _ratios(sources: tuple[Profile, ...], kernel: Kernel, kind: str, chip: str) -> Ratios | None:

@@ -311,7 +311,7 @@ def _reading_fused(operator: Operator) -> Operator:
     if not any(a.tensor.name.startswith("sv_matmul") for a in (*operator.reads, *operator.writes)):
         return operator
     reads, writes = (tuple(map(_renamed, accesses)) for accesses in (operator.reads, operator.writes))
-    return replace(operator, name=_fused_name(operator.name), reads=reads, writes=writes)
+    return operator.having(name=_fused_name(operator.name), reads=reads, writes=writes)
 
 
 def _renamed(access: Access) -> Access:

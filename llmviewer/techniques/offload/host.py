@@ -118,7 +118,7 @@ def _by_tokens(
         weights = [a for a in operator.reads if a.tensor.role is Role.WEIGHT and selects(operator)]
         copied += [replace(a.tensor, elements=a.elements) for a in weights]
         reads = (Access(replace(a.tensor, elements=0.0), a.elements) if a in weights else a for a in operator.reads)
-        operators.append(replace(operator, reads=tuple(reads)))
+        operators.append(operator.having(reads=tuple(reads)))
     if any(state.place is Place.HOST for state in hosted.states):
         earlier, added = cache_accesses(block, [state.name for state in block.states if state.per_token])
         copied += [replace(a.tensor, elements=a.elements) for a in (*earlier, *added)]
@@ -190,8 +190,7 @@ def on_host(operator: Operator, name: str = "") -> Operator:
         tensor = access.tensor
         return Access(offloaded_tensor(tensor, Place.HOST) if tensor.place is Place.DEVICE else tensor, access.elements)
 
-    return replace(
-        operator,
+    return operator.having(
         name=name or operator.name,
         runs_on=Place.HOST,
         reads=tuple(moved(a) for a in operator.reads if a.tensor.place is not Place.L2),

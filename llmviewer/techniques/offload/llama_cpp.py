@@ -95,10 +95,12 @@ def _policy(model: Model, system: System, request: Request, token_budget: float)
     def fits(one: System) -> bool:
         return bool(np.all(memory_of(model, one, request, token_budget).fits))
 
+    if fits(found := _placed(system, Placement(layers=0.0, experts=frozenset()), count)):
+        return found  # the usual case, told by one look
     if not (every and fits(with_experts(count))):
         found = _fewest(with_layers, count + 1, fits)
     elif system.split is None:
-        return _fewest(with_experts, count, fits)
+        found = _fewest(with_experts, count, fits)
     else:
         found = _fewest_of_each(model, system, request, token_budget)
     return found if found.split is None else of_fullest(found.split, model)
@@ -142,8 +144,8 @@ def _placed(system: System, placement: Placement, count: int) -> System:
     """
     if system.split is not None:
         placed = {id(one): _placed(one, placement, count) for one in system.split.stages}
-        stages = tuple(placed[id(one)] for one in system.split.stages)
-        return replace(stages[0], split=replace(system.split, stages=stages))
+        split = replace(system.split, stages=tuple(placed[id(one)] for one in system.split.stages))
+        return replace(_placed(replace(system, split=None), placement, count), split=split)
     at = [applied.name for applied in system.passes].index(NAME)
     before = replace(system, passes=system.passes[:at], policy=None)
     drafters = tuple(

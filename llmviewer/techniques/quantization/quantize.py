@@ -91,7 +91,7 @@ def _with_ends(graph: Graph, scheme: QuantizationScheme) -> Graph:
             return block
         names = {operator.name for operator in block.operators}
         changed = with_formats(block, lambda op: head if op.name == HEAD else Format()) if HEAD in names else block
-        operators = (replace(op, reads=tuple(map(stored, op.reads))) for op in changed.operators)
+        operators = (op.having(reads=tuple(map(stored, op.reads))) for op in changed.operators)
         return replace(changed, operators=tuple(operators))
 
     return graph.map_blocks(change)

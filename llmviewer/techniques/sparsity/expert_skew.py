@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -21,6 +21,8 @@ from llmviewer.techniques.technique import Change, add_pass, technique, unchange
 #: (https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding); 0.46 and 2.37 of
 #: Qwen3-30B-A3B (https://github.com/Li-changwu/MoE-SD, results/routing_overlap_analysis.json).
 SERVED_REPEAT = 0.38
+#: Passes of a request, beside those of a sweep.
+FEW = 16
 
 
 def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
@@ -86,7 +88,8 @@ def expert_skew(alpha: float, repeat: float = 0.0) -> Pass:
     """
 
     def change(block: Block) -> Block:
-        return replace(block, operators=tuple(_skewed(op, block, alpha, repeat) for op in block.operators))
+        known: dict[object, tuple[Count | None, Count]] = {}
+        return replace(block, operators=tuple(_skewed(op, block, alpha, repeat, known) for op in block.operators))
 
     def apply(graph: Graph) -> Graph:
         if not has_routed_experts(graph):
@@ -96,24 +99,44 @@ def expert_skew(alpha: float, repeat: float = 0.0) -> Pass:
     return apply
 
 
-def _skewed(operator: Operator, block: Block, alpha: float, repeat: float) -> Operator:
+def _skewed(
+    operator: Operator, block: Block, alpha: float, repeat: float, known: dict[object, tuple[Count | None, Count]]
+) -> Operator:
+    """The operator with the experts that its tokens use.  known: tokens and experts of the block's other products."""
     shape = operator.shape
     if not isinstance(shape, GemmShape) or shape.experts <= 1.0:
         return operator
     tokens = next(op for op in block.operators if op.role is OperatorRole.ROUTER).output_shape[0]
     chosen = round(float(np.ravel(shape.m / tokens)[0]))
     popularity = selection_probabilities(alpha, int(shape.experts), chosen)
-    unrelated = None
-    if repeat and shape.runs:
-        exponent = run_exponent(alpha, repeat, int(shape.experts), chosen)
-        unrelated = total(runs * np.power(length, exponent) for runs, length in shape.runs)
-    active = distinct_experts(popularity, tokens if unrelated is None else unrelated)
+    key = (shape.experts, chosen, tuple((id(runs), id(length)) for runs, length in shape.runs))
+    if key not in known:
+        unrelated = None
+        if repeat and shape.runs:
+            exponent = run_exponent(alpha, repeat, int(shape.experts), chosen)
+            unrelated = total(runs * np.power(length, exponent) for runs, length in shape.runs)
+        asked = tokens if unrelated is None else unrelated
+        known[key] = unrelated, _used(alpha, int(shape.experts), chosen, asked)
+    unrelated, active = known[key]
     share = active / shape.experts
     reads = tuple(
         Access(a.tensor, a.tensor.elements * share) if a.tensor.role is Role.WEIGHT else a for a in operator.reads
     )
     skewed = replace(shape, active=active, popularity=popularity, unrelated=unrelated)
-    return replace(operator, reads=reads, shape=skewed)
+    return operator.having(reads=reads, shape=skewed)
+
+
+def _used(alpha: float, experts: int, chosen: float, tokens: Count) -> Count:
+    """`distinct_experts`, worked out once for the few numbers of a request; recorded arrays and sweeps each time."""
+    if type(tokens) is not np.ndarray or tokens.size > FEW:
+        return distinct_experts(selection_probabilities(alpha, experts, chosen), tokens)
+    return _used_by_few(alpha, experts, chosen, tokens.shape, tokens.tobytes())
+
+
+@lru_cache(maxsize=1024)
+def _used_by_few(alpha: float, experts: int, chosen: float, shape: tuple[int, ...], tokens: bytes) -> Count:
+    popularity = selection_probabilities(alpha, experts, chosen)
+    return distinct_experts(popularity, np.frombuffer(tokens).reshape(shape))
 
 
 @technique(
