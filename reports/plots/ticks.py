@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from llmviewer.reports.figure import Axis as Declared
+from llmviewer.reports.figure import Values
 from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.text import Text
 
-    Values: TypeAlias = npt.NDArray[np.float64]
-
-#: Ratio of largest to smallest value above which an axis is logarithmic.
-LOG_SCALE_RATIO = 8.0
 #: Maximum number of points with a marker and a tick each.
 MAX_MARKED_POINTS = 24
 
@@ -33,12 +29,14 @@ def plain(value: float, _: object = None) -> str:
     return f"{value:,.10g}"
 
 
-def across(axes: Axes, values: Values, style: Style) -> None:
+def across(axes: Axes, values: Values, style: Style, declared: Declared) -> None:
     """Sets x ticks at the values, as many as fit, or at round numbers if there are many or fractional values."""
     from matplotlib.ticker import NullFormatter
 
     found = np.unique(values)
-    if len(found) > 1 and found[-1] / max(found[0], 1e-9) > LOG_SCALE_RATIO:
+    if declared.linear:
+        axes.set_xlim(left=0.0)
+    elif declared.log(found):
         axes.set_xscale("log")
     axes.xaxis.set_major_formatter(plain)
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -92,29 +90,19 @@ def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0
     axis.set_minor_formatter(NullFormatter())
 
 
-def up(axes: Axes, values: Values) -> None:
+def up(axes: Axes, values: Values, declared: Declared) -> None:
     """Sets a logarithmic y axis for a wide range of values, otherwise a linear one from 0."""
     known = values[np.isfinite(values) & (values > 0.0)]
     axes.yaxis.set_major_formatter(plain)
-    if not len(known):
-        return
-    if known.max() / known.min() <= LOG_SCALE_RATIO:
+    if declared.log(known):
+        axes.set_yscale("log")
+        round_ticks(axes.yaxis, known)
+    elif len(known):
         axes.set_ylim(0.0, 1.08 * float(axes.dataLim.y1))
-        return
-    axes.set_yscale("log")
-    round_ticks(axes.yaxis, known)
 
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy.typing as npt
-    from matplotlib.axes import Axes
-    from matplotlib.text import Text
-
-    Points: TypeAlias = npt.NDArray[np.float64]
-    Boxes: TypeAlias = npt.NDArray[np.float64]
-
+Points: TypeAlias = Values
+Boxes: TypeAlias = Values
 #: Positions of a label relative to its point: (x, y, horizontal, vertical alignment), in text heights.
 PLACES = (
     (0.7, 0.0, "left", "center"),
