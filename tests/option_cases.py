@@ -258,7 +258,7 @@ PLOTS = {
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {
     *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
-    *("theme", "size", "help", "waterfall", "junit"),
+    *("theme", "style", "help", "waterfall", "junit"),
 }
 #: Commands without a run of their own -> the file that tests their options.
 ELSEWHERE = {

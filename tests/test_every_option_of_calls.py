@@ -255,7 +255,7 @@ OF_PLOTS = {
 
 
 def test_every_option_of_plots_has_a_case() -> None:
-    assert OF_PLOTS.keys() - VALUES.keys() == {"theme", "size"}
+    assert OF_PLOTS.keys() - VALUES.keys() == {"theme", "style"}
     assert VALUES.keys() < OF_PLOTS.keys()
     assert VALUES.keys() == PlotOptions.__annotations__.keys()
 

@@ -31,7 +31,7 @@ from llmviewer.reports.plots import (
 from llmviewer.reports.plots.style import SIZES, Style, colour, dashes, marker
 from llmviewer.result.result import Result
 
-HALF = Style(size=SIZES["half"])
+HALF = Style(size=SIZES["paper"])
 MODEL = "llama-3.2-1b"
 
 

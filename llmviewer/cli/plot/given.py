@@ -169,8 +169,8 @@ def load_data(request: PlotRequest) -> LoadedData:
     return LOADERS[request.kind.data](request)
 
 
-def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
-    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or ""."""
+def picture_options(request: PlotRequest, measured: str, *, all_roofs: bool = False) -> dict[str, Any]:
+    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or "", for a roofline."""
     kind = request.kind
     options: dict[str, Any] = {}
     if request.metric and request.metric not in kind.metrics:
@@ -186,10 +186,11 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
         if kind.module != "bandwidth":
             raise _not_taken("target", request.target)
         options["target_s"] = _target_s(request.target)
-    if measured:
-        if kind.module != "roofline":
-            raise _not_taken("measured", measured)
-        options["measured"] = table(measured, ("stage", "name", "time_s"))
+    if kind.module == "roofline":
+        options["all_roofs"] = all_roofs
+        return options | ({"measured": table(measured, ("stage", "name", "time_s"))} if measured else {})
+    if measured or all_roofs:
+        raise _not_taken("measured", measured) if measured else _not_taken("all-roofs", "on")
     return options
 
 
