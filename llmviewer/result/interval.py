@@ -150,6 +150,38 @@ def step_ratios(analysis: Analysis) -> dict[str, Array]:
     }
 
 
+def sources(analysis: Analysis, metric: str) -> dict[str, Array]:
+    """The fits of kernels in which a time has its error -> the share of the time that they make up, per point.
+
+    Names hold chip and engine, whose error a fit has too.  Empty for ideal times, and for a split over unlike devices.
+    """
+    if analysis.calibration is None or analysis.system.split is not None:
+        return {}
+    passes = (analysis, *(draft for _, draft in analysis.drafts))
+    fits = list(dict.fromkeys(_fit(one, row) for one in passes for row in one.evaluation.rows))
+    prefill = _spent(analysis, "prefill", fits)
+    decode = analysis.per_round(lambda one: _spent(one, "decode", fits))
+    prefill, decode = (each / np.maximum(each.sum(axis=0), 1e-300) for each in (prefill, decode))
+    both = (analysis.ttft_s * prefill + analysis.generation_s * decode) / analysis.e2e_s
+    shares = {"ttft_s": prefill, "tpot_s": decode, "e2e_s": both}[metric]
+    where = f"{analysis.system.chip.name} {analysis.system.engine.name}"
+    return {f"{where} {fit}": share for fit, share in zip(fits, shares, strict=True)}
+
+
+def _fit(analysis: Analysis, row: TimedOperator) -> str:
+    assert analysis.calibration is not None
+    return analysis.calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
+
+
+def _spent(analysis: Analysis, stage: str, fits: list[str]) -> Array:
+    """The time of a stage by fit [s], shape (fits, points)."""
+    pick: Pick = getattr(analysis.schedule, stage)
+    spent = np.zeros((len(fits), analysis.schedule.points))
+    for row in analysis.evaluation.rows:
+        spent[fits.index(_fit(analysis, row))] += pick(row.timing.time_s) * float(row.block.repeats)
+    return spent
+
+
 def _over_devices(analysis: Analysis, stage: str, ratios: Callable[[Analysis], Array]) -> Array:
     """Bounds over time, of a split the mean of its devices by their times: their errors are taken to be correlated."""
     if analysis.system.split is None:
