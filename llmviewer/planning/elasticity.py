@@ -9,7 +9,7 @@ attention, the bytes that a unit keeps in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from llmviewer.hardware.chip import TO_HOST, Chip
 from llmviewer.hardware.hypothetical import TIMES, figure_of, with_figure
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.result.result import Result
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing.calibrated import Calibrated
 
@@ -42,7 +43,10 @@ OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="Time that is look
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticities:
-    """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s]."""
+    """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s].
+
+    result: the run whose time it is.
+    """
 
     metric: str
     model: str
@@ -50,6 +54,7 @@ class Elasticities:
     value: float
     by_resource: dict[str, float]
     warnings: tuple[str, ...] = ()
+    result: Result = field(repr=False)
 
     @property
     def rest(self) -> float:
@@ -125,6 +130,7 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
         value=value,
         by_resource=ordered,
         warnings=chosen.warnings(workload),
+        result=chosen.answer(workload),
     )
 
 

@@ -132,10 +132,10 @@ def _separable(
     if None in known:
         return bool(values[0] != values[1])
     bounds = [
-        np.insert(np.array(levels["80"]), 1, metrics[name])[:, None]
+        np.array([levels["80"][0], metrics[name], levels["80"][1]])
         for levels, metrics in zip(known, (one, first), strict=True)
     ]
-    return not bool(overlap(*bounds, common(name)).all())
+    return not bool(np.all(overlap(bounds[0][:, None], bounds[1][:, None], common(name))))
 
 
 def _in_common(one: Result, first: Result, metric: str) -> Array | float:

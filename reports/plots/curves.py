@@ -109,6 +109,11 @@ def common_title(rows: pd.DataFrame, *omitted: str) -> str:
     return ", ".join(filter(None, [subject, *on, *sizes, " ".join(times)]))
 
 
+def title_of(*results: Result) -> str:
+    """Returns what the first points of these results have in common."""
+    return common_title(frame({str(at): one for at, one in enumerate(results)}).groupby("configuration").head(1))
+
+
 def axis_label(rows: pd.DataFrame | Mapping[str, Sequence[Any]], title: str, unit: str) -> str:
     """Returns `TTFT (ms)`, or `Ideal TTFT (ms)` where all times are bounds of the roofline."""
     if "efficiency" in rows and set(rows["efficiency"]) == {"ideal"}:

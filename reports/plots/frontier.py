@@ -10,7 +10,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import ticks
+from llmviewer.reports.plots import curves, ticks
 from llmviewer.reports.plots.style import Style, colour, dashes
 from llmviewer.result.columns import figure_text
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Room around the frontier, within which real chips are drawn.
 ROOM = 1.6
+#: Logarithmic ratio within which chips share a spot.
+SPOT = 0.03
 #: Ticks in a decade, of a short axis and of a long one.
 DENSE, SPARSE = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 5.0)
 
@@ -49,8 +51,8 @@ def picture(found: Required, style: Style) -> Figure:
         values = rows[name].to_numpy(float) / scales[name][0]
         ticks.round_ticks(axis, values, DENSE if values.max() < 10.0 * values.min() else SPARSE)
         axis.set_label_text(f"{name} ({scales[name][1]})")
-    words = f"{LATENCIES[found.metric].label} of {fmt.duration(found.target)}: {found.configuration.model.name}"
-    style.title(figure, f"{words}, other figures of {found.configuration.chip.name}")
+    words = f"{LATENCIES[found.metric].label} of {fmt.duration(found.target)}: {curves.title_of(found.now)}"
+    style.title(figure, f"{words}; other figures of {found.configuration.chip.name}")
     # with a third figure a chip's place among the lines would not say whether it has enough of that one
     chips = [] if middle else _chips(axes, found, {name: scale for name, (scale, _) in scales.items()}, style)
     style.legend_below(figure, axes.get_legend_handles_labels()[0])
@@ -92,12 +94,11 @@ def axis_scale(name: str, largest: float) -> tuple[float, str]:
 
 
 def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) -> list[ticks.Label]:
-    """Draws the chips that exist near the frontier, and returns labels of the chip asked about and the nearest one."""
+    """Draws the chips that exist near the frontier, and returns their names, those of one spot below each other."""
     rows = frame(found)
     x, y = scales
     limits = {name: (rows[name].min() / ROOM, rows[name].max() * ROOM) for name in scales}
     own = found.configuration.chip.name
-    named = {own} | ({found.nearest.hardware} if found.nearest else set())
     kept = {
         chip: figures
         for chip, figures in found.chips().items()
@@ -108,8 +109,11 @@ def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) 
         across, up = np.array(points).T
         axes.scatter(across, up, s=10.0, color=style.theme.ink, zorder=4, label="chips that exist")
     axes.set_ylim(min([limits[y][0] / scales[y], *(0.9 * at for _, at in points)]), limits[y][1] / scales[y])
+    spots: dict[tuple[float, ...], list[str]] = {}
+    for chip, point in sorted(zip(kept, points, strict=True), key=lambda one: one[0] != own):
+        spots.setdefault(tuple(np.round(np.log(point) / SPOT)), []).append(chip)
     return [
-        ticks.Label(words=chip, x=point[0], y=point[1], colour=style.theme.ink)
-        for chip, point in zip(kept, points, strict=True)
-        if chip in named
+        ticks.Label(words="\n".join(chips), x=x, y=y, colour=style.theme.ink)
+        for chips in spots.values()
+        for x, y in [points[list(kept).index(chips[0])]]
     ]

@@ -251,8 +251,9 @@ def _crosses(ends: Points, others: Boxes) -> bool:
     (start, stop), firsts, lasts = ends, others[:, :2], others[:, 2:]
 
     def side(a: Points, b: Points, of: Points) -> Points:
-        (ax, ay), (bx, by), (x, y) = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0), np.moveaxis(of, -1, 0)
-        return np.sign((bx - ax) * (y - ay) - (by - ay) * (x - ax))
+        (x, y), (over, up) = np.moveaxis(b - a, -1, 0), np.moveaxis(of - a, -1, 0)
+        found: Points = np.sign(x * up - y * over)
+        return found
 
     apart = side(start, stop, firsts) * side(start, stop, lasts) < 0.0
     return bool((apart & (side(firsts, lasts, start) * side(firsts, lasts, stop) < 0.0)).any())

@@ -26,7 +26,7 @@ from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import Required, require
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
-from llmviewer.result.crossover import crossover, over_figure
+from llmviewer.result.crossover import ANSWER_METRICS, crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
@@ -178,7 +178,10 @@ def picture_options(request: PlotRequest, measured: str, *, all_roofs: bool = Fa
     if kind.metrics and kind.data is PlotData.POINT:
         options["metric"] = request.metric or kind.metrics[0]
     if kind.data is PlotData.MAP:
-        options["title"] = f"{request.model} on {request.hardware}"
+        metric = request.metric or kind.metrics[0]
+        length = request.sizes["output_len"] or DEFAULT_SIZES["output_len"]
+        output = f", output {length}" if metric in ANSWER_METRICS else ""
+        options["title"] = f"{request.model} on {request.hardware}{output}"
     _check_figures(request)
     if kind.data is PlotData.FIGURE:
         options["over"] = figure_name(request.over.partition("=")[0].strip())
