@@ -34,7 +34,7 @@ class Line:
     """A series of points, in the units of the axes.
 
     number: its colour, marker and dashes.  fits: whether each point fits in memory.  band: both ends of an interval
-    around every point, NaN where unknown.  words: text of each point.  dots: unconnected markers.
+    around every point, NaN where unknown.  words: text of each point.
     """
 
     name: str
@@ -44,7 +44,6 @@ class Line:
     fits: npt.NDArray[np.bool_] | None = None
     band: tuple[Values, Values] | None = None
     words: tuple[str, ...] = ()
-    dots: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Room around the frontier, within which real chips are drawn.
 ROOM = 1.6
-#: Logarithmic ratio within which chips share a spot.
-SPOT = 0.03
+#: Logarithmic ratios of both figures within which chips share a spot.
+SPOT = np.array([0.02, 0.09])
 #: Ticks in a decade, of a short axis and of a long one.
 DENSE, SPARSE = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 5.0)
 
@@ -59,6 +59,8 @@ def picture(found: Required, style: Style) -> Figure:
     style.settle(figure)
     space = ticks.Space(axes=axes)
     space.take_points(rows[[x, y]].to_numpy(float) / (scales[x][0], scales[y][0]), np.full(len(rows), 3.0))
+    for dots in axes.collections[1:]:  # after the area above the line
+        space.take_points(np.array(dots.get_offsets()), np.array([2.0]))
     ticks.place(space, chips, 0.8 * style.size.text)
     return figure
 
@@ -109,11 +111,17 @@ def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) 
         across, up = np.array(points).T
         axes.scatter(across, up, s=10.0, color=style.theme.ink, zorder=4, label="chips that exist")
     axes.set_ylim(min([limits[y][0] / scales[y], *(0.9 * at for _, at in points)]), limits[y][1] / scales[y])
-    spots: dict[tuple[float, ...], list[str]] = {}
-    for chip, point in sorted(zip(kept, points, strict=True), key=lambda one: one[0] != own):
-        spots.setdefault(tuple(np.round(np.log(point) / SPOT)), []).append(chip)
+    spots: list[list[tuple[float, float, str]]] = []
+    for across, up, chip in sorted(
+        ((*at, chip) for chip, at in zip(kept, points, strict=True)), key=lambda one: one[1]
+    ):
+        apart = [max(abs(np.log((across / one[-1][0], up / one[-1][1]))) / SPOT) for one in spots]
+        if not apart or min(apart) > 1.0:
+            spots.append([(across, up, chip)])
+        else:
+            spots[int(np.argmin(apart))].append((across, up, chip))
     return [
-        ticks.Label(words="\n".join(chips), x=x, y=y, colour=style.theme.ink)
-        for chips in spots.values()
-        for x, y in [points[list(kept).index(chips[0])]]
+        ticks.Label(words="\n".join(chip for *_, chip in reversed(one)), x=x, y=y, colour=style.theme.ink)
+        for one in spots
+        for x, y, _ in [one[len(one) // 2]]
     ]
