@@ -221,6 +221,7 @@ OWN = {
         "metric": _case("e2e_s", "--quantization none,w4a16"),
         "over": _case("bandwidth=1TB/s:4TB/s:*2", without="--over peak.bf16=250TFLOP/s:1PFLOP/s:*2"),
         "measured": _case("timed.csv"),
+        "all_roofs": _case(""),
         "duration": _case("1s"),
     },
     "size": {
@@ -252,6 +253,7 @@ PLOTS = {
     "metric": "waterfall",
     "over": "figure",
     "measured": "roofline",
+    "all_roofs": "roofline",
     "find_rate": "latency-rate",
     "gpu_memory_utilization": "memory",
 }

@@ -250,7 +250,8 @@ OF_PLOTS = {
     "title": ("crossover", "Two chips", 3),
     "measured": ("roofline", pd.DataFrame({"stage": ["decode"], "name": ["q_proj"], "time_s": [1e-5]}), "timed.csv"),
     "theme": ("latency", "dark", "purple"),
-    "size": ("latency", "slide", "poster"),
+    "style": ("latency", "slide", "poster"),
+    "all_roofs": ("roofline", True, "yes"),
 }
 
 

@@ -48,6 +48,9 @@ OWN_FIGURES: dict[str, tuple[str, ...]] = {
 #: at temperature 1.
 TOKENS = np.array([0.20, 0.08, 0.08, 0.20])[:, None]
 
+#: Source of the errors of copies and of operators of the host.
+BESIDE = "host and link"
+
 Pick = Callable[[Count], Array]
 
 
@@ -99,7 +102,7 @@ def sum_bounds(
         deviation = (_row_bounds(row, ratios[id(row)], pick) - pick(row.timing.time_s)) * float(row.block.repeats)
         if evaluation.copying:
             deviation = deviation * _on_slower_side(evaluation, row, pick)
-        fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
+        fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
         deviations[fit] = deviations.get(fit, 0.0) + deviation
     by_fit = np.array(list(deviations.values()))  # fits, bounds, points
     spread = np.sqrt((by_fit**2).sum(axis=0)) if calibration.fitted else np.abs(by_fit).sum(axis=0)
@@ -153,7 +156,8 @@ def step_ratios(analysis: Analysis) -> dict[str, Array]:
 def sources(analysis: Analysis, metric: str) -> dict[str, Array]:
     """The fits of kernels in which a time has its error -> the share of the time that they make up, per point.
 
-    Names hold chip and engine, whose error a fit has too.  Empty for ideal times, and for a split over unlike devices.
+    Names hold chip and engine, whose error a fit has too.  Copies and operators of the host are left out, as runs use
+    either otherwise.  Empty for ideal times, and for a split over unlike devices.
     """
     if analysis.calibration is None or analysis.system.split is not None:
         return {}
@@ -165,12 +169,12 @@ def sources(analysis: Analysis, metric: str) -> dict[str, Array]:
     both = (analysis.ttft_s * prefill + analysis.generation_s * decode) / analysis.e2e_s
     shares = {"ttft_s": prefill, "tpot_s": decode, "e2e_s": both}[metric]
     where = f"{analysis.system.chip.name} {analysis.system.engine.name}"
-    return {f"{where} {fit}": share for fit, share in zip(fits, shares, strict=True)}
+    return {f"{where} {fit}": share for fit, share in zip(fits, shares, strict=True) if fit != BESIDE}
 
 
 def _fit(analysis: Analysis, row: TimedOperator) -> str:
     assert analysis.calibration is not None
-    return analysis.calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
+    return analysis.calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
 
 
 def _spent(analysis: Analysis, stage: str, fits: list[str]) -> Array:
