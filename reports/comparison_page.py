@@ -40,7 +40,7 @@ RATIO = "  vs first"
 INTERVAL = "  80 %"
 #: Mark of a ratio whose 80 % intervals overlap, and its meaning.
 TIED = "≈"
-TIED_MEANING = "not separable from the first: the 80 % intervals overlap"
+TIED_MEANING = "not separable from the first: the 80 % intervals overlap, even without the errors that both share"
 
 
 def _interval(c: Configuration, metric: str) -> str:

@@ -230,6 +230,7 @@ OWN = {
         "metric": _case("e2e_s", "--quantization none,w4a16"),
         "over": _case("bandwidth=1TB/s:4TB/s:*2", without="--over peak.bf16=250TFLOP/s:1PFLOP/s:*2"),
         "measured": _case("timed.csv"),
+        "all_roofs": _case(""),
         "duration": _case("1s"),
     },
     "size": {
@@ -261,13 +262,14 @@ PLOTS = {
     "metric": "waterfall",
     "over": "figure",
     "measured": "roofline",
+    "all_roofs": "roofline",
     "find_rate": "latency-rate",
     "gpu_memory_utilization": "memory",
 }
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {
     *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
-    *("theme", "size", "help", "waterfall", "junit"),
+    *("theme", "style", "help", "waterfall", "junit"),
 }
 #: Commands without a run of their own, or with the answers of analyze -> the file that tests them.
 ELSEWHERE = {

@@ -13,6 +13,7 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.reports import crossover_page
 from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, Crossover, configuration_names, crossover
+from llmviewer.result.separable import in_common, overlap
 
 from .answers import analyze
 
@@ -134,3 +135,28 @@ def test_configurations_tie_where_their_intervals_overlap() -> None:
     pair = crossover({chip: chips[chip] for chip in ("h100", "a100")}, BATCHES, CONTEXTS, "decode_time_s")
     assert (pair.tied == (pair.low[1] <= pair.high[0]))[fitting].all()
     assert not pair.tied[:, 0].any()
+
+
+def test_errors_that_both_share_are_in_neither_interval() -> None:
+    """50 % of error on 10 and 13: they meet.  If all of it is shared, nothing is left of it; of half, 35 % is."""
+    one, other = (np.array([[0.5 * value], [value], [1.5 * value]]) for value in (10.0, 13.0))
+    assert overlap(one, other).all() and not overlap(one, other, 1.0).any()
+    assert overlap(one, other, 0.5).all()  # 10 x 1.354 > 13 x 0.646
+    far = 3.0 * one
+    assert overlap(one, far).all() and not overlap(one, far, 0.5).any()  # 13.5 < 30 x 0.646
+    wide = np.array([[2.6], [13.0], [23.4]])  # 80 %: what it has beyond 50 % is sqrt(0.8^2 - 0.5^2) = 62 %
+    assert overlap(one, wide, 1.0).all() and not overlap(one, 3.0 * wide, 1.0).any()  # 10 against 39 x 0.38 = 14.6
+
+
+def test_a_draft_shares_the_errors_of_the_kernels() -> None:
+    """The target's kernels on the same chip run with and without a draft; on another chip nothing is shared."""
+    words = {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.7"}
+    sizes = np.array([1.0, 16.0, 64.0]), np.array([1024.0])
+    plain, drafted = (api.configuration("llama-3.1-8b", "h100", **options) for options in ({}, words))
+    pair = crossover({"none": plain, "draft": drafted}, *sizes, "tpot_s")
+    common = in_common(*pair.sources)
+    assert ((common > 0.8) & (common <= 1.0 + 1e-9)).all()
+    overlapping = np.maximum(pair.low[0], pair.low[1]) <= np.minimum(pair.high[0], pair.high[1])
+    assert (pair.tied <= overlapping).all() and pair.tied.sum() < overlapping.sum()
+    other = crossover({"h100": plain, "a100": api.configuration("llama-3.1-8b", "a100")}, *sizes, "tpot_s")
+    assert in_common(*other.sources) == 0.0

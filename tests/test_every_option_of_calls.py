@@ -250,12 +250,13 @@ OF_PLOTS = {
     "title": ("crossover", "Two chips", 3),
     "measured": ("roofline", pd.DataFrame({"stage": ["decode"], "name": ["q_proj"], "time_s": [1e-5]}), "timed.csv"),
     "theme": ("latency", "dark", "purple"),
-    "size": ("latency", "slide", "poster"),
+    "style": ("latency", "slide", "poster"),
+    "all_roofs": ("roofline", True, "yes"),
 }
 
 
 def test_every_option_of_plots_has_a_case() -> None:
-    assert OF_PLOTS.keys() - VALUES.keys() == {"theme", "size"}
+    assert OF_PLOTS.keys() - VALUES.keys() == {"theme", "style"}
     assert VALUES.keys() < OF_PLOTS.keys()
     assert VALUES.keys() == PlotOptions.__annotations__.keys()
 

@@ -31,7 +31,7 @@ from llmviewer.reports.plots import (
 from llmviewer.reports.plots.style import SIZES, Style, colour, dashes, marker
 from llmviewer.result.result import Result
 
-HALF = Style(size=SIZES["half"])
+HALF = Style(size=SIZES["paper"])
 MODEL = "llama-3.2-1b"
 
 
@@ -158,6 +158,34 @@ def test_bars_have_whiskers_at_the_interval_of_the_stage(kind, calibrated: Resul
             found["time_interval_s"]["80"][1] / found["time_interval_s"]["80"][0], rel=1e-6
         )
     assert "80 % interval" not in key(kind.picture({"a": ideal}, HALF))
+
+
+def test_bars_of_formats_are_times_over_the_first_with_intervals_of_the_ratio() -> None:
+    """w8a16 against itself in two runs of one chip: 1.0x, and no error is left, as both run the same kernels."""
+    plain, eight = answer(), answer(quantization="w8a16")
+    results = {"none": plain, "w8a16": eight, "again": eight}
+    rows = curves.frame(results).groupby("configuration", sort=False).head(1).reset_index(drop=True)
+    analyses = {name: one.analysis for name, one in results.items()}
+    low, value, high = quantization.ratios(rows, "decode_time_s", np.array([0, 0, 1]), analyses)
+    assert value[:2] == pytest.approx([1.0, rows["decode_time_s"][1] / rows["decode_time_s"][0]])
+    assert np.isnan([low[0], high[0]]).all() and low[1] < value[1] < high[1]
+    assert (low[2], value[2], high[2]) == pytest.approx((1.0, 1.0, 1.0))
+    wider = quantization.ratios(rows, "decode_time_s", np.array([0, 0, 1]), {})
+    assert wider[0][2] < 0.9 and wider[2][2] > 1.1  # without the runs, errors are taken to be independent
+    figure = quantization.draw(rows.head(2), HALF, analyses)
+    assert [axes.get_ylabel().split("\n")[-1] for axes in figure.axes[:2]] == ["(× none)"] * 2
+
+
+def test_long_names_of_bars_are_upright_and_do_not_touch() -> None:
+    """Every second name stands a line lower, where names side by side would overlap."""
+    rows = pd.DataFrame({"name": ["A: a100-80gb-sxm", "bandwidth", "kernels", "peak", "vector units", "B: h100-sxm"]})
+    found = rows.assign(start=0.0, change=1.0)
+    figure = waterfall.draw_steps(found, HALF, "", efficiency=set())
+    figure.canvas.draw()
+    labels = figure.axes[0].get_xticklabels()
+    assert {label.get_rotation() for label in labels} == {0.0}
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for one in (boxes[::2], boxes[1::2]) for left, right in pairwise(one))
 
 
 # bars by chip

@@ -132,7 +132,7 @@ def test_a_plot_takes_a_frame_a_sweep_and_a_crossover():
     lists = {"batch_size": [1, 8]}
     sweep = lv.sweep("llama-2-7b", ["a6000", "h100"], **lists)
     for drawn in (sweep, sweep.to_frame()):
-        figure = lv.plot("throughput", drawn, size="half")
+        figure = lv.plot("throughput", drawn, style="paper")
         assert {"a6000", "h100-sxm"} <= {text.get_text() for text in figure.findobj(Text)}
     assert lv.plot("crossover", lv.crossover("llama-2-7b", ["a6000", "h100"], **lists, context=[128, 512])).axes
 

@@ -20,6 +20,7 @@ from llmviewer.cli import main
 from llmviewer.reports import bottleneck, markdown, report_page, tables
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import curves, layers, page, provenance
+from llmviewer.reports.html.charts import dash, series
 from llmviewer.reports.report import Report
 from llmviewer.reports.tables import TABLES, csv_text
 from llmviewer.result.sweep import Grid
@@ -420,9 +421,9 @@ def test_a_metric_that_no_point_has_is_not_drawn() -> None:
 
 def test_curves_of_twelve_configurations_are_distinguishable(report_of_two: Report) -> None:
     kept = [(str(at), at, np.array([0])) for at in range(12)]
-    assert len(set(curves._looks(kept, 12))) == 12
+    assert len({(series(at), dash(at)) for at in curves._numbers(kept, 12)}) == 12
     several = [(f"{at} {size}", at, np.array([0])) for at in range(3) for size in range(4)]
-    assert len(set(curves._looks(several, 3))) == 12
+    assert len({(series(at), dash(at)) for at in curves._numbers(several, 3)}) == 12
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from llmviewer.reports.plots import roofline, ticks
 from llmviewer.reports.plots.style import SIZES, Style
 from llmviewer.result.result import Result
 
-HALF = Style(size=SIZES["half"])
+HALF = Style(size=SIZES["paper"])
 
 
 @cache

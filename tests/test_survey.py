@@ -157,7 +157,7 @@ def test_every_fused_kernel_has_an_arrow() -> None:
     assert len(heads) == len(found("figure_15").frames[""]) == 10
 
 
-@pytest.mark.parametrize("size", ["half", "slide"])
+@pytest.mark.parametrize("size", ["paper", "slide"])
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_picture_is_drawn_in_both_themes_with_units_on_its_axes(name: str, size: str) -> None:
     """The third size, page, is that of the folder below."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
-from llmviewer.reports.html import charts, front, roofline, waterfall
+from llmviewer.reports.figure import Axis
+from llmviewer.reports.html import charts, drawing, front, roofline, waterfall
 from llmviewer.reports.html.charts import short_names
 from llmviewer.reports.html.layers import HEIGHT, WIDTH
 from llmviewer.reports.report import Report
 from llmviewer.reports.web.network import network
 from llmviewer.reports.web.state import parsed
-from llmviewer.reports.web.tabs import content
-from llmviewer.reports.web.tabs.load import FIELDS
 from llmviewer.reports.web.view import View, view_of
 
 #: DeepSeek-V3 as vLLM runs it, whose fused operators have the longest names.
@@ -103,10 +103,9 @@ def test_names_in_the_roofline_do_not_cover_each_other() -> None:
 
 def test_logarithmic_axes_of_load_and_cost_have_few_ticks() -> None:
     """At 1, 2 and 5 of every decade; labels at every digit overlap."""
-    rate = next(one for one in FIELDS if one.name == "request_rate").start
-    pieces = content(view(f"model=llama-3.2-1b&tab=load&run=load&request_rate={rate}"))
-    curve = next(one for piece in pieces for one in piece.get("pieces", ()) if "figure" in one)
-    assert curve["figure"]["layout"]["yaxis"]["dtick"] == "D2"
+    decade = np.array([1.0, 20.0])
+    assert drawing.axis(Axis(title="TTFT (ms)"), decade)["dtick"] == "D2"
+    assert drawing.axis(Axis(title="TTFT (ms)", linear=True), decade)["type"] == "linear"
     point = {"usd_per_hour": 2.0, "hardware": "h100-sxm", "devices": 1, "output_tokens_per_s_per_user": 100.0}
     drawn = front.chart({"request": {"front": "usd"}, "frontier": [point], "best": point})
     assert drawn.layout["xaxis"]["dtick"] == "D2"

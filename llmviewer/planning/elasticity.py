@@ -9,7 +9,7 @@ attention, the bytes that a unit keeps in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from llmviewer.hardware.chip import TO_HOST, Chip
 from llmviewer.hardware.hypothetical import TIMES, figure_of, with_figure
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.result.result import Result
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing.calibrated import Calibrated
 
@@ -43,7 +44,10 @@ OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="Time that is look
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Elasticities(Answer):
-    """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s]."""
+    """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s].
+
+    result: the run whose time it is.
+    """
 
     QUESTION: ClassVar[str] = "elasticity"
     metric: str
@@ -52,6 +56,7 @@ class Elasticities(Answer):
     value: float
     by_resource: dict[str, float]
     warnings: tuple[str, ...] = ()
+    result: Result = field(repr=False)
 
     @property
     def rest(self) -> float:
@@ -127,6 +132,7 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
         value=value,
         by_resource=ordered,
         warnings=chosen.warnings(workload),
+        result=chosen.answer(workload),
     )
 
 

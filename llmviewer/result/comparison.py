@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from llmviewer.core.answer import Answer
+from llmviewer.core.counts import Array
 from llmviewer.language.quantity import METRICS, Quantity
 from llmviewer.result.columns import flat
 from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
+from llmviewer.result.separable import in_common, overlap
 from llmviewer.techniques.registry import TECHNIQUES
 
 if TYPE_CHECKING:
@@ -84,7 +89,8 @@ class Comparison(Answer):
                 **result.techniques,
                 "ratio_to_first": {name: _ratio(answer["metrics"], first, one) for name, one in METRICS.items()},
                 "separable_from_first": {
-                    name: _separable(answer["metrics"], first, one) for name, one in METRICS.items()
+                    name: _separable(answer["metrics"], first, one, partial(_in_common, result, self.results[0]))
+                    for name, one in METRICS.items()
                 },
                 **answer,
             }
@@ -113,19 +119,31 @@ def _ratio(one: dict[str, Any], first: dict[str, Any], metric: Quantity) -> floa
     return None if values[0] is None or not values[1] else values[0] / values[1]
 
 
-def _separable(one: dict[str, Any], first: dict[str, Any], metric: Quantity) -> bool | None:
+def _separable(
+    one: dict[str, Any], first: dict[str, Any], metric: Quantity, common: Callable[[str], Array | float]
+) -> bool | None:
     """Whether the 80 % intervals of two values have no common point; without intervals, whether the values differ.
 
-    None if either value is missing.
+    common: time -> the share of its errors that both have, which count for neither.  None if either value is missing.
     """
     values = metric.of(one), metric.of(first)
     if None in values:
         return None
-    known = [metrics["intervals"].get(metric.interval) for metrics in (one, first)]
+    name = metric.interval
+    known = [metrics["intervals"].get(name) for metrics in (one, first)]
     if None in known:
         return bool(values[0] != values[1])
-    (low, high), (first_low, first_high) = (levels["80"] for levels in known)
-    return bool(high < first_low or low > first_high)
+    bounds = [
+        np.array([levels["80"][0], metrics[name], levels["80"][1]])
+        for levels, metrics in zip(known, (one, first), strict=True)
+    ]
+    return not bool(np.all(overlap(bounds[0][:, None], bounds[1][:, None], common(name))))
+
+
+def _in_common(one: Result, first: Result, metric: str) -> Array | float:
+    from llmviewer.result import interval  # ideal times have none
+
+    return in_common(interval.sources(one.analysis, metric), interval.sources(first.analysis, metric))
 
 
 def _row(configuration: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, STEPS
+from llmviewer.result.separable import Sources, in_common, overlap
 from llmviewer.result.sweep import Candidate, Grid
 from llmviewer.techniques.options import WORKLOAD
 from llmviewer.techniques.registry import TECHNIQUES
@@ -49,6 +51,7 @@ class Crossover(Answer):
 
     values: shape (configurations, contexts, batch sizes); inf where the configuration does not fit in memory.
     low, high: bounds of the 80 % intervals of `values`; the values themselves for ideal times.
+    sources: of each configuration, the kernels in which its values have their errors (interval.sources).
     efficiency: ideal or calibrated.  engine: of calibrated times, in words.
     winner: index of the configuration with the least value, NO_WINNER where none fits; ties go to the first.
     figure, figure_values: name and texts of a figure of the chips that takes the place of the contexts, then one.
@@ -65,6 +68,7 @@ class Crossover(Answer):
     values: Array
     low: Array
     high: Array
+    sources: tuple[Sources, ...] = ()
     figure: str = ""
     figure_values: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -88,12 +92,16 @@ class Crossover(Answer):
 
     @property
     def tied(self) -> Array:
-        """Whether the interval of another configuration overlaps that of the winner, shape (contexts, batch sizes)."""
-        best = np.maximum(self.winner.astype(int), 0)
-        others = np.arange(len(self.names))[:, None, None] != best
-        overlaps = self.low <= np.take_along_axis(self.high, best[None], axis=0)
-        tied: Array = (others & overlaps & np.isfinite(self.values)).any(axis=0)
-        return tied
+        """Whether the interval of another configuration overlaps that of the winner, shape (contexts, batch sizes).
+
+        Errors that both share, of the same kernels on the same chip, are left out of both intervals.
+        """
+        winner, found = self.winner.astype(int), np.zeros(self.values.shape[1:], dtype=bool)
+        bounds = np.where(np.isfinite(self.values), np.stack([self.low, self.values, self.high]), np.nan)
+        for one, other in permutations(range(len(self.names)), 2):
+            common = in_common(self.sources[one], self.sources[other]) if self.sources else 0.0
+            found |= (winner == one) & overlap(bounds[:, one], bounds[:, other], common)
+        return found
 
     @property
     def along(self) -> str:
@@ -176,8 +184,8 @@ def crossover(
     if len(grid) > MAX_MAP_POINTS:
         raise UserError(f"the map has {len(grid):,} points; allowed: at most {MAX_MAP_POINTS:,}")
     shape = (len(contexts), len(batch_sizes))
-    found = np.stack([_metric_values(c, grid, metric).reshape(3, *shape) for c in configurations.values()], axis=1)
-    low, values, high = found
+    answers = [_metric_values(one, grid, metric) for one in configurations.values()]
+    low, values, high = np.stack([found.reshape(3, *shape) for found, _ in answers], axis=1)
     return Crossover(
         names=tuple(configurations),
         metric=metric,
@@ -188,6 +196,7 @@ def crossover(
         values=values,
         low=low,
         high=high,
+        sources=tuple({name: share.reshape(shape) for name, share in found.items()} for _, found in answers),
         warnings=tuple(dict.fromkeys(_warnings(configurations.values(), grid.largest(), metric, output_len))),
     )
 
@@ -223,18 +232,38 @@ def over_figure(axis: FigureAxis, batch_sizes: Array, contexts: Array, metric: s
     ]
     names = ("values", "low", "high")
     joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in maps], axis=1) for name in names}
+    joined["sources"] = tuple(
+        {
+            name: np.concatenate([one.get(name, np.zeros((1, len(batch_sizes)))) for one in found])
+            for name in dict.fromkeys(name for one in found for name in one)
+        }
+        for found in zip(*(one.sources for one in maps), strict=True)
+    )
     joined["warnings"] = tuple(dict.fromkeys(text for one in maps for text in one.warnings))
     return replace(maps[0], **joined, figure=axis.figure, figure_values=axis.values)
 
 
-def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> Array:
-    """Lower bound, value and upper bound of the metric at every point, shape (3, points); inf where it does not fit."""
-    pieces = []
+def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> tuple[Array, Sources]:
+    """Lower bound, value and upper bound of the metric at every point, shape (3, points), and sources of the errors.
+
+    They are inf where the configuration does not fit.
+    """
+    pieces, sources, kind = [], [], CROSSOVER_METRICS[metric].interval
     for request in grid.chunks(max_points=configuration.most_points):
         analysis = configuration.answer(request).analysis
-        values = _values(metric, analysis) * _ratios(analysis, CROSSOVER_METRICS[metric].interval)
+        values = _values(metric, analysis) * _ratios(analysis, kind)
         pieces.append(np.where(analysis.memory.fits, values, np.inf))
-    return np.concatenate(pieces, axis=1)
+        if analysis.calibration is not None:
+            from llmviewer.result import interval  # ideal times have none
+
+            sources.append(interval.sources(analysis, kind))
+    names = dict.fromkeys(name for found in sources for name in found)
+    zeros = [np.zeros(piece.shape[1]) for piece in pieces]
+    joined = {
+        name: np.concatenate([found.get(name, zero) for found, zero in zip(sources, zeros, strict=True)])
+        for name in names
+    }
+    return np.concatenate(pieces, axis=1), joined
 
 
 def _values(metric: str, analysis: Analysis) -> Array:

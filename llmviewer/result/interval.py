@@ -48,6 +48,9 @@ OWN_FIGURES: dict[str, tuple[str, ...]] = {
 #: at temperature 1.
 TOKENS = np.array([0.20, 0.08, 0.08, 0.20])[:, None]
 
+#: Source of the errors of copies and of operators of the host.
+BESIDE = "host and link"
+
 Pick = Callable[[Count], Array]
 
 
@@ -99,7 +102,7 @@ def sum_bounds(
         deviation = (_row_bounds(row, ratios[id(row)], pick) - pick(row.timing.time_s)) * float(row.block.repeats)
         if evaluation.copying:
             deviation = deviation * _on_slower_side(evaluation, row, pick)
-        fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
+        fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
         deviations[fit] = deviations.get(fit, 0.0) + deviation
     by_fit = np.stack(list(deviations.values()))  # fits, bounds, points
     spread = np.sqrt(np.sum(by_fit**2, axis=0)) if calibration.fitted else np.sum(np.abs(by_fit), axis=0)
@@ -148,6 +151,39 @@ def step_ratios(analysis: Analysis) -> dict[str, Array]:
         "prefill": _over_devices(analysis, "prefill", _prefill_ratios),
         "decode": _over_devices(analysis, "decode", _decode_ratios),
     }
+
+
+def sources(analysis: Analysis, metric: str) -> dict[str, Array]:
+    """The fits of kernels in which a time has its error -> the share of the time that they make up, per point.
+
+    Names hold chip and engine, whose error a fit has too.  Copies and operators of the host are left out, as runs use
+    either otherwise.  Empty for ideal times, and for a split over unlike devices.
+    """
+    if analysis.calibration is None or analysis.system.split is not None:
+        return {}
+    passes = (analysis, *(draft for _, draft in analysis.drafts))
+    fits = list(dict.fromkeys(_fit(one, row) for one in passes for row in one.evaluation.rows))
+    prefill = _spent(analysis, "prefill", fits)
+    decode = analysis.per_round(lambda one: _spent(one, "decode", fits))
+    prefill, decode = (each / np.maximum(each.sum(axis=0), 1e-300) for each in (prefill, decode))
+    both = (analysis.ttft_s * prefill + analysis.generation_s * decode) / analysis.e2e_s
+    shares = {"ttft_s": prefill, "tpot_s": decode, "e2e_s": both}[metric]
+    where = f"{analysis.system.chip.name} {analysis.system.engine.name}"
+    return {f"{where} {fit}": share for fit, share in zip(fits, shares, strict=True) if fit != BESIDE}
+
+
+def _fit(analysis: Analysis, row: TimedOperator) -> str:
+    assert analysis.calibration is not None
+    return analysis.calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
+
+
+def _spent(analysis: Analysis, stage: str, fits: list[str]) -> Array:
+    """The time of a stage by fit [s], shape (fits, points)."""
+    pick: Pick = getattr(analysis.schedule, stage)
+    spent = np.zeros((len(fits), analysis.schedule.points))
+    for row in analysis.evaluation.rows:
+        spent[fits.index(_fit(analysis, row))] += pick(row.timing.time_s) * float(row.block.repeats)
+    return spent
 
 
 def _over_devices(analysis: Analysis, stage: str, ratios: Callable[[Analysis], Array]) -> Array:

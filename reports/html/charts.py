@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from math import log
 from typing import Any, TypeAlias
 
 from llmviewer.reports import format as fmt
@@ -140,9 +139,3 @@ def short_names(names: Sequence[str], limit: int = 32) -> dict[str, str]:
         same = sum(other == short or other.startswith(f"{short} (") for other in found.values())
         found[name] = f"{short} ({same + 1})" if same else short
     return found
-
-
-def span(values: list[float]) -> str:
-    """Returns `log` if values span more than a decade, else `linear`."""
-    positive = [value for value in values if value and value > 0]
-    return "log" if positive and log(max(positive) / min(positive)) > log(10.0) else "linear"

@@ -5,8 +5,12 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from llmviewer.reports import format as fmt
-from llmviewer.reports.html.charts import FEW, Chart, Json, series
+from llmviewer.reports.figure import Axis, Line, Panel
+from llmviewer.reports.html import drawing
+from llmviewer.reports.html.charts import Chart, Json
 
 #: Largest multiple of the least cost that is drawn; dearer points are far beyond need.
 MOST_TIMES = 20.0
@@ -24,8 +28,10 @@ def chart(answer: dict[str, Any]) -> Chart:
     least = min(one[key] for one in points)
     kept = [one for one in points if one[key] <= MOST_TIMES * least]
     names = list(dict.fromkeys(one["hardware"] for one in kept))
-    data = [_trace(name, at, [one for one in kept if one["hardware"] == name], key, unit)
-            for at, name in enumerate(names)]  # fmt: skip
+    lines = [_line(name, at, [one for one in kept if one["hardware"] == name], key, unit)
+             for at, name in enumerate(names)]  # fmt: skip
+    panel = Panel(x=Axis(title=title, logarithmic=True), y=Axis(title="Mean TPOT (ms)", linear=True), lines=(*lines,))
+    data = drawing.data(panel)
     note = "Star: the best configuration, simulated; the others are in the steady state."
     more = f" Drawn: configurations of up to {MOST_TIMES:g} times the least cost." if len(kept) < len(points) else ""
     return Chart(
@@ -34,11 +40,7 @@ def chart(answer: dict[str, Any]) -> Chart:
         alt=f"{len(kept)} configurations none of which is both cheaper and faster: {title.lower()} against mean TPOT.",
         table="size",
         data=[*data, _best(best, key, unit)] if best[key] is not None else data,
-        layout={
-            "xaxis": {"title": {"text": title}, "type": "log", **FEW},
-            "yaxis": {"title": {"text": "Mean TPOT (ms)"}, "rangemode": "tozero"},
-            "hovermode": "closest",
-        },
+        layout=drawing.layout(panel),
         note=note + more,
     )
 
@@ -50,21 +52,17 @@ def _milliseconds(one: dict[str, Any]) -> float:
 
 def _words(one: dict[str, Any], key: str, unit: str) -> str:
     cost, latency = fmt.digits(one[key]), fmt.duration(_milliseconds(one) * 1e-3)
-    return f"{one['devices']} × {escape(one['hardware'])}: {cost} {unit}, {latency}"
+    return f"{one['devices']} × {one['hardware']}: {cost} {unit}, {latency}"
 
 
-def _trace(name: str, at: int, points: list[dict[str, Any]], key: str, unit: str) -> Json:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": escape(name),
-        "x": [float(one[key]) for one in points],
-        "y": [_milliseconds(one) for one in points],
-        "hovertext": [_words(one, key, unit) for one in points],
-        "hoverinfo": "text",
-        "line": {"color": series(at), "width": 1},
-        "marker": {"color": series(at), "size": 8},
-    }
+def _line(name: str, at: int, points: list[dict[str, Any]], key: str, unit: str) -> Line:
+    return Line(
+        name=name,
+        number=at,
+        x=np.array([float(one[key]) for one in points]),
+        y=np.array([_milliseconds(one) for one in points]),
+        words=tuple(_words(one, key, unit) for one in points),
+    )
 
 
 def _best(one: dict[str, Any], key: str, unit: str) -> Json:
@@ -75,7 +73,7 @@ def _best(one: dict[str, Any], key: str, unit: str) -> Json:
         "name": "best",
         "x": [float(one[key])],
         "y": [_milliseconds(one)],
-        "hovertext": [f"best: {_words(one, key, unit)}"],
+        "hovertext": [escape(f"best: {_words(one, key, unit)}")],
         "hoverinfo": "text",
         "marker": {"color": "--ink", "size": 14, "symbol": "star"},
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.core.errors import unknown
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.advise import Advice
-from llmviewer.reports.plots import waterfall
+from llmviewer.reports.plots import curves, waterfall
 from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
@@ -32,6 +32,5 @@ def picture(found: Advice, style: Style) -> Figure:
     name = found.goal.metric.name
     if name not in LATENCIES:
         raise unknown("metric", name, LATENCIES)
-    analysis = found.result.analysis
-    title = f"{LATENCIES[name].heading}: {analysis.model.name} on {analysis.system.chip.name}"
+    title = f"{LATENCIES[name].heading}: {curves.title_of(found.result)}"
     return waterfall.draw_steps(frame(found), style, title, efficiency={found.result.efficiency})

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 HATCHES = ("", "///", "...", "xxx")
 #: Name of the sum of the smallest parts.
 OTHER = "other"
-#: Characters per line of a tick label.
-LINE_LENGTH = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +79,14 @@ def handles(stacked: Sequence[BarPart], style: Style) -> list[Artist]:
 
 
 def names(axes: Axes, words: Sequence[str], style: Style) -> None:
-    """Labels the bars with wrapped names, rotated if there are many."""
+    """Labels the bars with wrapped names; where they are long, every second one stands a line lower."""
     from textwrap import fill
 
-    axes.set_xticks(np.arange(len(words)))
     room = 0.8 * style.size.width / ticks.columns(axes) * 72.0 / (0.6 * style.size.text * max(len(words), 1))
-    upright = room < min(LINE_LENGTH, max(map(len, words)))
-    shown = [fill(word.replace("/", "/ "), max(int(room), LINE_LENGTH) if not upright else 40) for word in words]
-    if upright:
-        axes.set_xticklabels(shown, rotation=60, ha="right", rotation_mode="anchor")
-    else:
-        axes.set_xticklabels(shown)
+    apart = [word.replace("/", "/ ").replace("_", "_ ") for word in words]
+    longest = max((len(part) for word in apart for part in word.replace("-", "- ").split()), default=0)
+    low = longest > room and len(words) > 1
+    width = int(max((2.0 if low else 1.0) * room, 3.0))
+    shown = [fill(word, width).replace("_ ", "_").replace("/ ", "/") for word in apart]
+    tallest = max((text.count("\n") for text in shown[::2]), default=0) + 1
+    axes.set_xticks(np.arange(len(words)), [low * at % 2 * tallest * "\n" + text for at, text in enumerate(shown)])

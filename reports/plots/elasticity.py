@@ -9,6 +9,7 @@ import numpy as np
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.elasticity import Elasticities
 from llmviewer.reports import format as fmt
+from llmviewer.reports.plots import curves
 from llmviewer.reports.plots.style import Style, colour
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def picture(found: Elasticities, style: Style) -> Figure:
     axes.set_xlabel("Change of the time (%)")
     axes.margins(x=0.16)
     axes.grid(visible=False, axis="y")
-    style.title(figure, f"{LATENCIES[found.metric].heading}: {found.model} on {found.hardware}; {found.sentence()}")
+    run = curves.title_of(found.result)
+    style.title(figure, f"{LATENCIES[found.metric].heading}: {run}; {found.sentence()}")
     style.legend_below(figure, axes.get_legend_handles_labels()[0])
     style.settle(figure)
     return figure

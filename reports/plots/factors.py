@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.core.errors import unknown
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.why import Why
-from llmviewer.reports.plots import waterfall
+from llmviewer.reports.plots import curves, waterfall
 from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def picture(found: Why, style: Style) -> Figure:
     """Plots the factors of a difference between two times.  Raises UserError for other metrics."""
     if found.metric.name not in LATENCIES:
         raise unknown("metric", found.metric.name, LATENCIES)
-    models = dict.fromkeys(result.analysis.model.name for result in found.results)
-    title = f"{LATENCIES[found.metric.name].heading} by factor: {' and '.join(models)}"
+    title = f"{LATENCIES[found.metric.name].heading} by factor: {curves.title_of(*found.results)}"
     kinds = {result.efficiency for result in found.results}
     return waterfall.draw_steps(frame(found), style, title, efficiency=kinds)

@@ -10,7 +10,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import ticks
+from llmviewer.reports.plots import curves, ticks
 from llmviewer.reports.plots.style import Style, colour, dashes
 from llmviewer.result.columns import figure_text
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Room around the frontier, within which real chips are drawn.
 ROOM = 1.6
+#: Logarithmic ratios of both figures within which chips share a spot.
+SPOT = np.array([0.02, 0.09])
 #: Ticks in a decade, of a short axis and of a long one.
 DENSE, SPARSE = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 5.0)
 
@@ -49,14 +51,16 @@ def picture(found: Required, style: Style) -> Figure:
         values = rows[name].to_numpy(float) / scales[name][0]
         ticks.round_ticks(axis, values, DENSE if values.max() < 10.0 * values.min() else SPARSE)
         axis.set_label_text(f"{name} ({scales[name][1]})")
-    words = f"{LATENCIES[found.metric].label} of {fmt.duration(found.target)}: {found.configuration.model.name}"
-    style.title(figure, f"{words}, other figures of {found.configuration.chip.name}")
+    words = f"{LATENCIES[found.metric].label} of {fmt.duration(found.target)}: {curves.title_of(found.now)}"
+    style.title(figure, f"{words}; other figures of {found.configuration.chip.name}")
     # with a third figure a chip's place among the lines would not say whether it has enough of that one
     chips = [] if middle else _chips(axes, found, {name: scale for name, (scale, _) in scales.items()}, style)
     style.legend_below(figure, axes.get_legend_handles_labels()[0])
     style.settle(figure)
     space = ticks.Space(axes=axes)
     space.take_points(rows[[x, y]].to_numpy(float) / (scales[x][0], scales[y][0]), np.full(len(rows), 3.0))
+    for dots in axes.collections[1:]:  # after the area above the line
+        space.take_points(np.array(dots.get_offsets()), np.array([2.0]))
     ticks.place(space, chips, 0.8 * style.size.text)
     return figure
 
@@ -92,12 +96,11 @@ def axis_scale(name: str, largest: float) -> tuple[float, str]:
 
 
 def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) -> list[ticks.Label]:
-    """Draws the chips that exist near the frontier, and returns labels of the chip asked about and the nearest one."""
+    """Draws the chips that exist near the frontier, and returns their names, those of one spot below each other."""
     rows = frame(found)
     x, y = scales
     limits = {name: (rows[name].min() / ROOM, rows[name].max() * ROOM) for name in scales}
     own = found.configuration.chip.name
-    named = {own} | ({found.nearest.hardware} if found.nearest else set())
     kept = {
         chip: figures
         for chip, figures in found.chips().items()
@@ -108,8 +111,17 @@ def _chips(axes: Axes, found: Required, scales: dict[str, float], style: Style) 
         across, up = np.array(points).T
         axes.scatter(across, up, s=10.0, color=style.theme.ink, zorder=4, label="chips that exist")
     axes.set_ylim(min([limits[y][0] / scales[y], *(0.9 * at for _, at in points)]), limits[y][1] / scales[y])
+    spots: list[list[tuple[float, float, str]]] = []
+    for across, up, chip in sorted(
+        ((*at, chip) for chip, at in zip(kept, points, strict=True)), key=lambda one: one[1]
+    ):
+        apart = [max(abs(np.log((across / one[-1][0], up / one[-1][1]))) / SPOT) for one in spots]
+        if not apart or min(apart) > 1.0:
+            spots.append([(across, up, chip)])
+        else:
+            spots[int(np.argmin(apart))].append((across, up, chip))
     return [
-        ticks.Label(words=chip, x=point[0], y=point[1], colour=style.theme.ink)
-        for chip, point in zip(kept, points, strict=True)
-        if chip in named
+        ticks.Label(words="\n".join(chip for *_, chip in reversed(one)), x=x, y=y, colour=style.theme.ink)
+        for one in spots
+        for x, y, _ in [one[len(one) // 2]]
     ]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.language.quantity import LATENCIES
-from llmviewer.reports.plots import load_panels
-from llmviewer.reports.plots.style import PALETTE, Style
+from llmviewer.reports.figure import Axis, Line, Panel
+from llmviewer.reports.plots import drawing, load_panels
+from llmviewer.reports.plots.style import Style, colour
 from llmviewer.simulation.limits import QUANTILES
 from llmviewer.simulation.result import Simulation
 
@@ -21,27 +22,23 @@ MARKED = ("p50", "p90", "p99")
 
 def picture(made: Simulation, style: Style) -> Figure:
     """Plots the share of requests below each latency, without those of the warm-up."""
-    figure, axes = style.figure(1, len(LATENCIES), sharey=True)
-    window, records = made.windows[0], made.records
-    for at, (axis, (name, one)) in enumerate(zip(axes, LATENCIES.items(), strict=True)):
-        values = getattr(records, name)[window.chosen]
+    panels = []
+    for at, (name, one) in enumerate(LATENCIES.items()):
+        values = getattr(made.records, name)[made.windows[0].chosen]
         scale, unit = load_panels.scale_of(values)
         x, y = load_panels.distribution(values / scale)
-        axis.plot(x, 100.0 * y, color=PALETTE[at], linewidth=1.4)
-        for quantile in MARKED if len(x) else ():
-            share = QUANTILES[quantile]
-            value = float(np.interp(share, y, x))
-            axis.plot([value], [100.0 * share], marker="o", markersize=3.5, color=PALETTE[at])
+        limits = load_panels.limits(made.limits, name, scale, upright=True)
+        axes = {"x": Axis(title=f"{one.label} ({unit})"), "y": Axis(title="" if at else "Requests (%)", linear=True)}
+        panels.append(Panel(**axes, lines=(Line(name="", number=0, x=x, y=100.0 * y),), limits=tuple(limits)))
+    figure = drawing.figure(panels, load_panels.title(made), style)
+    for axis, panel in zip(figure.axes, panels, strict=True):
+        (line,) = panel.lines
+        for quantile in MARKED if len(line.x) else ():
+            share = 100.0 * QUANTILES[quantile]
+            value = float(np.interp(share, line.y, line.x))
+            axis.plot([value], [share], marker="o", markersize=3.5, color=colour(line.number))
             axis.annotate(
-                f"{quantile} {value:,.3g}", (value, 100.0 * share), textcoords="offset points", xytext=(4, -8),
+                f"{quantile} {value:,.3g}", (value, share), textcoords="offset points", xytext=(-5, 2), ha="right",
                 fontsize=style.size.text * 0.8, color=style.theme.ink,
             )  # fmt: skip
-        for limit in made.limits:
-            if limit.metric == name:
-                axis.axvline(limit.seconds / scale, color=style.theme.ink, linestyle="--", linewidth=0.9)
-        axis.set_xlabel(f"{one.label} ({unit})")
-        if len(x) and x[-1] > 20.0 * max(x[0], 1e-12):
-            axis.set_xscale("log")
-    axes[0].set_ylabel("requests (%)")
-    style.title(figure, load_panels.title(made))
     return figure

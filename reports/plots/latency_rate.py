@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,11 @@ import numpy as np
 
 from llmviewer.core.errors import UserError
 from llmviewer.language.quantity import LATENCIES
-from llmviewer.reports.plots import load_panels
-from llmviewer.reports.plots.style import MARKERS, PALETTE, Style
+from llmviewer.reports import format as fmt
+from llmviewer.reports.figure import Axis, Limit, Line, Panel
+from llmviewer.reports.plots import drawing, load_panels
+from llmviewer.reports.plots.style import Style
+from llmviewer.simulation import limits as simulation
 from llmviewer.simulation.call import highest_rate_of, run_all
 from llmviewer.simulation.parallel import on_all_cores
 from llmviewer.simulation.result import Simulation
@@ -23,8 +27,6 @@ if TYPE_CHECKING:
 SHARES = (0.05, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97)
 SHOWN = {name: LATENCIES[name].label for name in ("ttft_s", "tpot_s")}
 STATISTICS = ("p50", "p99")
-#: Ratio of the longest time of a panel to the shortest beyond which its scale is logarithmic.
-STEEP = 15.0
 
 
 def picture(made: Simulation, style: Style) -> Figure:
@@ -54,26 +56,33 @@ def frame(made: Simulation) -> pd.DataFrame:
 
 def draw(rows: pd.DataFrame, made: Simulation, style: Style) -> Figure:
     """Draws rows of `frame`, with the limits of the simulation."""
-    figure, axes = style.figure(1, len(SHOWN))
-    for axis, (name, words) in zip(axes, SHOWN.items(), strict=True):
+    found = panels(rows, made.limits)
+    return drawing.figure([*found.values()], load_panels.title(made, rate=False), style)
+
+
+def panels(rows: pd.DataFrame, limits: Sequence[simulation.Limit] = (), rate: float | None = None) -> dict[str, Panel]:
+    """Returns latency -> its panel.  rate: the one that was asked [1/s]."""
+    found, across = {}, rows["request_rate"].to_numpy(float)
+    ends = [Limit(name="saturated", at=float(rows["sustained"].iloc[0]), upright=True, rank=1)]
+    ends += [] if rate is None else [Limit(name="rate asked", at=rate, upright=True)]
+    for name, label in SHOWN.items():
         values = rows[[f"{name} {which}" for which in STATISTICS]].to_numpy(dtype=np.float64)
         scale, unit = load_panels.scale_of(values.ravel())
-        for at, which in enumerate(STATISTICS):
-            axis.plot(
-                rows["request_rate"], values[:, at] / scale, color=PALETTE[at], marker=MARKERS[at], markersize=3.5,
-                linewidth=1.3, label=which,
-            )  # fmt: skip
-        axis.axvline(rows["sustained"].iloc[0], color=style.theme.ink, linestyle=":", linewidth=1.0, label="saturated")
-        for limit in made.limits:
-            if limit.metric == name:
-                axis.axhline(limit.seconds / scale, color=style.theme.ink, linestyle="--", linewidth=0.9, label="limit")
-        axis.set_xlabel("requests/s")
-        axis.set_ylabel(f"{words} ({unit})")
-        axis.set_xlim(left=0.0)
-        if np.nanmax(values) > STEEP * np.nanmin(values):
-            axis.set_yscale("log")
-        else:
-            axis.set_ylim(bottom=0.0)
-    style.legend(axes[0])
-    style.title(figure, load_panels.title(made, rate=False))
-    return figure
+        lines = [
+            Line(
+                name=which,
+                number=at,
+                x=across,
+                y=values[:, at] / scale,
+                words=tuple(f"{label} {which}: {fmt.duration(one)}\n{x:.3g} requests/s"
+                            for x, one in zip(across, values[:, at], strict=True)),
+            )
+            for at, which in enumerate(STATISTICS)
+        ]  # fmt: skip
+        found[name] = Panel(
+            x=Axis(title="Requests/s", linear=True),
+            y=Axis(title=f"{label} ({unit})"),
+            lines=tuple(lines),
+            limits=(*ends, *load_panels.limits(limits, name, scale)),
+        )
+    return found

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from llmviewer.language.quantity import LATENCIES
+from llmviewer.reports import format as fmt
+from llmviewer.reports.figure import Limit
+from llmviewer.simulation import limits as simulation
 from llmviewer.simulation.requests import Timeline
 from llmviewer.simulation.result import Simulation
 
@@ -25,6 +31,19 @@ def scale_of(values: Array) -> tuple[float, str]:
     """Returns the unit of times that are mostly above it, and its name: s or ms."""
     known = values[~np.isnan(values)]
     return (1.0, "s") if len(known) and np.median(known) >= 1.0 else (1e-3, "ms")
+
+
+def limits(stated: Sequence[simulation.Limit], metric: str, scale: float, *, upright: bool = False) -> list[Limit]:
+    """Returns the limits of a latency, each with its own name.  scale: unit of the axis [s]."""
+    return [
+        Limit(
+            name=f"limit: {LATENCIES[metric].label} {one.statistic} {fmt.duration(one.seconds)}",
+            at=one.seconds / scale,
+            upright=upright,
+        )
+        for one in stated
+        if one.metric == metric
+    ]
 
 
 def distribution(values: Array) -> tuple[Array, Array]:

@@ -27,9 +27,8 @@ DOT, DOT_AREAS = 0.08, (2.0, 30.0)
 KINDS = tuple(kind.value for kind in Kind)
 #: Minimum share of a stage's time of a labelled operator, with one configuration and with several.
 MIN_LABELLED_SHARE = (0.02, 0.1)
-#: Maximum names per label, and the logarithmic ratio within which operators share a label.
-MAX_NAMES = 2
-MERGE_LOG_RATIO = 0.25
+#: Logarithmic ratio of intensities and rates within which the marks of operators cover each other.
+SPOT = 0.12
 
 
 def draw(figure: Figure, operators: pd.DataFrame, style: Style) -> None:
@@ -136,25 +135,18 @@ def measured(axes: Axes, operators: pd.DataFrame, style: Style) -> None:
 
 
 def names(operators: pd.DataFrame, style: Style) -> list[Label]:
-    """Returns labels of the operators that take most of their stage; close ones share a label."""
+    """Returns the names of the operators that take most of their stage; those on one spot stand below each other."""
     order = list(dict.fromkeys(operators["configuration"]))
     least = MIN_LABELLED_SHARE[len(order) > 1]
     shown = operators[operators["share"] > least].sort_values("share", ascending=False)
-    near = [
-        np.round(np.log(shown[name].astype(float)) / MERGE_LOG_RATIO)
-        for name in ("arithmetic_intensity", "performance")
-    ]
+    spot = [np.round(np.log(shown[one].astype(float)) / SPOT) for one in ("arithmetic_intensity", "performance")]
     return [
         Label(
-            words=_joined(list(dict.fromkeys(rows["name"]))),
+            words="\n".join(dict.fromkeys(rows["name"])),
             x=float(rows["arithmetic_intensity"].iloc[0]),
             y=float(rows["performance"].iloc[0]),
             colour=style.theme.ink if len(order) == 1 else colour(order.index(rows["configuration"].iloc[0])),
+            radius=float(np.sqrt(areas(rows, style).max() / np.pi)),
         )
-        for _, rows in shown.groupby([shown["configuration"], shown["stage"], *near], sort=False)
+        for _, rows in shown.groupby([shown["configuration"], shown["stage"], *spot], sort=False)
     ]
-
-
-def _joined(names: list[str]) -> str:
-    """Returns `gate_proj, up_proj +3`."""
-    return ", ".join(names[:MAX_NAMES]) + (f" +{len(names) - MAX_NAMES}" if len(names) > MAX_NAMES else "")

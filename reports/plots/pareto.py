@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.reports.plots import curves, ticks
+from llmviewer.reports.plots import curves, drawing, ticks
 from llmviewer.reports.plots.curves import frame
 from llmviewer.reports.plots.style import Style, colour
 
@@ -38,17 +38,12 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     axes.plot(
         best[USER], best[DEVICE], color=style.theme.faint, linewidth=5.0, alpha=0.6, zorder=1, label="Pareto frontier"
     )
-    curves.panel(
-        axes, rows, curves.Curve(x=USER, y=DEVICE, title="Throughput per device", unit="token/s"), style, order=x
-    )
-    known = rows[USER].to_numpy(float)
-    if known.max() > ticks.LOG_SCALE_RATIO * known.min():
-        axes.set_xscale("log")
-        ticks.round_ticks(axes.xaxis, known)
+    panel = curves.panel(rows, curves.Curve(x=USER, y=DEVICE, title="Throughput per device", unit="token/s"), x)
+    drawing.draw(axes, panel, style)
     axes.set_xlabel(curves.axis_label(rows, "Throughput per user", "token/s"))
     style.title(figure, curves.common_title(rows, x))
     entries = [axes.lines[0]] if len(best) > 1 else []
-    style.legend_below(figure, [*entries, *curves.key(rows, style)], 1)
+    style.legend_below(figure, [*entries, *drawing.key([panel], style)], 1)
     style.settle(figure)
     _name(figure, rows, x, style)
     return figure

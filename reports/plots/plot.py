@@ -59,6 +59,7 @@ class PlotOptions(TypedDict, total=False):
     over: str
     target_s: float
     measured: pd.DataFrame
+    all_roofs: bool
 
 
 #: Option of some kinds -> whether a value is one, and what it is.
@@ -67,6 +68,7 @@ VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "title": (lambda value: isinstance(value, str), "a text"),
     "over": (lambda value: isinstance(value, str), "the name of a figure of the chip, such as bandwidth"),
     "target_s": (lambda value: type(value) in (int, float) and value > 0.0, "a time of a decode step above 0 [s]"),
+    "all_roofs": (lambda value: isinstance(value, bool), "True for the roofs of unused units too"),
     "measured": (lambda value: hasattr(value, "columns"), "a frame of measured operators: stage, name, time_s"),
 }
 #: Columns that name a configuration where they differ, before the options of techniques.
@@ -74,23 +76,24 @@ NAMING_COLUMNS = ("model", "hardware", "dtype", "efficiency", "engine")
 
 
 def plot(
-    kind: str, data: Drawable, *, theme: str = "light", size: str = "page", **options: Unpack[PlotOptions]
+    kind: str, data: Drawable, *, theme: str = "light", style: str = "page", **options: Unpack[PlotOptions]
 ) -> Figure:
     """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
     Crossover (kind crossover), a Simulation (kinds of loads), a Why (kind factors), an Advice (kind advice),
     Elasticities (kind elasticity), a Required (kind frontier), or a frame of points as of `to_frame()`.  theme: light
-    or dark.  size: half, page, slide.  options: of the kind (metric, measured, title).  Raises UserError.
+    or dark.  style: paper (one column), page, slide.  options: of the kind (metric, measured, title, all_roofs).
+    Raises UserError.
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)
-    chosen, style = KINDS[kind], style_of(theme, size)
+    chosen, look = KINDS[kind], style_of(theme, style)
     if chosen.metrics and chosen.data is PlotData.POINT:
         options.setdefault("metric", chosen.metrics[0])
     found = _taken(kind, chosen, data)
     _check_options(kind, options, [*signature(_drawer(chosen, found)).parameters.values()][2:])  # after data and style
-    return drawn(chosen, found, style, options)
+    return drawn(chosen, found, look, options)
 
 
 def _check_options(kind: str, options: Mapping[str, Any], parameters: Sequence[Parameter]) -> None:
@@ -108,12 +111,12 @@ def _check_options(kind: str, options: Mapping[str, Any], parameters: Sequence[P
             raise UserError(f"plot {kind} needs {name}: {VALUES[name][1]}")
 
 
-def style_of(theme: str, size: str) -> Style:
-    """The style of a theme and a size by name.  Raises UserError."""
-    for noun, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
+def style_of(theme: str, style: str) -> Style:
+    """The colours and sizes of a theme and a style by name.  Raises UserError."""
+    for noun, word, known in (("theme", theme, THEMES), ("style", style, SIZES)):
         if word not in known:
             raise unknown(noun, word, known)
-    return Style(theme=THEMES[theme], size=SIZES[size])
+    return Style(theme=THEMES[theme], size=SIZES[style])
 
 
 def drawn(kind: PlotKind, data: Any, style: Style, options: Mapping[str, Any]) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import bars, curves, intervals, memory, ticks
 from llmviewer.reports.plots.curves import frame
 from llmviewer.reports.plots.style import Style, colour
+from llmviewer.result import separable
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from llmviewer.analysis.analysis import Analysis
+
     Values: TypeAlias = npt.NDArray[np.float64]
+    Numbers: TypeAlias = npt.NDArray[np.intp]
 
 #: Palette number of times, not used by memory parts.
 INK = 5
@@ -52,6 +57,10 @@ class Places:
         """The chips that have a colour each; empty if bars are not grouped."""
         return list(dict.fromkeys(filter(None, self.series)))
 
+    def first(self) -> Numbers:
+        """Returns for each row the first of its chip, with which it is compared."""
+        return np.array([self.series.index(name) for name in self.series])
+
     def inks(self) -> list[str]:
         """Returns the colour of each row."""
         return [colour(self.chips.index(name)) if name else colour(INK) for name in self.series]
@@ -75,18 +84,21 @@ def places(rows: pd.DataFrame) -> Places:
 
 def picture(results: curves.Results, style: Style) -> Figure:
     """Plots configurations with one point each."""
-    return draw(frame(results), style)
+    return draw(frame(results), style, {name: one.analysis for name, one in curves.each(results)})
 
 
-def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """Draws rows of `frame`; panels with many bars stand below each other."""
+def draw(rows: pd.DataFrame, style: Style, analyses: Mapping[str, Analysis] | None = None) -> Figure:
+    """Draws rows of `frame`; panels with many bars stand below each other.
+
+    analyses: of each configuration, whose errors are then known to be those of another one too.
+    """
     at, panels = places(rows), len(PANELS) + 1
     crowded = 0.6 * style.size.width / panels * 72.0 / len(rows) < MIN_BAR * style.size.text
     figure, axes = style.figure(panels, 1) if crowded else style.figure(1, panels)
     if crowded:
         figure.set_figheight(STACKED_HEIGHT * style.size.height)
     for one, (y, title) in zip(axes, PANELS, strict=False):
-        _times(one, rows, curves.of_time(rows, "", y, title), (at, style))
+        _times(one, rows, curves.of_time(rows, "", y, title), (at, style), analyses or {})
     _memory(axes[-1], rows, at, style)
     for one in axes:
         bars.names(one, at.groups, style)
@@ -98,22 +110,57 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     return figure
 
 
-def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, where: tuple[Places, Style]) -> None:
-    """Draws a bar with interval and value per configuration, hollow if it does not fit in memory."""
+def ratios(rows: pd.DataFrame, y: str, first: Numbers, analyses: Mapping[str, Analysis]) -> Values:
+    """Returns times over those of the rows `first`, between the ends of their 80 % intervals, shape (3, rows).
+
+    Errors of kernels that both run on one chip are in neither; a row has none against itself.
+    """
+    low, high = intervals.ends(rows, y)
+    bounds = np.stack([low, rows[y].to_numpy(float), high])
+    sources: list[separable.Sources] = [{}] * len(rows)
+    if set(rows["configuration"]) <= analyses.keys() and intervals.known(rows, y):
+        from llmviewer.result import interval  # ideal times have none
+
+        metric = {"prefill_time_s": "ttft_s", "decode_time_s": "tpot_s"}[y]
+        sources = [interval.sources(analyses[name], metric) for name in rows["configuration"]]
+    common = [separable.in_common(one, sources[other]) for one, other in zip(sources, first, strict=True)]
+    found = separable.ratio(bounds, bounds[:, first], np.array([np.ravel(one)[0] for one in common]))
+    found[[0, 2]] = np.where(first == np.arange(len(rows)), np.nan, found[[0, 2]])
+    return found
+
+
+def _times(
+    axes: Axes, rows: pd.DataFrame, curve: curves.Curve, where: tuple[Places, Style], analyses: Mapping[str, Analysis]
+) -> None:
+    """Draws a bar with interval and value per configuration, hollow if it does not fit in memory.
+
+    Of several configurations it is the time over that of the first one, with which each of the others is compared.
+    """
     at, style = where
     upright = ticks.room_for(["0.000"], axes, style) < len(rows)
-    values, inks = rows[curve.y].to_numpy(float) / curve.scale, at.inks()
+    seconds, inks, first = rows[curve.y].to_numpy(float), at.inks(), at.first()
+    label = curves.axis_label(rows, curve.title, curve.unit)
+    words = [fmt.digits(one / curve.scale) for one in seconds]
+    low, high = (end / curve.scale for end in intervals.ends(rows, curve.y))
+    values = seconds / curve.scale
+    names = rows["configuration"].to_numpy()
+    if (names != names[first]).any():
+        low, values, high = ratios(rows, curve.y, first, analyses)
+        words = [
+            f"{fmt.times(one)}" if one != 1.0 else f"{text} {curve.unit}"
+            for one, text in zip(values, words, strict=True)
+        ]
+        label = f"{curves.axis_label(rows, curve.title, '')}\n(× {at.groups[0]})"
     fills = [ink if fits else style.theme.paper for ink, fits in zip(inks, rows["fits"], strict=True)]
     axes.bar(at.x, values, at.width, color=fills, edgecolor=inks, linewidth=1.0)
-    low, high = (end / curve.scale for end in intervals.ends(rows, curve.y))
     intervals.whiskers(axes, at.x, (low, high), style)
-    for x, value, top in zip(at.x, values, np.fmax(values, high), strict=True):
+    for x, text, top in zip(at.x, words, np.fmax(values, high), strict=True):
         axes.annotate(
-            fmt.digits(value), (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
+            text, (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
             rotation=90 if upright else 0, fontsize=style.size.text * 0.75, color=style.theme.ink,
         )  # fmt: skip
     axes.yaxis.set_major_formatter(ticks.plain)
-    axes.set_ylabel(curves.axis_label(rows, curve.title, curve.unit))
+    axes.set_ylabel(label)
     axes.margins(y=0.2 if upright else 0.1)
     axes.grid(visible=False, axis="x")
 

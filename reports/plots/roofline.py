@@ -46,18 +46,36 @@ def frame(results: Mapping[str, Result]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def roofs(results: Mapping[str, Result]) -> pd.DataFrame:
-    """Returns the roofs of every chip once."""
+def roofs(results: Mapping[str, Result], *, unused: bool = True) -> pd.DataFrame:
+    """Returns the roofs of every chip once.  unused: also those of units and memories that bound no operator."""
     import pandas as pd
 
-    return pd.concat([result.roofs() for result in results.values()], ignore_index=True).drop_duplicates()
+    found = [(result.roofs(), result.operators) for result in results.values()]
+    shown = [rows if unused else rows[_used(rows, operators)] for rows, operators in found]
+    return pd.concat(shown, ignore_index=True).drop_duplicates()
 
 
-def picture(results: Mapping[str, Result], style: Style, measured: pd.DataFrame | None = None) -> Figure:
-    """Plots configurations with one point each.  measured: rows for `joined`."""
+def _used(rows: pd.DataFrame, operators: pd.DataFrame) -> pd.Series[bool]:
+    """Returns whether matrices are multiplied in each unit, or operators bound by it; device memory always counts."""
+    dtypes = operators.loc[operators["matmul_flops"] > 0, "compute_dtype"]
+    used = {"device memory", *(f"tensor {dtype}" for dtype in dtypes)}
+    used |= {{"l2": "L2", "vector": "vector fp32"}.get(bound, "") for bound in operators["bound"]}
+
+    def is_used(what: str) -> bool:
+        unit, _, dtypes = what.partition(" ")
+        return what in used or any(f"{unit} {dtype}" in used for dtype in dtypes.split(", "))
+
+    found, compute = rows["what"].map(is_used), rows["roof"] == "compute"
+    return found if (found & compute).any() else found | compute
+
+
+def picture(
+    results: Mapping[str, Result], style: Style, measured: pd.DataFrame | None = None, *, all_roofs: bool = False
+) -> Figure:
+    """Plots configurations with one point each.  measured: rows for `joined`.  all_roofs: also unused ones."""
     operators = frame(results)
     shown = operators if measured is None else joined(operators, measured)
-    return draw(shown, roofs(results), style, title(results))
+    return draw(shown, roofs(results, unused=all_roofs), style, title(results))
 
 
 def title(results: Mapping[str, Result]) -> str:
@@ -99,8 +117,7 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style, title: str =
     ]
     space = _space(axes, operators, style)
     _draw_roofs_of_chips(space, own, style)
-    rings = ticks.RINGS if len(inks) == 1 else ticks.RINGS[:4]  # long leaders of several chips would cross
-    ticks.place(space, marks.names(operators, style), style.size.text * 0.8, rings)
+    ticks.place(space, marks.names(operators, style), style.size.text * 0.8)
     if len(own) == 1:
         label_zones(space, own[0].ridge, style)
     return figure
@@ -177,4 +194,4 @@ def _limits(
             min(lowest, float(shown["measured"].min()) / 3.0),
             max(highest, float(shown["measured"].max())),
         )
-    return across, (lowest, 2.5 * max(highest, float(performance.max())))
+    return across, (lowest, 4.0 * max(highest, float(performance.max())))

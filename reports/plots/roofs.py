@@ -177,5 +177,6 @@ def reserve_main_roofs(space: Space, roofs: Roofs) -> None:
     (low, high), (bottom, _), ridge = space.axes.get_xlim(), space.axes.get_ylim(), roofs.ridge
     device = roofs.main / ridge
     start = max(low, bottom / device)
-    space.take_line((start, start * device), (ridge, roofs.main))
-    space.take_line((ridge, roofs.main), (high, roofs.main))
+    whose = roofs.ink if roofs.chips > 1 else ""
+    space.take_line((start, start * device), (ridge, roofs.main), whose)
+    space.take_line((ridge, roofs.main), (high, roofs.main), whose)

@@ -46,9 +46,9 @@ THEMES = {
     "light": Theme(paper="#FFFFFF", ink="#1A1A1A", faint="#B8B8B8", memory_zone="#E3EEF7", compute_zone="#FBEADF"),
     "dark": Theme(paper="#14171A", ink="#ECECEC", faint="#5A6068", memory_zone="#182833", compute_zone="#33241A"),
 }
-#: Width of a paper's column, a page, a slide.
+#: A column of a paper, a page, a slide.
 SIZES = {
-    "half": PictureSize(width=3.5, height=2.9, text=7.0),
+    "paper": PictureSize(width=3.5, height=3.1, text=8.0),
     "page": PictureSize(width=7.0, height=4.6, text=9.0),
     "slide": PictureSize(width=13.33, height=7.5, text=16.0),
 }

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from llmviewer.reports.figure import Axis as Declared
+from llmviewer.reports.figure import Values
 from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.text import Text
 
-    Values: TypeAlias = npt.NDArray[np.float64]
-
-#: Ratio of largest to smallest value above which an axis is logarithmic.
-LOG_SCALE_RATIO = 8.0
 #: Maximum number of points with a marker and a tick each.
 MAX_MARKED_POINTS = 24
 
@@ -33,12 +29,14 @@ def plain(value: float, _: object = None) -> str:
     return f"{value:,.10g}"
 
 
-def across(axes: Axes, values: Values, style: Style) -> None:
+def across(axes: Axes, values: Values, style: Style, declared: Declared) -> None:
     """Sets x ticks at the values, as many as fit, or at round numbers if there are many or fractional values."""
     from matplotlib.ticker import NullFormatter
 
     found = np.unique(values)
-    if len(found) > 1 and found[-1] / max(found[0], 1e-9) > LOG_SCALE_RATIO:
+    if declared.linear:
+        axes.set_xlim(left=0.0)
+    elif declared.log(found):
         axes.set_xscale("log")
     axes.xaxis.set_major_formatter(plain)
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -92,29 +90,19 @@ def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0
     axis.set_minor_formatter(NullFormatter())
 
 
-def up(axes: Axes, values: Values) -> None:
+def up(axes: Axes, values: Values, declared: Declared) -> None:
     """Sets a logarithmic y axis for a wide range of values, otherwise a linear one from 0."""
     known = values[np.isfinite(values) & (values > 0.0)]
     axes.yaxis.set_major_formatter(plain)
-    if not len(known):
-        return
-    if known.max() / known.min() <= LOG_SCALE_RATIO:
+    if declared.log(known):
+        axes.set_yscale("log")
+        round_ticks(axes.yaxis, known)
+    elif len(known):
         axes.set_ylim(0.0, 1.08 * float(axes.dataLim.y1))
-        return
-    axes.set_yscale("log")
-    round_ticks(axes.yaxis, known)
 
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy.typing as npt
-    from matplotlib.axes import Axes
-    from matplotlib.text import Text
-
-    Points: TypeAlias = npt.NDArray[np.float64]
-    Boxes: TypeAlias = npt.NDArray[np.float64]
-
+Points: TypeAlias = Values
+Boxes: TypeAlias = Values
 #: Positions of a label relative to its point: (x, y, horizontal, vertical alignment), in text heights.
 PLACES = (
     (0.7, 0.0, "left", "center"),
@@ -126,36 +114,50 @@ PLACES = (
     (0.6, -0.7, "left", "top"),
     (-0.6, -0.7, "right", "top"),
 )
+#: Further positions of labels with a line.
+FAR = tuple(
+    (x * side, y, "left" if side > 0 else "right", "center")
+    for x, y in ((0.8, 0.35), (0.8, -0.35), (0.65, 1.0), (0.65, -1.0), (0.3, 1.0), (0.3, -1.0))
+    for side in (1.0, -1.0)
+)
 #: Distances of a label, as multiples of PLACES; from the second on, a line connects it to its point.
 RINGS = (1.2, 2.4, 3.6, 5.0, 7.0, 9.0, 12.0)
 #: Margin around text, in text heights.
 MARGIN = 0.08
 #: Distance between the points that represent a line [pixel].
 LINE_STEP = 8.0
+#: Share of a line to a label that others may not cross: several lead to one point.
+SHORTENED = 0.9
 #: How far text may extend beyond the axes [pixel].
 EDGE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """Text for the point (x, y) in data coordinates; callers list the most important labels first."""
+    """Text for the point (x, y) in data coordinates; callers list the most important labels first.
+
+    radius: of the marker at the point, beyond which the text begins [point].
+    """
 
     words: str
     x: float
     y: float
     colour: str
+    radius: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Space:
     """Occupied boxes inside axes of fixed position and limits: rows of (x0, y0, x1, y1) [pixel].
 
-    texts: those of words among them.
+    texts: those of words among them.  barriers: lines (x0, y0, x1, y1) [pixel] that no line to a label crosses, each
+    with the colour of the labels that it holds for, "" for all.
     """
 
     axes: Axes
     taken: Boxes = field(default_factory=lambda: np.empty((0, 4)))
     texts: Boxes = field(default_factory=lambda: np.empty((0, 4)))
+    barriers: list[tuple[str, Points]] = field(default_factory=list)
 
     @property
     def renderer(self) -> Any:
@@ -184,20 +186,26 @@ class Space:
             halves = radii * float(self.axes.figure.dpi) / 72.0
             self.take(_squares(self.axes.transData.transform(points), halves[:, None]))
 
-    def take_line(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
-        """Reserves a straight line between two points in data coordinates."""
-        self.take(_along(self.axes.transData.transform([start, stop])))
+    def take_line(self, start: tuple[float, float], stop: tuple[float, float], barrier: str | None = None) -> None:
+        """Reserves a straight line between two points in data coordinates.  barrier: see `barriers`."""
+        ends = self.axes.transData.transform([start, stop])
+        self.take(_along(ends))
+        if barrier is not None:
+            self.barriers.append((barrier, ends.ravel()))
 
     def lead(self, text: Text, x: float, y: float) -> bool:
-        """Reserves a text and the line from its centre to (x, y); removes it if the line would strike through words."""
+        """Reserves a text and the line from its centre to (x, y); removes it if the line crosses words or a barrier."""
         box = self.boxes(text)[0]
-        line = _along(np.array([0.5 * (box[:2] + box[2:]), self.axes.transData.transform((x, y))]))
-        if _overlap(line, self.texts):
+        ends = np.array([0.5 * (box[:2] + box[2:]), self.axes.transData.transform((x, y))])
+        line = _along(ends)
+        barriers = [ends for whose, ends in self.barriers if whose in ("", text.get_color())]
+        if _overlap(line, self.texts) or _crosses(ends, np.reshape(barriers, (-1, 4))):
             text.remove()
             return False
         if not self.keep(text):
             return False
         self.take(line)
+        self.barriers.append(("", np.append(ends[0], ends[0] + SHORTENED * (ends[1] - ends[0]))))
         return True
 
     def take_legend(self) -> None:
@@ -238,6 +246,19 @@ def _overlap(some: Boxes, others: Boxes) -> bool:
     return bool(meeting.all(axis=-1).any())
 
 
+def _crosses(ends: Points, others: Boxes) -> bool:
+    """Whether a line crosses one of the others."""
+    (start, stop), firsts, lasts = ends, others[:, :2], others[:, 2:]
+
+    def side(a: Points, b: Points, of: Points) -> Points:
+        (x, y), (over, up) = np.moveaxis(b - a, -1, 0), np.moveaxis(of - a, -1, 0)
+        found: Points = np.sign(x * up - y * over)
+        return found
+
+    apart = side(start, stop, firsts) * side(start, stop, lasts) < 0.0
+    return bool((apart & (side(firsts, lasts, start) * side(firsts, lasts, stop) < 0.0)).any())
+
+
 def _along(ends: Points) -> Boxes:
     """Returns small boxes along a straight line [pixel]."""
     (x0, y0), (x1, y1) = ends
@@ -272,18 +293,20 @@ def _placed(space: Space, label: Label, offset: tuple[float, float, str, str, bo
 def _offsets(size: float, rings: Sequence[float]) -> Iterator[tuple[float, float, str, str, bool]]:
     """Yields offsets [point], alignments, and whether a line connects the label to its point."""
     for ring in rings:
-        for x, y, horizontal, vertical in PLACES:
-            yield x * size * ring, y * size * ring, horizontal, vertical, ring > RINGS[0]
+        led = ring > RINGS[0]
+        for x, y, horizontal, vertical in (*PLACES, *FAR) if led else PLACES:
+            yield x * size * ring, y * size * ring, horizontal, vertical, led
 
 
 def _drawn(axes: Axes, label: Label, offset: tuple[float, float, str, str, bool], size: float) -> Text:
     """Draws the label at this offset from its point."""
     x, y, horizontal, vertical, led = offset
+    beyond = 1.0 + label.radius / np.hypot(x, y)
     line: dict[str, Any] = {"arrowstyle": "-", "color": label.colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
     text = axes.annotate(
         label.words,
         (label.x, label.y),
-        xytext=(x, y),
+        xytext=(x * beyond, y * beyond),
         textcoords="offset points",
         ha=horizontal,
         va=vertical,

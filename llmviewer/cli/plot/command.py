@@ -52,8 +52,11 @@ def command(
     measured: Annotated[
         str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
     ] = "",
+    all_roofs: Annotated[
+        bool, typer.Option("--all-roofs", help="For roofline: also units that no operator uses.")
+    ] = False,
     theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
-    size: Annotated[str, typer.Option(help="half (one column), page, slide.")] = "page",
+    style: Annotated[str, typer.Option(help="paper (one column), page, slide: width and size of text.")] = "page",
     output: Annotated[
         str, typer.Option("-o", "--output", help="Output file: .png, .svg or .pdf; default: the kind's name and .png.")
     ] = "",
@@ -73,20 +76,20 @@ def command(
     path, plot_kind = output or f"{kind}.png", KINDS[kind]
     check_path(path, (*model.split(","), *hardware.split(","), measured))
     process.silence_matplotlib()
-    style = plot.style_of(theme, size)
+    look = plot.style_of(theme, style)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     load, options = loads.separated(plot_kind, options)
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options, load=load,
         target=target, vary=vary, over=over,
     )  # fmt: skip
-    picture_options = loading.picture_options(request, measured)
+    picture_options = loading.picture_options(request, measured, all_roofs=all_roofs)
     left_out: tuple[str, ...] = ()
     if measured:
         picture_options["measured"], left_out = checks.timed_rows(picture_options["measured"])
     loaded = loading.load_data(request)
     print_warnings((*loaded.warnings, *left_out, *checks.check_drawable(loaded.data, picture_options)))
-    save(plot.drawn(plot_kind, loaded.data, style, picture_options), path)
+    save(plot.drawn(plot_kind, loaded.data, look, picture_options), path)
     return 0
 
 

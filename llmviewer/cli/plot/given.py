@@ -26,7 +26,7 @@ from llmviewer.planning.elasticity import elasticity
 from llmviewer.planning.require import Required, require
 from llmviewer.planning.why import why
 from llmviewer.reports.plots import PlotData, PlotKind
-from llmviewer.result.crossover import crossover, over_figure
+from llmviewer.result.crossover import ANSWER_METRICS, crossover, over_figure
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
@@ -169,8 +169,8 @@ def load_data(request: PlotRequest) -> LoadedData:
     return LOADERS[request.kind.data](request)
 
 
-def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
-    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or ""."""
+def picture_options(request: PlotRequest, measured: str, *, all_roofs: bool = False) -> dict[str, Any]:
+    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or "", for a roofline."""
     kind = request.kind
     options: dict[str, Any] = {}
     if request.metric and request.metric not in kind.metrics:
@@ -178,7 +178,10 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
     if kind.metrics and kind.data is PlotData.POINT:
         options["metric"] = request.metric or kind.metrics[0]
     if kind.data is PlotData.MAP:
-        options["title"] = f"{request.model} on {request.hardware}"
+        metric = request.metric or kind.metrics[0]
+        length = request.sizes["output_len"] or DEFAULT_SIZES["output_len"]
+        output = f", output {length}" if metric in ANSWER_METRICS else ""
+        options["title"] = f"{request.model} on {request.hardware}{output}"
     _check_figures(request)
     if kind.data is PlotData.FIGURE:
         options["over"] = figure_name(request.over.partition("=")[0].strip())
@@ -186,10 +189,11 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
         if kind.module != "bandwidth":
             raise _not_taken("target", request.target)
         options["target_s"] = _target_s(request.target)
-    if measured:
-        if kind.module != "roofline":
-            raise _not_taken("measured", measured)
-        options["measured"] = table(measured, ("stage", "name", "time_s"))
+    if kind.module == "roofline":
+        options["all_roofs"] = all_roofs
+        return options | ({"measured": table(measured, ("stage", "name", "time_s"))} if measured else {})
+    if measured or all_roofs:
+        raise _not_taken("measured", measured) if measured else _not_taken("all-roofs", "on")
     return options
 
 

@@ -10,7 +10,7 @@ from llmviewer.reports import simulation_page
 from llmviewer.reports.html import loads
 from llmviewer.reports.plots import latency_rate
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Piece, block, page, piece
+from llmviewer.reports.web.markup import Piece, block, group, page, piece
 from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, run_words, text_of
 from llmviewer.reports.web.view import View, view_of
 from llmviewer.simulation.call import of_server, simulate
@@ -67,7 +67,8 @@ def _answered(view: View) -> list[Piece]:
     made = simulation_of(view)
     rate = load_of(view)["request_rate"]
     try:
-        curve: list[Piece] = [graphs.graph(loads.chart(latency_rate.frame(made), rate), view.theme)]
+        drawn = loads.charts(latency_rate.frame(made), rate)
+        curves = group("grid", *(graphs.graph(chart, view.theme) for chart in drawn))
     except UserError as error:
-        curve = [block(piece("note", str(error)))]
-    return [*curve, block(page(simulation_page.page(made)))]
+        curves = block(piece("note", str(error)))
+    return [curves, block(page(simulation_page.page(made)))]
