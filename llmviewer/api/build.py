@@ -11,7 +11,7 @@ import numpy as np
 
 from llmviewer import models
 from llmviewer.analysis.system import Drafter, System
-from llmviewer.core import arguments, files
+from llmviewer.core import arguments, data, files
 from llmviewer.core.errors import UserError, naming, printable, unknown
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear
@@ -21,6 +21,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
 from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
+from llmviewer.result.costs import COSTS, Costs, costs_of
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels, without_own_slots
@@ -139,6 +140,20 @@ def chip_of(given: object) -> Chip:
     if isinstance(given, Mapping) and given:
         return chips.from_fields(given)
     return chips.load(counted(arguments.path_or_name("hardware", given))[1])
+
+
+def with_costs(hardware: object, options: Mapping[str, Any]) -> tuple[Costs | None, dict[str, Any]]:
+    """The costs that options state, None where they state none, and the other options.  Raises UserError."""
+    words = {name: options[name] for name in COSTS if options.get(name) is not None}
+    rest = {name: value for name, value in options.items() if name not in COSTS}
+    return costs_of(words, own_chips(hardware)) if words else None, rest
+
+
+def own_chips(hardware: object) -> dict[str, Chip]:
+    """Chips of the user's own files and fields by name; those of the catalogue need not be read."""
+    several = hardware if isinstance(hardware, list | tuple) else [hardware]
+    named = [chip_of(one) for one in several if not isinstance(one, str) or data.is_path(one)]
+    return {chip.name: chip for chip in named}
 
 
 def with_devices(hardware: object, options: Mapping[str, Any]) -> tuple[object, dict[str, Any], int]:

@@ -170,15 +170,16 @@ class SizingOptions(RunOptionLists, total=False):
     max_usd_per_hour: float | None
     max_gpus: int | str | None
     objective: str
-    price_kind: str | float
-    owned: str | float | None
     confidence: float
     spare: int | str
     front: str
     autoscale: str | float | None
     start_up: str | float
-    carbon: float | None
     price: str | float | Sequence[str] | None
+    prices: str | float | None
+    price_kind: str | float | None
+    owned: str | float | None
+    carbon: float | None
     request_rate: float | None
     concurrency: int | str | None
     trace: str | float | None

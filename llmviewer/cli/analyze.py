@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
+from llmviewer.api.build import with_costs
+from llmviewer.api.configuration import priced
 from llmviewer.api.trials import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.result.costs import COSTS
 from llmviewer.result.result import Result, Verdict
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @opt.with_run_options
+@opt.with_declared(COSTS)
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
@@ -35,7 +39,8 @@ def command(
     """
     kind = views.check_output(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
-    configuration = api.on_devices(model, hardware, **options)
+    costs, chosen = with_costs(hardware, options)
+    configuration = priced(api.on_devices(model, hardware, **chosen), costs)
     result = configuration.answer(request)
     views.show(_views(result, lambda: verdict(configuration, request, result)), kind, output)
     return 0 if result.runs or no_fit_check else 1

@@ -47,6 +47,7 @@ class Panel(Enum):
     COMMON = "Common options"
     LOAD = "Load"
     SIZING = "Sizing"
+    COST = "Prices and power"
     WORKLOAD = "Workload"
     HARDWARE = "Hardware and scale"
     PRECISION = "Precision and compression"

@@ -28,7 +28,7 @@ TYPES: Mapping[str, str] = {
     "null": "null",
 }
 #: Arguments that name a file or run the code of another package: nothing on a server.
-OF_FILES = ("profile", "trace", "lengths", "trace_model", "measured")
+OF_FILES = ("profile", "trace", "lengths", "trace_model", "measured", "prices")
 #: Arguments of most calls that are no options.
 NAMED: Mapping[str, Schema] = {
     "model": {
