@@ -206,7 +206,7 @@ def test_a_stated_price_without_a_use_is_named_or_refused() -> None:
         "no spot price of l40s is known; --price l40s=... states one"
         in analyze("llama-3.1-8b", "l40s", price_kind="spot").warnings
     )
-    with pytest.raises(UserError, match="price is not in tpot_s; it is in usd_per_million_output_tokens, "):
+    with pytest.raises(UserError, match="price is not in tpot_s; it is in usd_per_hour, "):
         explain("tpot_s", "llama-3.1-8b", "h100", price="h100=3")
     with pytest.raises(UserError, match="unknown option 'price'"):
         simulate("llama-3.1-8b", "h100", request_rate=1, price="h100=3")

@@ -142,7 +142,10 @@ def test_a_utilization_is_explained_to_its_value(options: dict[str, Any]) -> Non
     assert found.evaluated() == pytest.approx(value, rel=1e-9)
 
 
-PRICED = {"usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_run", "usd_per_million_requests"}
+PRICED = {
+    *("usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_run", "usd_per_million_requests"),
+    *("usd_per_hour", "output_tokens_per_usd"),
+}
 
 
 @pytest.mark.parametrize(

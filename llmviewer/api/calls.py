@@ -28,7 +28,7 @@ from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from llmviewer.api.keywords import RunOptionLists, RunOptions, SizedRunOptions
+    from llmviewer.api.keywords import PricedOptionLists, PricedOptions, PricedSizedOptions, RunOptionLists
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
     from llmviewer.result.explanation.explain import Explanation
@@ -52,7 +52,7 @@ def analyze(
     batch_size: Sizes = BATCH_SIZE,
     input_len: Sizes = INPUT_LEN,
     output_len: Sizes = OUTPUT_LEN,
-    **options: Unpack[RunOptions],
+    **options: Unpack[PricedOptions],
 ) -> Result:
     """Prefill, decode and memory of `model` on a chip, by calibrated times unless efficiency="ideal".
 
@@ -72,7 +72,7 @@ def sweep(
     batch_size: Sizes = BATCH_SIZE,
     input_len: Sizes = INPUT_LEN,
     output_len: Sizes = OUTPUT_LEN,
-    **options: Unpack[RunOptionLists],
+    **options: Unpack[PricedOptionLists],
 ) -> Sweep:
     """All combinations of batch sizes, lengths, models, chips and lists of options; `to_frame()` evaluates them.
 
@@ -98,7 +98,7 @@ def compare(
     batch_size: int = BATCH_SIZE,
     input_len: int = INPUT_LEN,
     output_len: int = OUTPUT_LEN,
-    **options: Unpack[RunOptionLists],
+    **options: Unpack[PricedOptionLists],
 ) -> Comparison:
     """One request on every combination of models, chips and lists of options, with ratios to the first.
 
@@ -180,7 +180,7 @@ def crossover(
 
 
 @taking(OPTIONS, COSTS)
-def explain(number: str, model: ModelName, hardware: ChipName, **options: Unpack[SizedRunOptions]) -> Explanation:
+def explain(number: str, model: ModelName, hardware: ChipName, **options: Unpack[PricedSizedOptions]) -> Explanation:
     """The explanation of a number by its name: tpot_s, memory.total_bytes, operators.o_proj.time_s.
 
     options: those of `analyze`, sizes included; of several points the first is explained.  Every leaf of the tree has a

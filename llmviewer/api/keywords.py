@@ -126,6 +126,36 @@ class RunOptionLists(TypedDict, total=False):
     batching: str | float | Sequence[str | float]
 
 
+class PricedOptions(RunOptions, total=False):
+    """Options of a run, of money and of energy."""
+
+    price: str | float | Sequence[str] | None
+    prices: str | float | None
+    price_kind: str | float | None
+    owned: str | float | None
+    carbon: float | None
+    api_price: str | float | None
+
+
+class PricedOptionLists(RunOptionLists, total=False):
+    """Options of a run with lists of values, of money and of energy."""
+
+    price: str | float | Sequence[str] | None
+    prices: str | float | None
+    price_kind: str | float | None
+    owned: str | float | None
+    carbon: float | None
+    api_price: str | float | None
+
+
+class PricedSizedOptions(PricedOptions, total=False):
+    """Options and sizes of a run, of money and of energy."""
+
+    batch_size: int | str
+    input_len: int | str
+    output_len: int | str
+
+
 class SizedRunOptions(RunOptions, total=False):
     """Options and sizes of a run."""
 

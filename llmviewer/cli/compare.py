@@ -37,7 +37,7 @@ def command(
 
     --hardware all compares one configuration on every known chip, a row each, the fastest that holds it first.
 
-    Exits 1 if a configuration does not fit in memory.
+    Says first which one to take, for its speed and for the money.  Exits 1 if none fits in memory.
     """
     kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     request = api.request(batch_size, input_len, output_len)

@@ -64,7 +64,7 @@ class Unit(Enum):
     FLOP = "FLOP", "work", ("flops",)
     FLOP_RATE = "FLOP/s", "compute rate", ("flops_per_s",)
     INTENSITY = "FLOP/byte", "number", ("flops_per_byte", "arithmetic_intensity")
-    TOKEN = "token", "number", ("len", "tokens_per_month")
+    TOKEN = "token", "number", ("len", "tokens_per_month", "tokens_per_usd")
     TOKEN_RATE = "tokens/s", "token rate", ("tokens_per_s",)
     USER_RATE = "tokens/s per user", "token rate", ("tokens_per_s_per_user",)
     DEVICE_RATE = "tokens/s per device", "token rate", ("tokens_per_s_per_device",)
@@ -225,6 +225,15 @@ METRICS = LATENCIES | _named(
         less_is_better=True, formula="wall_w * pue * g_per_kwh / output_tokens_per_s / 3.6", rank=7,
         meaning="power of devices and servers × PUE × carbon of the electricity / tokens/s",
         undefined="it needs --carbon (g/kWh) and the board power of the chip",
+    ),
+    Quantity(
+        name="usd_per_hour", label="$/h", title="dollars per hour", less_is_better=True, rank=7, undefined=NO_PRICE,
+        formula="device_usd_per_hour * devices", meaning="price of all devices",
+    ),
+    Quantity(
+        name="output_tokens_per_usd", label="Tokens/$", title="output tokens per dollar", less_is_better=False,
+        interval="e2e_s", formula="3600 * output_tokens_per_s / usd_per_hour", rank=7, undefined=NO_PRICE,
+        meaning="tokens/s over the price of all devices, prompts included",
     ),
     Quantity(
         name="usd_per_million_output_tokens", label="$/Mtok", title="dollars per million output tokens",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.comparison/1"
+#: Metrics by which one configuration is taken: time, money, energy.
+DECIDING = ("e2e_s", "usd_per_million_output_tokens", "joules_per_output_token")
 #: Techniques that tables always name, even at their defaults.
 ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
 #: Columns with the value of a technique's option.
@@ -56,8 +58,8 @@ class Comparison:
 
     @property
     def runs(self) -> bool:
-        """Whether every configuration fits, and its engine starts where --max-model-len is stated."""
-        return all(result.runs for result in self.results)
+        """Whether any configuration fits, and its engine starts where --max-model-len is stated."""
+        return any(result.runs for result in self.results)
 
     @property
     def techniques(self) -> list[str]:
@@ -68,7 +70,10 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """The comparison object: the workload and the full analysis of every configuration."""
         configurations = self.configurations()
-        found = {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
+        best = {name: best_of(configurations, METRICS[name]) for name in DECIDING}
+        found = {
+            "schema": SCHEMA, "workload": configurations[0]["workload"], "best": best, "configurations": configurations
+        }  # fmt: skip
         return found if self.refused is None else {**found, "refused": dict(self.refused)}
 
     def configurations(self) -> list[dict[str, Any]]:
@@ -98,6 +103,21 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per configuration."""
         return [_row(configuration) for configuration in self.configurations()]
+
+
+def ranked(configurations: Sequence[Mapping[str, Any]], metric: Quantity) -> list[int]:
+    """Positions of the configurations that fit and have a metric, the least first."""
+    values = {
+        at: metric.of(one["metrics"])
+        for at, one in enumerate(configurations)
+        if one["memory"]["fits"] and metric.of(one["metrics"]) is not None
+    }
+    return sorted(values, key=values.__getitem__)
+
+
+def best_of(configurations: Sequence[Mapping[str, Any]], metric: Quantity) -> int | None:
+    """Position of the configuration that fits with the least of a metric; None where none does."""
+    return next(iter(ranked(configurations, metric)), None)
 
 
 def shown_when_shared(name: str, text: str) -> bool:

@@ -30,9 +30,13 @@ class Input:
     )
 
 
-def _usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
+def _device_usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
     found = None if a.system.split else with_costs.price_of(a.system.chip)  # which has several chips and prices
-    return np.nan if found is None else found.usd_per_hour * a.system.parallelism.devices
+    return np.nan if found is None else found.usd_per_hour
+
+
+def _usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
+    return _device_usd_per_hour(a, with_costs) * a.system.parallelism.devices
 
 
 def _price_source(a: Analysis, with_costs: Costs) -> str:
@@ -77,7 +81,7 @@ INPUTS: Mapping[str, Input] = {
     "input_len": Input(of=lambda a, _: a.request.input_len),
     "output_len": Input(of=lambda a, _: a.request.output_len),
     "devices": Input(of=lambda a, _: a.system.parallelism.devices),
-    "usd_per_hour": Input(of=_usd_per_hour, source=_price_source),
+    "device_usd_per_hour": Input(of=_device_usd_per_hour, source=_price_source),
     "idle_usd_per_hour": Input(of=_idle_usd_per_hour, source=_price_source),
     "saved_usd_per_hour": Input(of=_saved_usd_per_hour, source=lambda _, __: "--api-price less the power of --owned"),
     "mean_w": Input(of=lambda a, _: _energy(a, "watts"), source=_power_source),

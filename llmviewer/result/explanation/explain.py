@@ -36,8 +36,8 @@ OWN = {
 }
 #: Option of money or energy -> inputs of formulas that it states.
 USED_BY = {
-    **dict.fromkeys(("price", "prices", "price_kind"), frozenset({"usd_per_hour", "idle_usd_per_hour"})),
-    "owned": {"usd_per_hour", "idle_usd_per_hour", "pue"},
+    **dict.fromkeys(("price", "prices", "price_kind"), frozenset({"device_usd_per_hour", "idle_usd_per_hour"})),
+    "owned": {"device_usd_per_hour", "idle_usd_per_hour", "pue"},
     "carbon": {"g_per_kwh"},
     "api_price": {"saved_usd_per_hour"},
 }
