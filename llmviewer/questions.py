@@ -274,12 +274,13 @@ QUESTIONS: Mapping[str, Question] = {
             summary="The least bandwidth, compute or capacity that meets a target, or the largest batch or context.",
             title="Require",
             use="The least bandwidth, compute or capacity with which a chip meets a target of tpot, ttft, e2e or"
-            " tokens_per_s, or the largest batch_size, context or concurrency that does. Use it for: which chip would"
-            " be needed, how many requests a chip takes.",
+            " tokens_per_s, or the largest batch_size, context, concurrency or request_rate that does. Use it for:"
+            " which chip would be needed, how many requests a chip takes.",
             detail="Finds how much bandwidth, compute or capacity a chip would need, all its other figures being"
             " those of a real one.\n\n"
-            "Two or three varied figures give the frontier between them. --vary batch-size, context or concurrency"
-            " finds the largest that fits and meets all targets. Exits 1 if nothing meets the target.",
+            "Two or three varied figures give the frontier between them. --vary batch-size, context, concurrency"
+            " or request-rate finds the largest that fits and meets all targets, the rate by simulation. Exits 1 if"
+            " nothing meets the target.",
             warns=True,
             call="llmviewer.planning.require.require",
             answer="llmviewer.planning.require.Required",
