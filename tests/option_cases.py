@@ -43,6 +43,9 @@ RUN = {
     "ignore_fields": _case("novelty", model="CONFIG"),
     "model_set": _case("num_hidden_layers=8"),
     "trace_model": _case(""),
+    "weight_bits": _case("4"),
+    "activation_bits": _case("8"),
+    "kv_bits": _case("8"),
     "gpu_layers": _case("8"),
     "n_cpu_moe": _case("4", model=MOE),
     "override_tensor": _case("exps=CPU", model=MOE),
@@ -270,6 +273,7 @@ PLOTS = {
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {
     *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
+    *("brief", "full"),
     *("theme", "size", "help", "waterfall", "junit"),
 }
 #: Commands without a run of their own -> the file that tests their options.

@@ -25,7 +25,7 @@ from llmviewer.result.costs import COSTS, Costs, costs_of
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels, without_own_slots
-from llmviewer.techniques.options import OPTIONS, RUN, Options
+from llmviewer.techniques.options import OPTIONS, RUN, Options, with_bits
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
 from llmviewer.timing import engine
@@ -55,12 +55,13 @@ TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
 def options_of(requested: Mapping[str, object]) -> Options:
     """Options and techniques by name -> checked Options; None is a value that is not given.  Raises UserError."""
+    requested = with_bits(requested)
     given = {name: value for name, value in requested.items() if value is not None or name not in OPTIONS}
     texts = {name: technique_text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in RUN:
             raise unknown("option", name, OPTIONS, hint=_main_spelling(name))
-    return Options(**given, techniques=texts)  # type: ignore[arg-type]
+    return Options(**given, techniques=texts)
 
 
 def _main_spelling(alias: str) -> str:

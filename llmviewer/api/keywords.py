@@ -31,6 +31,9 @@ class RunOptions(TypedDict, total=False):
     tensor_split: str | float
     backend: str
     trace_model: bool
+    weight_bits: str | float
+    activation_bits: str | float
+    kv_bits: str | float
     set: str | float | Mapping[str, str | float]
     power_limit: str | float
     expert_skew: str | float
@@ -91,6 +94,9 @@ class RunOptionLists(TypedDict, total=False):
     tensor_split: str | float | Sequence[str | float]
     backend: str | Sequence[str]
     trace_model: bool | Sequence[bool]
+    weight_bits: str | float | Sequence[str | float]
+    activation_bits: str | float | Sequence[str | float]
+    kv_bits: str | float | Sequence[str | float]
     set: str | float | Mapping[str, str | float] | Sequence[str | float | Mapping[str, str | float]]
     power_limit: str | float | Sequence[str | float]
     expert_skew: str | float | Sequence[str | float]

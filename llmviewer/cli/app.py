@@ -15,6 +15,9 @@ from llmviewer.cli.launched import with_launch_line
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
 
+#: A command in the spelling of others.
+SPELLED = {"analyse": "analyze"}
+
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     """Parse `words`, run the command and return its exit status."""
@@ -22,6 +25,7 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
         words = words[1:]
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    words = [SPELLED.get(word, word) for word in words[:1]] + words[1:]
     name = words[0] if words else ""
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")

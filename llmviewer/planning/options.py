@@ -22,7 +22,7 @@ from llmviewer.simulation import options as load
 from llmviewer.simulation.fleet import ROUTERS, USUAL_ROUTER
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.traffic import Traffic
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.options import OPTIONS, with_bits
 
 #: Objective -> what is least.
 OBJECTIVES: Mapping[str, str] = {
@@ -131,7 +131,8 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
     if not any(loads[name] for name in RATES):
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
-    lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}})
+    of_a_run = {name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}}
+    lists = _lists(with_bits(of_a_run))
     traffic = load.traffic_of(loads)
     workload = _workload(traffic, loads)
     given = {name: value for name, value in loads.items() if options.get(name) is not None}

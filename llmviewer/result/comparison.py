@@ -162,6 +162,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", *LIMIT_COLUMNS)},
         **{name: one.of(configuration["metrics"]) for name, one in METRICS.items()},
         **({"intervals": intervals} if (intervals := configuration["metrics"]["intervals"]) else {}),
+        **{f"total_{name}": total for name, total in configuration["totals"].items()},
         **{f"{name}_ideal_time_s": stage["ideal_time_s"] for name, stage in stages.items()},
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
         **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},

@@ -17,7 +17,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
 from llmviewer.result import describe, provenance, stages
-from llmviewer.result.columns import columns
+from llmviewer.result.columns import columns, totals
 from llmviewer.result.costs import Costs
 from llmviewer.result.describe import number
 from llmviewer.result.figures import Figures
@@ -243,6 +243,7 @@ class Result:
             "roofline": lambda: describe.roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions, point, self.figures.costs),
             "stages": lambda: {name: self.stage(name, point) for name in STAGES},
+            "totals": lambda: {name: number(value_at(one, point)) for name, one in totals(self.analysis).items()},
             "memory": lambda: self.memory_at(point),
             "metrics": lambda: self.metrics(point),
             **{name: partial(lambda one: self.of_engine(point)[one], name) for name in SERVED},
