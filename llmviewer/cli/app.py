@@ -30,7 +30,7 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, name) if name in commands else _list_of(commands)
-    words = with_launch_line(words, command)
+    words, flags = with_launch_line(words, command)
     checked = _checked(words, command)
     process.command_starts()
     try:
@@ -40,9 +40,9 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
             raise stop.__context__ from None
         return int(stop.code or 0)
     except UserError as error:
-        from llmviewer.cli.typed import advised, as_typed
+        from llmviewer.cli.typed import advised, as_typed, of_bits, of_line
 
-        raise as_typed(advised(words, error), words, command) from error
+        raise of_bits(of_line(as_typed(advised(words, error), words, command), flags), words) from error
     except Exception as error:
         from llmviewer.cli.help import one_line
 
