@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmviewer import analyze, explain, simulate
+from llmviewer import analyze, explain, simulate, size
 from llmviewer.analysis.power_shares import shares_of
 from llmviewer.cli import main
 from llmviewer.core import data
@@ -210,3 +210,16 @@ def test_a_stated_price_without_a_use_is_named_or_refused() -> None:
         explain("tpot_s", "llama-3.1-8b", "h100", price="h100=3")
     with pytest.raises(UserError, match="unknown option 'price'"):
         simulate("llama-3.1-8b", "h100", request_rate=1, price="h100=3")
+
+
+def test_a_sizing_has_the_carbon_of_servers_and_of_the_data_centre() -> None:
+    words: dict[str, Any] = {"request_rate": 2, "requests": 100, "ttft": "1s", "engine": "vllm", "quantization": "none"}
+    words |= {"kv_cache_dtype": "auto", "tensor_parallel_size": 1, "batching": "continuous", "carbon": 300}
+    plain, owned = (
+        size("llama-3.2-1b", "l4", **words, **more).best.to_dict()  # type: ignore[union-attr]
+        for more in ({}, {"owned": OWNED})
+    )
+    server = shares_of(specs.load("l4")).server * 72  # type: ignore[union-attr]
+    per_token = (plain["watts"] + server) / (plain["watts"] / plain["joules_per_output_token"])
+    assert plain["grams_co2_per_million_output_tokens"] == pytest.approx(per_token * 300 / 3.6)
+    assert owned["grams_co2_per_million_output_tokens"] == pytest.approx(1.3 * per_token * 300 / 3.6)
