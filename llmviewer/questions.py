@@ -100,6 +100,7 @@ QUESTIONS: Mapping[str, Question] = {
             answer="llmviewer.result.result.Result",
             schema="llmviewer.analysis/1",
             example={**_RUN, "batch_size": 8, "engine": "vllm"},
+            own="llmviewer.result.costs.COSTS",
             page="llmviewer.reports.sweep_page.of_result",
             brief="llmviewer.server.compact.analysis",
             command="llmviewer.cli.analyze",
@@ -115,6 +116,7 @@ QUESTIONS: Mapping[str, Question] = {
             answer="llmviewer.result.sweep.Sweep",
             schema="llmviewer.sweep/1",
             example={**_RUN, "batch_size": [1, 8, 64]},
+            own="llmviewer.result.costs.COSTS",
             brief="llmviewer.server.compact.sweep",
             command="llmviewer.cli.sweep",
             tab="sweep",
@@ -132,6 +134,7 @@ QUESTIONS: Mapping[str, Question] = {
             answer="llmviewer.result.comparison.Comparison",
             schema="llmviewer.comparison/1",
             example={"model": "llama-3.1-8b", "hardware": ["h100-sxm", "a100-80gb-sxm"]},
+            own="llmviewer.result.costs.COSTS",
             page="llmviewer.reports.comparison_page.page",
             brief="llmviewer.server.compact.comparison",
             command="llmviewer.cli.compare",
@@ -271,12 +274,13 @@ QUESTIONS: Mapping[str, Question] = {
             summary="The least bandwidth, compute or capacity that meets a target, or the largest batch or context.",
             title="Require",
             use="The least bandwidth, compute or capacity with which a chip meets a target of tpot, ttft, e2e or"
-            " tokens_per_s, or the largest batch_size, context or concurrency that does. Use it for: which chip would"
-            " be needed, how many requests a chip takes.",
+            " tokens_per_s, or the largest batch_size, context, concurrency or request_rate that does. Use it for:"
+            " which chip would be needed, how many requests a chip takes.",
             detail="Finds how much bandwidth, compute or capacity a chip would need, all its other figures being"
             " those of a real one.\n\n"
-            "Two or three varied figures give the frontier between them. --vary batch-size, context or concurrency"
-            " finds the largest that fits and meets all targets. Exits 1 if nothing meets the target.",
+            "Two or three varied figures give the frontier between them. --vary batch-size, context, concurrency"
+            " or request-rate finds the largest that fits and meets all targets, the rate by simulation. Exits 1 if"
+            " nothing meets the target.",
             warns=True,
             call="llmviewer.planning.require.require",
             answer="llmviewer.planning.require.Required",

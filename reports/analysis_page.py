@@ -28,13 +28,26 @@ from llmviewer.reports.verdict import at_once, verdict
 from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result, Verdict
 
+#: How much of a page is printed.
+BRIEF, USUAL, FULL = "brief", "usual", "full"
 
-def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
-    """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials."""
+
+def page(result: Result, point: int = 0, found: Verdict | None = None, *, long: str = FULL) -> Page:
+    """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials.
+
+    long: BRIEF, the verdict alone; USUAL, without the operators of the stage that takes less of the request; FULL.
+    """
     answer = result.to_dict(point)
     first = at_once(answer) if found is None else verdict(found, answer)
-    parts = (*stages(answer, result.token_budget), *details(answer, result.token_budget))
-    return (first, header(answer), *devices(answer), *parts)
+    if long == BRIEF:
+        return (first,)
+    tables = stages(answer, result.token_budget)
+    if long == USUAL and len(tables) > 1:
+        metrics = answer["metrics"]
+        least = int(metrics["ttft_s"] > metrics["e2e_s"] - metrics["ttft_s"])
+        left_out = Facts(title=tables[least].title, lines=(("Operators", "--full lists them"),))
+        tables = tuple(left_out if at == least else table for at, table in enumerate(tables))
+    return (first, header(answer), *devices(answer), *tables, *details(answer, result.token_budget))
 
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:

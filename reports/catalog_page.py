@@ -66,6 +66,14 @@ HARDWARE_FIELDS: tuple[Field, ...] = (
     (right("TDP"), lambda h: fmt.DASH if h["tdp_w"] is None else f"{h['tdp_w']:g} W"),
     (left("Name", rank=3), lambda h: str(h["title"])),
 )
+PRICE_FIELDS: tuple[Field, ...] = (
+    (left("Chip"), lambda p: str(p["chip"])),
+    (right("$/h"), lambda p: f"{p['usd_per_gpu_hour']:.2f}"),
+    (left("Kind"), lambda p: str(p["kind"])),
+    (left("Term", rank=1), lambda p: str(p["term"])),
+    (left("Day"), lambda p: str(p["date"] or fmt.DASH)),
+    (left("Source", rank=2), lambda p: str(p["source"]).removeprefix("https://").partition("/")[0]),
+)
 #: Unit of a chip's figure -> how it is written; rates per dtype and links are labelled by their key.
 UNITS: dict[str, Callable[[Number], str]] = {
     "byte": fmt.capacity,
@@ -86,6 +94,11 @@ def models(objects: Sequence[Object]) -> Page:
 def hardware(objects: Sequence[Object]) -> Page:
     """Returns a table with a row per chip."""
     return _listed(objects, HARDWARE_FIELDS)
+
+
+def prices(objects: Sequence[Object]) -> Page:
+    """Returns a table with a row per price."""
+    return _listed(objects, PRICE_FIELDS)
 
 
 def _listed(objects: Sequence[Object], fields: tuple[Field, ...]) -> Page:

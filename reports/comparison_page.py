@@ -15,7 +15,7 @@ from llmviewer.reports.crossover_page import legend, letters
 from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES
-from llmviewer.result.comparison import Comparison
+from llmviewer.result.comparison import Comparison, ranked
 from llmviewer.result.describe import number
 from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
@@ -211,11 +211,55 @@ def side_by_side(configurations: list[Configuration]) -> Page:
     made = configuration_rows(configurations[0])
     short = {label: letters([made[label](c) for c in configurations]) for label in differing}
     return (
+        *_decision(configurations, _names(configurations, differing)),
         _common(configurations, differing),
         *legend(short),
         _table(configurations, differing, short),
         *_warnings(configurations, differing),
     )
+
+
+def _names(configurations: list[Configuration], differing: list[str]) -> list[str]:
+    """Returns what tells each configuration from the others, with its devices in front where their number differs."""
+    made = configuration_rows(configurations[0])
+    labels = [label for label in differing if not label.endswith("parallel size")]
+    counts = [c["parallelism"]["devices"] for c in configurations]
+    if len(set(counts)) > 1 and "Hardware" not in labels:
+        labels.append("Hardware")
+    names = [", ".join(made[label](c) for label in labels) for c in configurations]
+    return [f"{n} × {name}" if len(set(counts)) > 1 else name for n, name in zip(counts, names, strict=True)]
+
+
+def _decision(configurations: list[Configuration], names: list[str]) -> tuple[Facts, ...]:
+    """Returns a sentence on which configuration to take: for its time, and for the money."""
+    fits = [at for at, c in enumerate(configurations) if c["memory"]["fits"]]
+    if len(configurations) < 2 or len(set(names)) < len(names):
+        return ()
+    if len(fits) < 2:
+        text = f"{names[fits[0]]}: the only one that fits" if fits else "none fits"
+        return (Facts(lines=(("Take", text),)),)
+    told = [_told(configurations, names, ranked(configurations, METRICS["e2e_s"]), "e2e_s")]
+    priced = ranked(configurations, METRICS["usd_per_million_output_tokens"])
+    if len(priced) > 1:
+        told.append(_told(configurations, names, priced, "usd_per_million_output_tokens"))
+    unpriced = [names[at] for at in fits if at not in priced]
+    if unpriced and priced:
+        told.append(f"no price of {', '.join(unpriced)} is known")
+    return (Facts(lines=(("Take", "; ".join(told)),)),)
+
+
+def _told(configurations: list[Configuration], names: list[str], order: list[int], metric: str) -> str:
+    """Returns which configuration has the least of a metric, and what the next one has.  order: the least first."""
+    one, (best, next_best) = METRICS[metric], order[:2]
+    values = [one.of(configurations[at]["metrics"]) for at in (best, next_best)]
+    if values[0] == values[1]:
+        return f"{names[best]} and {names[next_best]} have the same {one.title}"
+    ends = [configurations[at]["metrics"]["intervals"].get(one.interval) for at in (best, next_best)]
+    tied = all(ends) and ends[0]["80"][1] >= ends[1]["80"][0]
+    amounts = " against ".join(fmt.told(metric, value) for value in values)
+    if metric != "e2e_s":
+        return f"{names[best]} for the money: {amounts} per million output tokens"
+    return f"{names[best]} for its speed: {one.label} {amounts}{', within the errors of both' * bool(tied)}"
 
 
 def _common(configurations: list[Configuration], differing: list[str]) -> Facts:

@@ -197,7 +197,7 @@ FORMATS: dict[Unit, Callable[[Number], str]] = {
     Unit.BYTE: memory,
     Unit.SHARE: share,
     **dict.fromkeys((Unit.TOKEN_RATE, Unit.USER_RATE, Unit.DEVICE_RATE, Unit.REQUEST_RATE), per_second),
-    **dict.fromkeys((Unit.JOULE, Unit.DOLLAR), decimal),
+    **dict.fromkeys((Unit.JOULE, Unit.DOLLAR, Unit.DOLLAR_RATE, Unit.GRAM), decimal),
 }
 #: Units that stand behind the number in a sentence; the others are in the text of the number, or before it.
 BEHIND = (Unit.TOKEN_RATE, Unit.USER_RATE, Unit.DEVICE_RATE, Unit.REQUEST_RATE, Unit.JOULE)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmviewer.language.quantity import LATENCIES
+from llmviewer.planning.largest_rate import LargestRate
 from llmviewer.planning.largest_size import LargestSize
 from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
@@ -27,8 +28,10 @@ ENDS = {
 }
 
 
-def page(found: Required | LargestSize) -> Page:
+def page(found: Required | LargestSize | LargestRate) -> Page:
     """Returns the verdict, the frontier if several figures vary, and what was assumed."""
+    if isinstance(found, LargestRate):
+        return (Facts(lines=_rate_lines(found)),)
     if isinstance(found, LargestSize):
         return (Facts(lines=_size_lines(found)),)
     parts = [Facts(lines=(("Verdict", verdict(found)), *_facts(found)))]
@@ -58,6 +61,27 @@ def _figure(found: Required, name: str, value: float) -> str:
     own = found.to_dict()["own"][name]
     times = "" if not own else f" ({fmt.times(value / own)} of {found.configuration.chip.name})"
     return f"{name} {figure_text(name, value)}{times}"
+
+
+def _rate_lines(found: LargestRate) -> tuple[tuple[str, str], ...]:
+    """Returns the highest rate in a sentence, the limit that ends it, and the command."""
+    answer, latencies = found.to_dict(), found.found.latencies()
+    limits = " and ".join(
+        f"{LATENCIES[one.metric].label} {one.statistic} ≤ {fmt.duration(one.seconds)}" for one in found.limited
+    )
+    if not found.holds:
+        return (("Verdict", f"no rate of requests keeps {limits}"),)
+    rate = answer["solutions"][0]["request_rate"]
+    between = answer["intervals"]["request_rate"].get("80")
+    interval = "" if between is None else f" (80 %: {' to '.join(map(fmt.per_second, between))})"
+    last = found.nearest
+    reached = fmt.duration(latencies[last.metric][last.statistic])
+    return (
+        ("Verdict", f"the highest rate with {limits} is {fmt.per_second(rate)} requests/s{interval}"),
+        ("Limited by", f"{LATENCIES[last.metric].label} {last.statistic}: {reached} at this rate"),
+        ("Server", f"{found.found.setting.hardware}, engine {found.found.setting.engine}; simulated"),
+        ("Re-run", plain(answer["command"])),
+    )
 
 
 def _size_lines(found: LargestSize) -> tuple[tuple[str, str], ...]:

@@ -165,7 +165,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("tok/s/GPU", 3), lambda one: fmt.per_second(one["output_tokens_per_s_per_device"])),
         (right("W", 4), lambda one: fmt.DASH if one["watts"] is None else fmt.whole(round(one["watts"]))),
         (right("J/token", 4), lambda one: _number(one["joules_per_output_token"])),
-        (right("gCO2/Mtok", 4), lambda one: _number(one.get("carbon_g_per_million_output_tokens"))),
+        (right("gCO2/Mtok", 4), lambda one: _number(one.get("grams_co2_per_million_output_tokens"))),
         (right("Sessions", 3), lambda one: _whole(one.get("sessions_held"))),
         (right("per $/h", 3), lambda one: _whole(one.get("sessions_per_usd_hour"))),
         (right("Head-room", 3), lambda one: fmt.DASH if one["head_room"] is None else fmt.percent(one["head_room"])),
@@ -184,7 +184,7 @@ def _hidden(configurations: list[dict[str, Any]]) -> set[str]:
     columns = {
         "usd_per_hour": {"$/h", "$/Mtok in", "out"},
         "watts": {"W", "J/token"},
-        "carbon_g_per_million_output_tokens": {"gCO2/Mtok"},
+        "grams_co2_per_million_output_tokens": {"gCO2/Mtok"},
         "sessions_held": {"Sessions"},
         "concurrency_per_replica": {"Users/replica"},
         "sessions_per_usd_hour": {"per $/h"},

@@ -43,6 +43,9 @@ RUN = {
     "ignore_fields": _case("novelty", model="CONFIG"),
     "model_set": _case("num_hidden_layers=8"),
     "trace_model": _case(""),
+    "weight_bits": _case("4"),
+    "activation_bits": _case("8"),
+    "kv_bits": _case("8"),
     "gpu_layers": _case("8"),
     "n_cpu_moe": _case("4", model=MOE),
     "override_tensor": _case("exps=CPU", model=MOE),
@@ -126,8 +129,20 @@ OF_ROOM = {
     "kv_block_size": _case("4096"),
     "kv_cache_free_gpu_memory_fraction": _case("0.002"),
 }
+#: Options of money and energy, in commands that print them.
+COSTS = {
+    "price": _case("a100-80gb-sxm=9.99"),
+    "prices": _case("prices.yaml"),
+    "price_kind": _case("neocloud"),
+    "owned": _case("capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3"),
+    "carbon": _case("400"),
+    "api_price": _case("in=0.3,out=1.2"),
+}
 #: Options of one command -> their cases, before those of RUN.
 OWN = {
+    "analyze": COSTS,
+    "sweep": COSTS,
+    "compare": COSTS,
     "report": {
         "schedule_policy": _case("shortest-prompt", "--lengths TRACE --request-rate 4000", without="--request-rate 20"),
     },
@@ -151,7 +166,10 @@ OWN = {
         "power_limit": _case("200W", "--metric ttft_s --batch-size 64"),
         "prefix_cache": _case("0.5", "--metric ttft_s"),
     },
-    "explain": {"gpu_memory_utilization": _case("0.06", CROWDED)},
+    "explain": {
+        "gpu_memory_utilization": _case("0.06", CROWDED),
+        **COSTS,
+    },
     "why": {"metric": _case("ttft_s", "-q w4a16")},
     "advise": {
         "metric": _case("ttft_s"),
@@ -239,18 +257,15 @@ OWN = {
         "kv_reserve": _case("max"),
         "router": _case("least-loaded", "--max-num-seqs 1 --output-len 64 --requests 30"),
         "rate_curve": _case("0h:5,12h:40", without="--request-rate 20"),
-        "price": _case("a100-80gb-sxm=9.99"),
+        **COSTS,
         "max_usd_per_hour": _case("0.01"),
         "max_gpus": _case("1", "--ttft 1us"),
         "objective": _case("latency", "--max-gpus 4"),
-        "price_kind": _case("on-demand"),
-        "owned": _case("capex=30000,years=4"),
         "confidence": _case("0.99", "--ttft 26ms"),  # about 16 ms: it holds with some 95 %
         "spare": _case("1"),
         "front": _case("usd", f"--price h100-sxm=9,{CHIP}=1", hardware=f"{CHIP},h100-sxm"),  # fast and dear, or cheap
         "autoscale": _case("1m", "--rate-curve 0h:5,12h:20"),
         "start_up": _case("3m", "--rate-curve 0h:5,12h:20 --autoscale 5m"),
-        "carbon": _case("400"),
         "trace": _case("TRACE", without="--request-rate 20"),
     },
 }
@@ -269,7 +284,7 @@ PLOTS = {
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {
     *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
-    *("theme", "style", "help", "waterfall", "junit"),
+    *("brief", "full", "theme", "style", "help", "waterfall", "junit"),
 }
 #: Commands without a run of their own, or with the answers of analyze -> the file that tests them.
 ELSEWHERE = {

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import llmviewer as lv
 from llmviewer import models
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.core.workload import decode, prefill
@@ -321,3 +322,20 @@ def test_a_hypothetical_chip_in_an_array_matches_the_single_chip(figure: str) ->
     found, expected = (analyze(name, c, input_len=40000, batch_size=8) for c in (both, single))
     assert found.to_dict(1) == expected.to_dict()
     assert found.columns()["ttft_s"][1] == expected.columns()["ttft_s"][0]
+
+
+def test_totals_are_the_prefill_and_every_decode_step() -> None:
+    """A step after n tokens reads the cache of n + 1, and the one shown of an input of n + 1 has n + 1 keys."""
+    found = lv.analyze("llama-3.1-8b", "h100", batch_size=2, input_len=100, output_len=6)
+    steps = [
+        lv.analyze("llama-3.1-8b", "h100", batch_size=2, input_len=101 + step, output_len=2).stage("decode")
+        for step in range(5)
+    ]
+    for name in ("flops", "traffic_bytes"):
+        by_hand = found.stage("prefill")[name] + sum(step[name] for step in steps)
+        assert found.to_dict()["totals"][name] == pytest.approx(by_hand, rel=1e-12)
+        assert found.columns()[f"total_{name}"][0] == pytest.approx(by_hand, rel=1e-12)
+    assert lv.analyze("llama-3.1-8b", "h100", batching="continuous").to_dict()["totals"] == {
+        "flops": None,
+        "traffic_bytes": None,
+    }

@@ -160,3 +160,18 @@ def test_llama_cpp_divides_layers_unless_told_otherwise() -> None:
     assert counted["metrics"] == layers["metrics"]
     tensors = lv.analyze("llama-3.1-8b", "2x3090", tensor_parallel_size=2, **run).to_dict()  # type: ignore[arg-type]
     assert tensors["metrics"]["tpot_s"] < 0.7 * counted["metrics"]["tpot_s"]
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("nvidia_V100", "v100-32gb-sxm"),
+        ("nvidia_A6000", "a6000"),
+        ("nvidia_A100_40G", "a100-40gb-sxm"),
+        ("nvidia_A100_80G", "a100-80gb-sxm"),
+        ("nvidia_H100_SXM", "h100-sxm"),
+    ],
+)
+def test_names_of_llm_viewer_are_understood(name: str, chip: str) -> None:
+    """https://github.com/hahnyuan/LLM-Viewer/blob/main/hardwares/hardware_params.py has these five."""
+    assert specs.load(name).name == chip

@@ -124,6 +124,7 @@ def write_inputs(folder: Path) -> None:
     (folder / "trace.csv").write_text(TRACE)
     (folder / "sums.csv").write_text(SUMS)
     (folder / "timed.csv").write_text("stage,name,time_s\ndecode,q_proj,1e-5\nprefill,q_proj,1e-4\n")
+    (folder / "prices.yaml").write_text(PRICES)
     (folder / "calibrate").symlink_to(ROOT / "calibrate")
 
 
@@ -133,6 +134,7 @@ CONFIG = {
     "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "novelty": 3,
 }  # fmt: skip
+PRICES = "{source: s, date: 2026-01-02, kind: rented, term: t, rows: [{chip: a100, usd_per_gpu_hour: 9}]}"
 #: Ten passes of 16 layers.
 SUMS = 'Total Time (ns),Instances,Name\n50000000,640,"nvjet_tst"\n30000000,160,"flash_fwd_kernel"\n'
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(

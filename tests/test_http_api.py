@@ -147,7 +147,11 @@ def test_arguments_of_a_call_are_those_of_python(call: str) -> None:
     jsonschema.Draft202012Validator.check_schema(described)
     assert all(one["description"] for one in described["properties"].values())
     own = arguments._parameters(call)
-    assert list(described["properties"]) == list(own)
+    lines = [arguments.LAUNCH_LINE] if arguments.LAUNCH_LINE in described["properties"] else []
+    assert list(described["properties"]) == [*own, *lines]  # a line stands for a model and options
+    assert {*described["required"]} | ({"model"} if lines else set()) == {
+        name for name, one in own.items() if one.default is one.empty
+    }
     assert getattr(lv, call) is questions.QUESTIONS[call].function()
 
 
@@ -185,7 +189,10 @@ def test_whole_numbers_are_read_as_on_the_command_line(call: str) -> None:
     properties = arguments.schema(call)["properties"]
     names = [name for name, one in properties.items() if arguments._takes(one, "integer")]
     assert names or call in ("why", "check")
-    required = dict.fromkeys(arguments.schema(call)["required"], "x")
+    required = {
+        **dict.fromkeys(arguments.schema(call)["required"], "x"),
+        **({"model": "x"} if "model" in properties else {}),
+    }
     for name in names:
         jsonschema.validate({**required, name: "4k"}, arguments.schema(call))
         assert arguments.check(call, {**required, name: "4k"})[name] == 4096

@@ -1,4 +1,4 @@
-"""The largest batch, context or concurrency keeps all limits, and one more does not."""
+"""The largest batch, context, concurrency or rate keeps all limits, and one more does not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
+from llmviewer.core.errors import UserError
 from llmviewer.planning.largest_size import LargestSize
 from tests.answers import refusal
 
@@ -124,3 +125,35 @@ def test_a_frontier_is_of_figures_of_the_chip(capsys: pytest.CaptureFixture[str]
         "plot frontier llama-2-70b --hardware h100 --vary batch-size --metric ttft_s --target 1s -o a.png"
     )
     assert "a frontier is of figures of the chip" in refusal(words, capsys)
+
+
+def test_the_highest_rate_is_that_of_a_search_by_simulation_and_its_command_holds_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = {"input_len": 256, "output_len": 8}
+    found = lv.require("llama-3.2-1b", "l4", vary="request-rate", ttft="p99:200ms", tokens_per_s=20, **words)
+    made = lv.simulate("llama-3.2-1b", "l4", find_rate=True, ttft="p99:200ms", tpot="50ms", **words)
+    assert found.to_dict()["solutions"] == [{"request_rate": made.max_request_rate}]
+    assert found.to_dict()["limited_by"] in (["ttft_s"], ["tpot_s"])
+    assert found.to_dict()["at_most"] == {
+        "ttft_s.p99": made.latencies()["ttft_s"]["p99"],
+        "tpot_s.mean": made.latencies()["tpot_s"]["mean"],
+    }
+    command = shlex.split(found.command)
+    assert main([*command[1:], "--format", "json"]) == 0  # the limits hold there
+    assert json.loads(capsys.readouterr().out)["request_rate"] == pytest.approx(made.max_request_rate, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({}, "vary request-rate needs a limit; give ttft, "),
+        ({"ttft": "p98:1s"}, "unknown statistic of ttft 'p98'"),
+        ({"ttft": "1s", "batch_size": 8}, "batch_size is 8; a server makes its batches itself"),
+        ({"tpot": "1s", "tokens_per_s": 8}, "tokens_per_s and tpot limit the same"),
+    ],
+)
+def test_a_rate_of_requests_has_limits_and_no_batch(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        lv.require("llama-3.2-1b", "l4", vary="request-rate", **words)
+    assert not lv.require("llama-3.2-1b", "l4", vary="request-rate", tpot="1us", input_len=16, output_len=2).holds

@@ -13,6 +13,8 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.planning.manifests import emit
 from llmviewer.planning.manifests.launch_line import launch_line
+from llmviewer.server import calls
+from llmviewer.server.tools import TOOLS
 
 LINES = {
     "vllm serve meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 2 --max-model-len 32k --port 8000": (
@@ -180,3 +182,40 @@ def test_other_questions_take_a_line_too(words: list[str], capsys: pytest.Captur
 def test_from_without_a_line_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "--hardware", "l4", "--from"]) == 2
     assert "--from needs a launch line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "python -m sglang.launch_server --model-path llama-3.2-1b --mem-fraction-static 7",
+            "--mem-fraction-static is 7",
+        ),
+        ("llama-server -m llama-3.2-1b -c x", "-c is 'x'"),
+    ],
+)
+def test_a_refusal_names_the_flag_of_the_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--hardware", "l4", "--from", line]) == 2
+    assert capsys.readouterr().err.startswith(f"error: --from: {message}; allowed: ")
+
+
+def test_other_doors_take_the_line_as_a_text_and_read_no_file() -> None:
+    line = "vllm serve llama-3.2-1b --max-num-seqs 8 --foo 3 --gpu-memory-utilization 0.8"
+    asked = {"hardware": "l4", "launch_line": line, "gpu_memory_utilization": 0.7}
+    notes = ["of the launch line, not read: --foo 3", "gpu_memory_utilization replaces that of the launch line"]
+    answer = json.loads(calls.answer("analyze", asked))
+    plain = {"model": "llama-3.2-1b", "hardware": "l4", "engine": "vllm", "max_num_seqs": 8}
+    told = json.loads(calls.answer("analyze", {**plain, "gpu_memory_utilization": 0.7}))
+    assert answer == {**told, "warnings": [*notes, *told["warnings"]]}
+    assert TOOLS["analyze"].called(asked)["warnings"][:2] == notes
+    load = {**asked, "request_rate": 1, "requests": 20}
+    assert json.loads(calls.answer("simulate", load))["warnings"][:2] == notes
+    for text, message in (
+        ("server.yaml", "a server reads no file"),
+        ("echo hello", "launches no server that is known"),
+        (3, "launch_line is 3; expected a string"),
+    ):
+        with pytest.raises(UserError, match=message):
+            calls.answer("analyze", {"hardware": "l4", "launch_line": text})
+    with pytest.raises(UserError, match="unknown option 'launch_line'"):
+        calls.answer("sweep", {"model": "llama-3.2-1b", "hardware": "l4", "launch_line": line})

@@ -196,11 +196,11 @@ def test_latencies_of_a_sizing_have_intervals(answers: dict[str, Any]) -> None:
 def test_the_unit_of_a_metric_is_in_its_name() -> None:
     """A name without one of these is a share."""
     units = {"_per_s": "tokens/s", "_per_s_per_user": "tokens/s per user", "_per_s_per_device": "tokens/s per device"}
-    units |= {"_s": "s", "joules_per_output_token": "J"}
+    units |= {"_s": "s", "joules_per_output_token": "J", "watts": "W", "tokens_per_usd": "token", "_hour": "$/h"}
     found = TOOLS["analyze"].called({**RUN, "batch_size": 8})["metrics"]
     for name, one in found.items():
         known = [unit for end, unit in units.items() if name.endswith(end)]
-        assert one["unit"] == ("$" if name.startswith("usd") else known[0] if known else "fraction"), name
+        assert one["unit"] == (known[0] if known else "$" if name.startswith("usd") else "fraction"), name
     assert {"ttft_s", "output_tokens_per_s", "decode_mbu"} <= set(found)
 
 

@@ -12,7 +12,7 @@ import typer
 import llmviewer as lv
 from llmviewer.api.build import OF_ENGINE
 from llmviewer.cli import analyze as command
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options, with_bits
 from llmviewer.techniques.registry import TECHNIQUES
 from tests.answers import refusal
 
@@ -112,3 +112,34 @@ def test_a_stated_default_is_stated(engine: str, option: str, value: str) -> Non
     times = [lv.analyze("llama-3.1-8b", "rtx-4090", engine=engine, **given).to_dict()["metrics"]["tpot_s"]
              for given in ({}, {option: None}, {option: value})]  # fmt: skip
     assert times[0] == times[1] != times[2]
+
+
+@pytest.mark.parametrize(
+    ("bits", "formats"),
+    [
+        ({"weight_bits": 4}, {"quantization": "w4a16"}),
+        ({"weight_bits": "8", "activation_bits": 8}, {"quantization": "w8a8"}),
+        ({"activation_bits": 16, "weight_bits": 16}, {"quantization": "none"}),
+        ({"kv_bits": 4}, {"kv_cache_dtype": "kv4"}),
+        ({"kv_bits": 16.0}, {"kv_cache_dtype": "auto"}),
+        ({"weight_bits": None, "tensor_parallel_size": 2}, {"tensor_parallel_size": 2}),
+    ],
+)
+def test_numbers_of_bits_stand_for_formats(bits: dict[str, Any], formats: dict[str, Any]) -> None:
+    assert with_bits(bits) == formats
+    one, other = (lv.analyze("llama-3.2-1b", "a100", **words) for words in (bits, formats))  # type: ignore[arg-type]
+    assert one.to_dict() == other.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"weight_bits": 4, "quantization": "fp8"}, "weight_bits and quantization fp8 state the same"),
+        ({"kv_bits": 4, "kv_cache_dtype": "fp8"}, "kv_bits and kv_cache_dtype fp8 state the same"),
+        ({"weight_bits": 0}, "weight_bits is 0; allowed: whole numbers from 1 to 16"),
+        ({"activation_bits": "w8"}, "activation_bits is 'w8'"),
+    ],
+)
+def test_wrong_bits_and_a_format_beside_them_are_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(lv.UserError, match=message):
+        lv.analyze("llama-3.2-1b", "a100", **words)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmviewer import analyze, explain, simulate, size
+from llmviewer.analysis.power_shares import shares_of
+from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
 from llmviewer.hardware.prices import FOLDER, KINDS, Price, all_prices
-from llmviewer.planning.prices import parse_owned, price_list
+from llmviewer.result.costs import parse_owned, price_list
 
 READ = date(2026, 9, 25)
 OWNED = "capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3"
@@ -120,8 +125,9 @@ def test_old_prices_and_mixed_terms_are_said() -> None:
         ({"given": ("h100=nan",)}, "price is 'h100=nan'"),
         ({"given": ("h100=two",)}, "price is 'h100=two'"),
         ({"given": ("h100=1", "h100-sxm=2")}, "price is given twice for h100-sxm"),
+        ({"path": "nowhere.yaml"}, "prices: cannot read 'nowhere.yaml'"),
         ({"kind": "owned"}, "price_kind owned needs owned"),
-        ({"owned": OWNED}, "owned is for price_kind owned, not rented"),
+        ({"kind": "rented", "owned": OWNED}, "owned is for price_kind owned, not rented"),
         ({"kind": "owned", "owned": "capex=1"}, "owned: years is missing"),
         ({"kind": "owned", "owned": OWNED.replace("0.8", "1.2")}, "utilization is '1.2'; allowed"),
         ({"kind": "owned", "owned": OWNED.replace("30000", "-1")}, "capex is '-1'; allowed"),
@@ -136,3 +142,84 @@ def test_wrong_prices_are_refused_in_one_line(arguments: dict[str, Any], message
 def test_watts_of_owned_hardware_may_be_left_out() -> None:
     assert parse_owned(OWNED).watts is None
     assert parse_owned(f"{OWNED},watts=450").watts == 450.0
+
+
+RUN: dict[str, Any] = {"batch_size": 64, "batching": "continuous"}
+
+
+def test_an_hour_of_a_run_is_its_price_its_power_and_its_carbon() -> None:
+    one = analyze("llama-3.1-8b", "h100", price="h100=3.6", carbon=400, owned=OWNED, **RUN)
+    rate = one.output_tokens_per_s
+    # $3.6 an hour is $0.001 a second; 128 tokens a request, 64 requests a run
+    assert one.usd_per_million_output_tokens == pytest.approx(1e3 / rate)
+    assert one.usd_per_million_requests == pytest.approx(1e3 / rate * 128)
+    assert one.usd_per_run == pytest.approx(1e-3 / rate * 128 * 64)
+    assert one.joules_per_output_token == pytest.approx(one.watts / rate)
+    # at the wall: the server's share of the board's 700 W, times the PUE of 1.3; 3.6e6 J a kWh
+    server = shares_of(specs.load("h100")).server  # type: ignore[union-attr]
+    assert server == pytest.approx(0.3, abs=0.005)
+    grams = 1e6 * (one.watts + server * 700) * 1.3 * 400 / 3.6e6 / rate
+    assert one.grams_co2_per_million_output_tokens == pytest.approx(grams)
+    alone = analyze("llama-3.1-8b", "h100", carbon=400, **RUN)
+    assert alone.grams_co2_per_million_output_tokens == pytest.approx(grams / 1.3)
+
+
+def test_a_rented_chip_breaks_even_where_the_api_takes_its_price() -> None:
+    one = analyze("llama-3.1-8b", "h100", price="h100=3.6", api_price="in=0.3,out=1.2", **RUN)
+    # a request costs the API's customer (1024 x 0.3 + 128 x 1.2) / 1e6 = $0.0004608: 7812.5 of them for $3.6
+    requests = 3.6 / 4.608e-4
+    at_full_load = 64 * 3600 / one.e2e_s
+    assert one.break_even_utilization == pytest.approx(requests / at_full_load)
+    # a month has 365.25 x 24 / 12 = 730.5 hours
+    assert one.break_even_tokens_per_month == pytest.approx(requests * 730.5 * 1152)
+
+
+def test_an_owned_chip_pays_for_power_only_while_it_works() -> None:
+    one = analyze("llama-3.1-8b", "h100", owned=OWNED, api_price="in=0.3,out=1.2", **RUN)
+    full_load = 64 * 3600 / one.e2e_s * 4.608e-4
+    # bought: 30000 / (4 x 8766 h) an hour, whatever its use; power 0.7 kW x 1.3 x 0.08 = $0.0728 an hour of use
+    assert one.break_even_utilization == pytest.approx(30000 / (4 * 8766) / (full_load - 0.0728))
+    dear = analyze("llama-3.1-8b", "h100", owned=OWNED, api_price="in=0,out=0.000001", **RUN)
+    assert math.isnan(dear.break_even_utilization)  # the API costs less than the power
+
+
+def test_a_file_of_prices_replaces_those_of_its_chips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hardware", "prices", "-o", str(tmp_path / "mine.csv")]) == 0
+    text = (tmp_path / "mine.csv").read_text()
+    (tmp_path / "mine.csv").write_text(text.replace("h100-sxm,1.3,rented", "h100-sxm,0.5,rented"))
+    prices = price_list(path=str(tmp_path / "mine.csv"))
+    assert prices.of("h100-sxm").usd_per_hour == 0.5  # type: ignore[union-attr]
+    assert {one.chip for one in all_prices()} == {row.split(",")[0] for row in text.splitlines()[1:]}
+    (tmp_path / "mine.yaml").write_text(
+        "source: mine\ndate: 2026-11-20\nkind: rented\nterm: on demand\nrows: [{chip: h100, usd_per_gpu_hour: 2.99}]"
+    )
+    assert price_list(path=str(tmp_path / "mine.yaml")).of("h100-sxm").usd_per_hour == 2.99  # type: ignore[union-attr]
+    (tmp_path / "mine.csv").write_text("chip,usd\n")
+    with pytest.raises(UserError, match="has no prices; expected columns chip, usd_per_gpu_hour"):
+        price_list(path=str(tmp_path / "mine.csv"))
+    assert not capsys.readouterr().err
+
+
+def test_a_stated_price_without_a_use_is_named_or_refused() -> None:
+    assert "--price has none of l40s" in analyze("llama-3.1-8b", "l40s", price="h100=3").warnings
+    assert (
+        "no spot price of l40s is known; --price l40s=... states one"
+        in analyze("llama-3.1-8b", "l40s", price_kind="spot").warnings
+    )
+    with pytest.raises(UserError, match="price is not in tpot_s; it is in usd_per_hour, "):
+        explain("tpot_s", "llama-3.1-8b", "h100", price="h100=3")
+    with pytest.raises(UserError, match="unknown option 'price'"):
+        simulate("llama-3.1-8b", "h100", request_rate=1, price="h100=3")
+
+
+def test_a_sizing_has_the_carbon_of_servers_and_of_the_data_centre() -> None:
+    words: dict[str, Any] = {"request_rate": 2, "requests": 100, "ttft": "1s", "engine": "vllm", "quantization": "none"}
+    words |= {"kv_cache_dtype": "auto", "tensor_parallel_size": 1, "batching": "continuous", "carbon": 300}
+    plain, owned = (
+        size("llama-3.2-1b", "l4", **words, **more).best.to_dict()  # type: ignore[union-attr]
+        for more in ({}, {"owned": OWNED})
+    )
+    server = shares_of(specs.load("l4")).server * 72  # type: ignore[union-attr]
+    per_token = (plain["watts"] + server) / (plain["watts"] / plain["joules_per_output_token"])
+    assert plain["grams_co2_per_million_output_tokens"] == pytest.approx(per_token * 300 / 3.6)
+    assert owned["grams_co2_per_million_output_tokens"] == pytest.approx(1.3 * per_token * 300 / 3.6)

@@ -10,6 +10,7 @@ import llmviewer as lv
 from llmviewer import api
 from llmviewer.api.trials import verdict
 from llmviewer.cli import main
+from llmviewer.simulation.limits import limit
 
 
 def judged(model: str, hardware: str, batch: int = 1, **options: str):
@@ -118,3 +119,32 @@ def test_a_report_opens_with_the_verdict_and_its_command(tmp_path, monkeypatch):
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "**Command**: llmviewer report llama-2-7b --hardware h100,a6000" in text
     assert text.count("**Best change**") == 2 and text.index("**Best change**") < text.index("| Operator")
+
+
+def test_brief_is_the_five_lines_and_a_terminal_leaves_out_the_shorter_stage(
+    printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("llama-3.2-1b", "--hardware", "l4")
+    piped = printed(*words)
+    assert printed(*words, "--brief") == piped[: piped.index("")]
+    assert [line.split()[0] for line in piped[: piped.index("")] if line[0] != " "] == [
+        *("Fits", "Speed", "Bottleneck", "Best", "Certainty")
+    ]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    seen = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in printed(*words)]
+    at = next(row for row, line in enumerate(seen) if line.startswith("Prefill "))
+    assert seen[at + 1] == "Operators  --full lists them"
+    assert sum(line.startswith("  q_proj") for line in seen) == 1  # those of decode, which takes 95 % of the request
+    full = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in printed(*words, "--full")]
+    assert sum(line.startswith("  q_proj") for line in full) == 2
+    assert main(["analyze", *words, "--brief", "--format", "json"]) == 2
+
+
+def test_a_command_a_statistic_and_a_size_are_understood_as_people_type_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["analyse", "llama-3.2-1b", "--hardware", "2xl4", "--input-len", "4096+512", "--brief"]) == 0
+    one, other = (limit("ttft", text) for text in ("p99=1s", "p99:1s"))
+    assert one == other
+    assert main(["analyse"]) == 2
+    capsys.readouterr()

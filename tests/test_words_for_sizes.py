@@ -34,6 +34,9 @@ def document(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, 
         ("1.5k", 1536),
         ("512", 512),
         (" 2k ", 2048),
+        ("4096+512", 4608),
+        ("4k + 1k", 5120),
+        ("1e+3", 1000),
     ],
 )
 def test_k_is_1024_and_m_is_its_square(text: str, number: int) -> None:
@@ -41,7 +44,7 @@ def test_k_is_1024_and_m_is_its_square(text: str, number: int) -> None:
     assert parse_size(text) == number
 
 
-@pytest.mark.parametrize("text", ["k", "4kk", "4q", "k4", "1_0k", "four k", ""])
+@pytest.mark.parametrize("text", ["k", "4kk", "4q", "k4", "1_0k", "four k", "", "4096+", "+", "1+x"])
 def test_other_words_stay_text_and_are_refused(text: str) -> None:
     assert parse_size(text) == text
 

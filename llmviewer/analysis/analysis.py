@@ -233,6 +233,14 @@ class Analysis:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
         return self._share_of_decode(lambda one: one.passes.read_bytes, self.system.chip.bandwidth_bytes_per_s)
 
+    def of_request(self, per_pass: Callable[[Analysis], Count]) -> Array:
+        """A count of all passes of a request, prefill and every decode step, of all micro-batches and drafts."""
+        caching = (self, *(own for draft, own in self.drafts if draft.caches))
+        prompts = [one.schedule.prefill(per_pass(one)) for one in caching]
+        done = self.per_round(lambda one: one.schedule.decode_sum(per_pass(one)))
+        repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
+        return np.asarray((np.sum(prompts, axis=0) + done) * repeats)
+
     def _share_of_decode(self, per_pass: Callable[[Analysis], Count], rate: Count = 1.0) -> Array:
         """A quantity of the real decode steps of all micro-batches over their time x rate; NaN without any step."""
         done = self.per_round(lambda one: one.schedule.decode_sum(per_pass(one)))

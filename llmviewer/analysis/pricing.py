@@ -21,7 +21,7 @@ from llmviewer.serving.generation import Draft
 from llmviewer.serving.schedule import Schedule
 
 #: Figures of each pass that are kept where there are several pieces, beside times.
-LATER = ("read_bytes", "at_peak_s", "work_s")
+LATER = ("read_bytes", "at_peak_s", "work_s", "flops", "traffic_bytes")
 #: Forward passes whose arrays take kilobytes.
 MANY_PASSES = 256
 #: Forward passes up to which a recorded program is run: for more, array operations take longer than the Python around
@@ -37,8 +37,7 @@ class PassTimes:
     through all pipeline stages.  busiest_s, last_s: its time on the slowest and on the last stage.  fill_s: per point,
     time of one token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as
     scheduled.
-    later: weights and cache read, time of the products at the peak, and work of the device, per pass, where there are
-    several pieces; None where `evaluation` holds all passes.
+    later: figures of LATER per pass, where there are several pieces; None where `evaluation` holds all passes.
     """
 
     schedule: Schedule
@@ -72,6 +71,16 @@ class PassTimes:
     def work_s(self, shares: PowerShares) -> Count:
         """Dynamic energy of each pass on the mean device over the board power [s].  shares: of the chip."""
         return work_of_device(self.evaluation, shares) if self.later is None else self.later["work_s"]
+
+    @property
+    def flops(self) -> Count:
+        """Work of each pass on a device [FLOP]."""
+        return self.evaluation.flops if self.later is None else self.later["flops"]
+
+    @property
+    def traffic_bytes(self) -> Count:
+        """Device-memory traffic of each pass [byte]."""
+        return self.evaluation.traffic_bytes if self.later is None else self.later["traffic_bytes"]
 
     @property
     def is_whole(self) -> bool:
@@ -159,12 +168,13 @@ def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
 
 
 def _of_each_pass(step: Step, priced: Evaluation, system: System) -> Array:
-    """Time, that of the slowest and the last pipeline stage, bytes read and time at the peak, a column per pass.
+    """Time, that of the slowest and the last pipeline stage, and figures of LATER, a column per pass.
 
     A draft without a cache has the same figures in all passes, so scalars are broadcast.
     """
     work = work_of_device(priced, shares_of(system.chip, system.efficiency))
-    figures = (*priced.passing_s, priced.read_bytes, priced.at_peak_s(system.chip), work)
+    peak_s = priced.at_peak_s(system.chip)
+    figures = (*priced.passing_s, priced.read_bytes, peak_s, work, priced.flops, priced.traffic_bytes)
     return np.stack(np.broadcast_arrays(*figures, step.tokens)[:-1])
 
 

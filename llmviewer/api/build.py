@@ -12,7 +12,7 @@ import numpy as np
 
 from llmviewer import models
 from llmviewer.analysis.system import Drafter, System
-from llmviewer.core import arguments, files
+from llmviewer.core import arguments, data, files
 from llmviewer.core.errors import UserError, naming, printable, unknown
 from llmviewer.core.files import CacheOfFiles
 from llmviewer.core.workload import decode
@@ -23,10 +23,11 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
 from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
+from llmviewer.result.costs import COSTS, Costs, costs_of
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_limits
-from llmviewer.techniques.options import OPTIONS, RUN, Options
+from llmviewer.techniques.options import OPTIONS, RUN, Options, with_bits
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
 from llmviewer.timing import engine
@@ -60,12 +61,13 @@ TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
 def options_of(requested: Mapping[str, object]) -> Options:
     """Options and techniques by name -> checked Options; None is a value that is not given.  Raises UserError."""
+    requested = with_bits(requested)
     given = {name: value for name, value in requested.items() if value is not None or name not in OPTIONS}
     texts = {name: technique_text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in RUN:
             raise unknown("option", name, OPTIONS, hint=_main_spelling(name))
-    return Options(**given, techniques=texts)  # type: ignore[arg-type]
+    return Options(**given, techniques=texts)
 
 
 def _main_spelling(alias: str) -> str:
@@ -152,6 +154,20 @@ def chip_of(given: object) -> Chip:
     if isinstance(given, Mapping) and given:
         return chips.from_fields(given)
     return chips.load(counted(arguments.path_or_name("hardware", given))[1])
+
+
+def with_costs(hardware: object, options: Mapping[str, Any]) -> tuple[Costs | None, dict[str, Any]]:
+    """The costs that options state, None where they state none, and the other options.  Raises UserError."""
+    words = {name: options[name] for name in COSTS if options.get(name) is not None}
+    rest = {name: value for name, value in options.items() if name not in COSTS}
+    return costs_of(words, own_chips(hardware)) if words else None, rest
+
+
+def own_chips(hardware: object) -> dict[str, Chip]:
+    """Chips of the user's own files and fields by name; those of the catalogue need not be read."""
+    several = hardware if isinstance(hardware, list | tuple) else [hardware]
+    named = [chip_of(one) for one in several if not isinstance(one, str) or data.is_path(one)]
+    return {chip.name: chip for chip in named}
 
 
 def with_devices(hardware: object, options: Mapping[str, Any]) -> tuple[object, dict[str, Any], int]:

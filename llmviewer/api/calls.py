@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.api.configuration import configuration, on_devices
+from llmviewer.api.build import with_costs
+from llmviewer.api.configuration import configuration, on_devices, priced
 from llmviewer.core import arguments
 from llmviewer.core.arguments import Sizes
 from llmviewer.core.counts import Array
@@ -20,13 +21,14 @@ from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.language.option import taking
 from llmviewer.models.model import Model
+from llmviewer.result.costs import COSTS, Costs
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from llmviewer.api.keywords import RunOptionLists, RunOptions, SizedRunOptions
+    from llmviewer.api.keywords import PricedOptionLists, PricedOptions, PricedSizedOptions, RunOptionLists
     from llmviewer.result.comparison import Comparison
     from llmviewer.result.crossover import Crossover
     from llmviewer.result.explanation.explain import Explanation
@@ -42,7 +44,7 @@ EVERY_CHIP = "all"
 MAX_CONFIGURATIONS = 10**4
 
 
-@taking(RUN_OPTIONS)
+@taking(RUN_OPTIONS, COSTS)
 def analyze(
     model: ModelName,
     hardware: ChipName,
@@ -50,7 +52,7 @@ def analyze(
     batch_size: Sizes = BATCH_SIZE,
     input_len: Sizes = INPUT_LEN,
     output_len: Sizes = OUTPUT_LEN,
-    **options: Unpack[RunOptions],
+    **options: Unpack[PricedOptions],
 ) -> Result:
     """Prefill, decode and memory of `model` on a chip, by calibrated times unless efficiency="ideal".
 
@@ -58,10 +60,11 @@ def analyze(
     output_len: whole numbers, or sequences of one length (one point each; a single number holds for all).  options:
     every option of `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
-    return on_devices(model, hardware, **options).answer(request(batch_size, input_len, output_len))
+    costs, chosen = with_costs(hardware, options)
+    return priced(on_devices(model, hardware, **chosen), costs).answer(request(batch_size, input_len, output_len))
 
 
-@taking(RUN_OPTIONS)
+@taking(RUN_OPTIONS, COSTS)
 def sweep(
     model: ModelName | Sequence[ModelName],
     hardware: ChipName | Sequence[ChipName],
@@ -69,7 +72,7 @@ def sweep(
     batch_size: Sizes = BATCH_SIZE,
     input_len: Sizes = INPUT_LEN,
     output_len: Sizes = OUTPUT_LEN,
-    **options: Unpack[RunOptionLists],
+    **options: Unpack[PricedOptionLists],
 ) -> Sweep:
     """All combinations of batch sizes, lengths, models, chips and lists of options; `to_frame()` evaluates them.
 
@@ -82,11 +85,12 @@ def sweep(
         input_lens=_column("input_len", input_len),
         output_lens=_column("output_len", output_len),
     )
-    made = combinations({"model": model, "hardware": hardware, **options})
-    return Sweep(configurations=tuple(configuration(**one) for one in made), grid=grid)
+    costs, chosen = with_costs(hardware, options)
+    made = combinations({"model": model, "hardware": hardware, **chosen})
+    return Sweep(configurations=tuple(priced(configuration(**one), costs) for one in made), grid=grid)
 
 
-@taking(RUN_OPTIONS)
+@taking(RUN_OPTIONS, COSTS)
 def compare(
     model: ModelName | Sequence[ModelName],
     hardware: ChipName | Sequence[ChipName],
@@ -94,22 +98,31 @@ def compare(
     batch_size: int = BATCH_SIZE,
     input_len: int = INPUT_LEN,
     output_len: int = OUTPUT_LEN,
-    **options: Unpack[RunOptionLists],
+    **options: Unpack[PricedOptionLists],
 ) -> Comparison:
     """One request on every combination of models, chips and lists of options, with ratios to the first.
 
     hardware: "all" is every known chip, the fastest that holds the request first.  Raises UserError.
     """
+    sizes = request(batch_size, input_len, output_len)
+    is_every = hardware in (EVERY_CHIP, [EVERY_CHIP])
+    costs, chosen = with_costs([] if is_every else hardware, options)
+    return compared(sizes, combinations({"model": model, "hardware": hardware, **chosen}), costs)
+
+
+def compared(sizes: Request, made: Sequence[Mapping[str, Any]], costs: Costs | None = None) -> Comparison:
+    """The comparison of a request on combinations of options, or of one of them on every known chip.
+
+    costs: prices and emissions, where any are stated.  Raises UserError.
+    """
     from llmviewer.result.comparison import Comparison
 
-    sizes = request(batch_size, input_len, output_len)
-    made = combinations({"model": model, "hardware": hardware, **options})
-    if hardware in (EVERY_CHIP, [EVERY_CHIP]):
-        return on_every_chip(sizes, made)
-    return Comparison(results=tuple(on_devices(**one).answer(sizes) for one in made))
+    if made[0]["hardware"] == EVERY_CHIP:
+        return on_every_chip(sizes, made, costs)
+    return Comparison(results=tuple(priced(on_devices(**one), costs).answer(sizes) for one in made))
 
 
-def on_every_chip(sizes: Request, made: Sequence[Mapping[str, Any]]) -> Comparison:
+def on_every_chip(sizes: Request, made: Sequence[Mapping[str, Any]], costs: Costs | None = None) -> Comparison:
     """A run on every known chip, the fastest that holds it first.
 
     made: combinations of options, of which there may be one.  Raises UserError, also where no chip takes the run.
@@ -121,7 +134,7 @@ def on_every_chip(sizes: Request, made: Sequence[Mapping[str, Any]]) -> Comparis
     results, refusals = [], dict[str, UserError]()
     for name in specs.names():
         try:
-            results.append(configuration(**{**made[0], "hardware": name}).answer(sizes))
+            results.append(priced(configuration(**{**made[0], "hardware": name}), costs).answer(sizes))
         except UserError as error:
             refusals[name] = error
     if not results:
@@ -166,15 +179,16 @@ def crossover(
     )
 
 
-@taking(OPTIONS)
-def explain(number: str, model: ModelName, hardware: ChipName, **options: Unpack[SizedRunOptions]) -> Explanation:
+@taking(OPTIONS, COSTS)
+def explain(number: str, model: ModelName, hardware: ChipName, **options: Unpack[PricedSizedOptions]) -> Explanation:
     """The explanation of a number by its name: tpot_s, memory.total_bytes, operators.o_proj.time_s.
 
     options: those of `analyze`, sizes included; of several points the first is explained.  Every leaf of the tree has a
     source, and its arithmetic gives the number again.  Raises UserError.
     """
-    from llmviewer.result.explanation.explain import explained  # other calls do not need it
+    from llmviewer.result.explanation.explain import check_costs, explained  # other calls do not need it
 
+    check_costs(number, options)
     return explained(analyze(model, hardware, **options), number)
 
 

@@ -25,6 +25,7 @@ from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.result.columns import memory_columns
+from llmviewer.result.costs import Costs
 from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
@@ -43,7 +44,7 @@ class Configuration:
     chip: the chip before techniques change it; of several unlike devices, the first.  devices: where they are unlike,
     or have unlike shares of the layers.  techniques: name -> text of its option, defaults included.  candidates:
     generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
-    engine -> this configuration with it, once it was asked for.
+    engine -> this configuration with it, once it was asked for.  costs: prices and emissions, where any are stated.
     """
 
     model: Model
@@ -54,6 +55,7 @@ class Configuration:
     devices: Devices | None = None
     candidates: tuple[Generation, ...] = ()
     states_engine: bool = False
+    costs: Costs | None = None
     served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
 
     @property
@@ -132,12 +134,21 @@ class Configuration:
         has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
-            warnings=(*self.warnings(workload), *_unsure(answered), *_idle_profile(answered)),
+            warnings=(*self.warnings(workload), *_unsure(answered), *_idle_profile(answered), *self._unpriced()),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
             serve=partial(self.served, workload) if not has_engine and self.efficiency == "calibrated" else None,
+            costs=self.costs,
         )
+
+    def _unpriced(self) -> tuple[str, ...]:
+        """Lines for stated prices that this chip has no use for."""
+        if self.costs is None:
+            return ()
+        if self.devices is not None:
+            return (f"prices and power of unlike devices are not told: {self.devices}",)
+        return self.costs.notes(self.system.chip)
 
     def served(self, workload: Request, alone: Result) -> Result | str:
         """The answer of the engine that usually serves this chip and model, or why none does.
@@ -209,6 +220,11 @@ def configuration(
     if found is None or found.devices is not None:
         raise UserError(f"--hardware {unlike or found.devices}: {devices.ANSWERED}")  # type: ignore[union-attr]
     return found
+
+
+def priced(one: Configuration, costs: Costs | None) -> Configuration:
+    """The configuration with costs, as it is where none are stated."""
+    return one if costs is None else replace(one, costs=costs)
 
 
 def on_devices(

@@ -32,6 +32,9 @@ class RunOptions(TypedDict, total=False):
     main_gpu: int | str
     backend: str
     trace_model: bool
+    weight_bits: str | float
+    activation_bits: str | float
+    kv_bits: str | float
     set: str | float | Mapping[str, str | float]
     power_limit: str | float
     expert_skew: str | float
@@ -93,6 +96,9 @@ class RunOptionLists(TypedDict, total=False):
     main_gpu: int | str | Sequence[int | str]
     backend: str | Sequence[str]
     trace_model: bool | Sequence[bool]
+    weight_bits: str | float | Sequence[str | float]
+    activation_bits: str | float | Sequence[str | float]
+    kv_bits: str | float | Sequence[str | float]
     set: str | float | Mapping[str, str | float] | Sequence[str | float | Mapping[str, str | float]]
     power_limit: str | float | Sequence[str | float]
     expert_skew: str | float | Sequence[str | float]
@@ -126,6 +132,36 @@ class RunOptionLists(TypedDict, total=False):
     speculative: str | float | Sequence[str | float]
     branches: str | float | Sequence[str | float]
     batching: str | float | Sequence[str | float]
+
+
+class PricedOptions(RunOptions, total=False):
+    """Options of a run, of money and of energy."""
+
+    price: str | float | Sequence[str] | None
+    prices: str | float | None
+    price_kind: str | float | None
+    owned: str | float | None
+    carbon: float | None
+    api_price: str | float | None
+
+
+class PricedOptionLists(RunOptionLists, total=False):
+    """Options of a run with lists of values, of money and of energy."""
+
+    price: str | float | Sequence[str] | None
+    prices: str | float | None
+    price_kind: str | float | None
+    owned: str | float | None
+    carbon: float | None
+    api_price: str | float | None
+
+
+class PricedSizedOptions(PricedOptions, total=False):
+    """Options and sizes of a run, of money and of energy."""
+
+    batch_size: int | str
+    input_len: int | str
+    output_len: int | str
 
 
 class SizedRunOptions(RunOptions, total=False):
@@ -172,15 +208,16 @@ class SizingOptions(RunOptionLists, total=False):
     max_usd_per_hour: float | None
     max_gpus: int | str | None
     objective: str
-    price_kind: str | float
-    owned: str | float | None
     confidence: float
     spare: int | str
     front: str
     autoscale: str | float | None
     start_up: str | float
-    carbon: float | None
     price: str | float | Sequence[str] | None
+    prices: str | float | None
+    price_kind: str | float | None
+    owned: str | float | None
+    carbon: float | None
     request_rate: float | None
     concurrency: int | str | None
     trace: str | float | None

@@ -17,7 +17,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.language.option import Kind
 from llmviewer.result.result import Change, Result, Verdict
-from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, with_bits
 from llmviewer.techniques.registry import TECHNIQUES
 
 TENSOR = "tensor_parallel_size"
@@ -66,7 +66,7 @@ def run_line(
 
     left_out: values of options that are not said: of words that do not tell what is stated, the default sizes.
     """
-    hardware, words, _ = with_devices(hardware, words)
+    hardware, words, _ = with_devices(hardware, with_bits(words))
     found = {"model": (_name(model),), "hardware": ("--hardware", _name(hardware))}
     for name, value in words.items():
         declared = OPTIONS[name]

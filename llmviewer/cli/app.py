@@ -15,6 +15,9 @@ from llmviewer.cli.launched import with_launch_line
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
 
+#: A command in the spelling of others.
+SPELLED = {"analyse": "analyze"}
+
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     """Parse `words`, run the command and return its exit status."""
@@ -22,11 +25,12 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
         words = words[1:]
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    words = [SPELLED.get(word, word) for word in words[:1]] + words[1:]
     name = words[0] if words else ""
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, name) if name in commands else _list_of(commands)
-    words = with_launch_line(words, command)
+    words, flags = with_launch_line(words, command)
     checked = _checked(words, command)
     process.command_starts()
     try:
@@ -36,9 +40,9 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
             raise stop.__context__ from None
         return int(stop.code or 0)
     except UserError as error:
-        from llmviewer.cli.typed import advised, as_typed
+        from llmviewer.cli.typed import advised, as_typed, of_bits, of_line
 
-        raise as_typed(advised(words, error), words, command) from error
+        raise of_bits(of_line(as_typed(advised(words, error), words, command), flags), words) from error
     except Exception as error:
         from llmviewer.cli.help import one_line
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from llmviewer import api
-from llmviewer.api.calls import EVERY_CHIP, on_every_chip
+from llmviewer.api.build import with_costs
+from llmviewer.api.calls import EVERY_CHIP, compared
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError
 from llmviewer.questions import QUESTIONS
-from llmviewer.result.comparison import Comparison
+from llmviewer.result.costs import COSTS
 
 #: Maximum number of columns; a sweep takes any number of configurations.
 MAX_COMPARED = 12
 
 
 @opt.with_run_options
+@opt.with_declared(COSTS)
 def command(
     model: opt.Models,
     hardware: opt.Chips,
@@ -35,22 +37,16 @@ def command(
 
     --hardware all compares one configuration on every known chip, a row each, the fastest that holds it first.
 
-    Exits 1 if a configuration does not fit in memory.
+    Says first which one to take, for its speed and for the money.  Exits 1 if none fits in memory.
     """
     kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     request = api.request(batch_size, input_len, output_len)
-    combinations = opt.combinations(options, model=model, hardware=hardware)
-    if hardware.strip() == EVERY_CHIP:
-        return _shown(on_every_chip(request, combinations), kind, output, no_fit_check=no_fit_check)
+    costs, chosen = with_costs([] if hardware.strip() == EVERY_CHIP else hardware.split(","), options)
+    combinations = opt.combinations(chosen, model=model, hardware=hardware)
     if len(combinations) > MAX_COMPARED:
         raise UserError(
             f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep takes any number"
         )
-    results = tuple(api.on_devices(**chosen).answer(request) for chosen in combinations)
-    return _shown(Comparison(results=results), kind, output, no_fit_check=no_fit_check)
-
-
-def _shown(comparison: Comparison, kind: str, output: str | None, *, no_fit_check: bool) -> int:
-    """Exit status of a comparison that is printed or written."""
+    comparison = compared(request, combinations, costs)
     views.show(views.of(QUESTIONS["compare"], comparison), kind, output)
     return 0 if comparison.runs or no_fit_check else 1

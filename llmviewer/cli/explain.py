@@ -11,10 +11,12 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError
-from llmviewer.result.explanation.explain import DEPTH, OWN, ROWS, explained
+from llmviewer.result.costs import COSTS
+from llmviewer.result.explanation.explain import DEPTH, OWN, ROWS, check_costs, explained
 
 
 @opt.with_run_options
+@opt.with_declared(COSTS)
 def command(
     number: Annotated[
         str,
@@ -50,6 +52,7 @@ def command(
         if not text:
             raise UserError(f"explain needs {name}: llmviewer explain tpot_s MODEL --hardware NAME")
     kind = views.check_output(format, output, (model, hardware))
+    check_costs(number, options)
     result = api.analyze(model, hardware, batch_size=batch_size, input_len=input_len, output_len=output_len, **options)
     found = explained(result, number)
     print_warnings(found.warnings)

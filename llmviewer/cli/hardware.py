@@ -1,4 +1,4 @@
-"""`llmviewer hardware list` and `llmviewer hardware show`."""
+"""`llmviewer hardware list`, `prices` and `show`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,27 @@ def list_hardware(format: opt.Format = "", output: opt.Output = None) -> int:  #
         from llmviewer.reports import catalog_page
 
         return catalog_page.hardware(objects)
+
+    views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), kind, output)
+    return 0
+
+
+@app.command("prices")
+def list_prices(
+    prices: Annotated[str, typer.Option("--prices", help="Your file of prices beside the known ones.")] = "",
+    format: opt.Format = "",  # noqa: A002
+    output: opt.Output = None,
+) -> int:
+    """Lists the known prices of chips with their days; `-o mine.csv` writes a file that --prices reads."""
+    from llmviewer.result import costs
+
+    kind = views.check_output(format, output, (prices,) if prices else ())
+    objects = costs.listed(prices or None)
+
+    def page() -> Page:
+        from llmviewer.reports import catalog_page
+
+        return catalog_page.prices(objects)
 
     views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), kind, output)
     return 0

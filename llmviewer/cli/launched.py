@@ -12,20 +12,21 @@ OPTION, NAME = "--from", "launch_line"
 SUMMARY = "Model and options of a launch line ('vllm serve ...'), or of a YAML file with one."
 
 
-def with_launch_line(words: Sequence[str], command: Any) -> list[str]:
+def with_launch_line(words: Sequence[str], command: Any) -> tuple[list[str], dict[str, str]]:
     """The words with those of the launch line in place of `--from`; options that are typed come after it, and count.
 
+    Also spelling of an option -> its flag on the launch line.
     Warns of what is not read and of what is replaced.  Raises UserError.
     """
     at = next((at for at, word in enumerate(words) if word.partition("=")[0] == OPTION), None)
     if at is None:
-        return list(words)
+        return list(words), {}
     depth, asked = 0, command
     while depth < at and words[depth] in getattr(asked, "commands", {}):
         asked, depth = asked.commands[words[depth]], depth + 1
     options = {one.name: one for one in getattr(asked, "params", ()) if one.param_type_name == "option"}
     if NAME not in options:  # the parser refuses it
-        return list(words)
+        return list(words), {}
     value = words[at].partition("=")[2] if "=" in words[at] else "".join(words[at + 1 : at + 2])
     if not value:
         raise UserError(f"{OPTION} needs a launch line in quotes, such as 'vllm serve MODEL --max-model-len 8192'")
@@ -46,7 +47,8 @@ def with_launch_line(words: Sequence[str], command: Any) -> list[str]:
         ]
     )
     kept = {name: text for name, text in line.options.items() if name not in replaced}
-    return [*words[:depth], line.model, *_words(kept, options), *rest]
+    flags = {_typed(options[name]): flag for name, flag in line.flags.items() if name in kept}
+    return [*words[:depth], line.model, *_words(kept, options), *rest], flags
 
 
 def _words(stated: dict[str, str | bool], options: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from llmviewer.cli.help import UNSET
 from llmviewer.core.errors import UserError, naming, quoted
 from llmviewer.hardware.hypothetical import alternatives
 from llmviewer.language.option import Kind, Option, Panel
-from llmviewer.techniques.options import OPTIONS, WORKLOAD
+from llmviewer.techniques.options import BITS, OPTIONS, WORKLOAD, with_bits
 
 #: Options of techniques that the command line takes several times, each with values of its own.
 REPEATED = tuple(name for name, declaration in OPTIONS.items() if declaration.repeated)
@@ -165,6 +165,8 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
 
     def run(**words: Any) -> int:
         words = {name: value for name, value in words.items() if value is not None or name not in left_out}
+        if not any("," in str(words.get(name)) for name in BITS):
+            words = with_bits(words)  # lists of compare and sweep are combined first
         if "ignore_fields" in words:
             words["ignore_fields"] = tuple(words["ignore_fields"])
         for name in REPEATED:

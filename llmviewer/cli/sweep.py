@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from llmviewer import api
+from llmviewer.api.build import with_costs
+from llmviewer.api.configuration import priced
 from llmviewer.cli import campaign, rows, views
 from llmviewer.cli import options as opt
 from llmviewer.cli.progress import progress
 from llmviewer.cli.views import print_warnings
+from llmviewer.core.errors import UserError
+from llmviewer.result.costs import COSTS
 from llmviewer.result.sweep import Grid, Sweep, parse_values
 
 Columns = dict[str, Any]
@@ -24,6 +28,7 @@ WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
 
 
 @opt.with_run_options
+@opt.with_declared(COSTS)
 def command(
     model: opt.Models,
     hardware: opt.Chips,
@@ -42,8 +47,12 @@ def command(
     Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
     by semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.  -o FOLDER/ runs on all cores.
     """
-    made = opt.combinations(options, model=model, hardware=hardware)
+    costs, chosen = with_costs(hardware.split(","), options)
+    made = opt.combinations(chosen, model=model, hardware=hardware)
     if campaign.is_asked(scheduler, output, format):
+        if costs is not None:
+            stated = ", ".join(COSTS[name].spellings(name)[0] for name in COSTS if options.get(name) is not None)
+            raise UserError(f"{stated}: a folder of points has the known prices; write to a file, or remove it")
         sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
         return _campaign(made, sizes, output or "", scheduler)
     kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")), known=WRITERS)
@@ -52,7 +61,7 @@ def command(
         input_lens=parse_values("input_len", input_len),
         output_lens=parse_values("output_len", output_len),
     )
-    sweep = Sweep(configurations=tuple(api.configuration(**chosen) for chosen in made), grid=grid)
+    sweep = Sweep(configurations=tuple(priced(api.configuration(**one), costs) for one in made), grid=grid)
     warnings = sweep.check()
     with progress(len(sweep)) as advance:
         WRITERS[kind](sweep.chunks(advance), output)

@@ -39,6 +39,26 @@ def as_typed(error: UserError, words: Sequence[str], command: Any) -> UserError:
     return UserError(text if named or not rejected else f"{rejected}: {text}")
 
 
+def of_line(error: UserError, flags: Mapping[str, str]) -> UserError:
+    """The error with options of a launch line as they stand there.  flags: spelling of an option -> its flag."""
+    text = _replaced(error.marked, flags)
+    return error if text == error.marked else type(error)(f"--from: {text}")
+
+
+def of_bits(error: UserError, words: Sequence[str]) -> UserError:
+    """The error with numbers of bits in place of the formats that stand for them."""
+    typed = {word.partition("=")[0] for word in words}
+    bits = {"--weight-bits": "--quantization", "--activation-bits": "--quantization", "--kv-bits": "--kv-cache-dtype"}
+    flags = {option: name for name, option in reversed(bits.items()) if name in typed and option not in typed}
+    return type(error)(_replaced(error.marked, flags)) if flags else error
+
+
+def _replaced(text: str, flags: Mapping[str, str]) -> str:
+    """The text with other spellings of some options."""
+    pattern = "|".join(rf"(?<![\w-]){re.escape(option)}(?![\w-])" for option in flags)
+    return re.sub(pattern, lambda found: flags[found[0]], text) if flags else text
+
+
 def _spelled(words: Sequence[str], command: Any) -> dict[str, str]:
     """Name of a parameter -> the spelling of its option that is on the line, or the first."""
     for word in words:

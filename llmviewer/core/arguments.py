@@ -87,14 +87,18 @@ def parse_number(text: str) -> float | int | str:
 
 
 def parse_size(text: str) -> float | int | str:
-    """The number in a command-line argument that may end in k (1024) or m (1024²): 128k is 131,072.
+    """The number in a command-line argument that may end in k (1024) or m (1024²), or a sum: 128k, 4096+512.
 
     Powers of two because context lengths have these names: 4k is 4096, 128k is 131,072, 1m is 1,048,576.
     """
     plain = text.strip()
     factor = SUFFIXES.get(plain[-1:].lower(), 1)
     number = parse_number(plain[:-1] if factor > 1 else plain)
-    return text if isinstance(number, str) else number * factor
+    if not isinstance(number, str):
+        return number * factor
+    parts = [parse_size(part) for part in plain.split("+")] if "+" in plain else []
+    numbers = [part for part in parts if not isinstance(part, str)]
+    return sum(numbers) if numbers and len(numbers) == len(parts) else text
 
 
 def word(name: str, value: object, allowed: Iterable[str] = (), *, hint: str = "") -> str:

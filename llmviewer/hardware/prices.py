@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -41,11 +41,10 @@ class Price:
         return {"usd_per_hour": self.usd_per_hour, "date": self.date, "source": self.source}
 
 
-@cache
-def least_prices(kind: str) -> Mapping[str, Price]:
-    """The least price of a kind by chip; the first row in the order of files wins a tie."""
+def least(rows: Iterable[Price], kind: str) -> Mapping[str, Price]:
+    """The least price of a kind by chip; the first row wins a tie."""
     best: dict[str, Price] = {}
-    for price in all_prices():
+    for price in rows:
         if price.kind == kind and (price.chip not in best or price.usd_per_hour < best[price.chip].usd_per_hour):
             best[price.chip] = price
     return best

@@ -47,6 +47,7 @@ class Panel(Enum):
     COMMON = "Common options"
     LOAD = "Load"
     SIZING = "Sizing"
+    COST = "Prices and power"
     WORKLOAD = "Workload"
     HARDWARE = "Hardware and scale"
     PRECISION = "Precision and compression"
@@ -157,7 +158,12 @@ def taking(*groups: Mapping[str, Option], defaults: Mapping[str, Any] | None = N
 def whole(least: int) -> dict[str, Any]:
     """The schema of a whole number, or of its text with a suffix as on the command line."""
     most = arguments.MAX_WHOLE_NUMBER
-    return {"type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": "^[0-9.]+[kKmM]?$"}
+    return {
+        "type": ["integer", "string"],
+        "minimum": least,
+        "maximum": most,
+        "pattern": r"^[0-9.]+[kKmM]?(\+[0-9.]+[kKmM]?)*$",
+    }
 
 
 def _above_zero(name: str, value: Any) -> float:

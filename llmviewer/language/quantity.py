@@ -64,18 +64,21 @@ class Unit(Enum):
     FLOP = "FLOP", "work", ("flops",)
     FLOP_RATE = "FLOP/s", "compute rate", ("flops_per_s",)
     INTENSITY = "FLOP/byte", "number", ("flops_per_byte", "arithmetic_intensity")
-    TOKEN = "token", "number", ("len",)
+    TOKEN = "token", "number", ("len", "tokens_per_month", "tokens_per_usd")
     TOKEN_RATE = "tokens/s", "token rate", ("tokens_per_s",)
     USER_RATE = "tokens/s per user", "token rate", ("tokens_per_s_per_user",)
     DEVICE_RATE = "tokens/s per device", "token rate", ("tokens_per_s_per_device",)
     REQUEST_RATE = "requests/s", "request rate", ("requests_per_s", "request_rate")
     RATE = "1/s", "number", ("ops_per_s",)
-    SHARE = "fraction", "number", ("mfu", "mbu")
+    SHARE = "fraction", "number", ("mfu", "mbu", "utilization")
     HERTZ = "Hz", "number", ("hz",)
     WATT = "W", "number", ("w", "watts")
     JOULE = "J", "number", ("joules_per_output_token",)
+    GRAM = "g", "number", ("grams_co2_per_million_output_tokens",)
     DOLLAR_RATE = "$/h", "number", ("usd_per_hour",)
-    DOLLAR = "$", "number", ("usd_per_million_output_tokens", "usd_per_million_tokens")
+    DOLLAR = "$", "number", (
+        "usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_million_requests", "usd_per_run",
+    )  # fmt: skip
     SEQUENCE = "sequence", "number", ("batch_size",)
     COUNT = "", "number", ()
 
@@ -165,7 +168,9 @@ def _named(*quantities: Quantity) -> dict[str, Quantity]:
 
 
 NO_STEPS = "there are no decode steps; give --output-len 2 or more, or another number"
-NO_PRICE = "no rented price of this chip is known (hardware_specs/prices)"
+NO_PRICE = "no price of this chip is known (hardware_specs/prices); --price states one"
+NO_POWER = "the board power of this chip is not published"
+NO_BREAK_EVEN = "it needs --api-price and a price of the chip, and power that costs less than the API"
 #: Latencies of one request.
 LATENCIES = _named(
     Quantity(name="ttft_s", label="TTFT", title="time to first token", less_is_better=True, interval="ttft_s"),
@@ -209,12 +214,31 @@ METRICS = LATENCIES | _named(
     Quantity(
         name="joules_per_output_token", label="J/token", title="joules per output token", less_is_better=True,
         formula="watts / output_tokens_per_s", rank=6, meaning="mean power of all devices / tokens/s",
-        undefined="the board power of this chip is not published",
+        undefined=NO_POWER,
+    ),
+    Quantity(
+        name="watts", label="Power (W)", title="mean power of all devices", less_is_better=True, formula="mean_w",
+        rank=7, meaning="mean power of all devices", undefined=NO_POWER,
+    ),
+    Quantity(
+        name="grams_co2_per_million_output_tokens", label="gCO2/Mtok", title="grams of CO2 per million output tokens",
+        less_is_better=True, formula="wall_w * pue * g_per_kwh / output_tokens_per_s / 3.6", rank=7,
+        meaning="power of devices and servers × PUE × carbon of the electricity / tokens/s",
+        undefined="it needs --carbon (g/kWh) and the board power of the chip",
+    ),
+    Quantity(
+        name="usd_per_hour", label="$/h", title="dollars per hour", less_is_better=True, rank=7, undefined=NO_PRICE,
+        formula="device_usd_per_hour * devices", meaning="price of all devices",
+    ),
+    Quantity(
+        name="output_tokens_per_usd", label="Tokens/$", title="output tokens per dollar", less_is_better=False,
+        interval="e2e_s", formula="3600 * output_tokens_per_s / usd_per_hour", rank=7, undefined=NO_PRICE,
+        meaning="tokens/s over the price of all devices, prompts included",
     ),
     Quantity(
         name="usd_per_million_output_tokens", label="$/Mtok", title="dollars per million output tokens",
         less_is_better=True, interval="e2e_s", formula="1e6 * usd_per_hour / 3600 / output_tokens_per_s", rank=6,
-        meaning="least rented price of all devices / tokens/s, prompts included", undefined=NO_PRICE,
+        meaning="price of all devices / tokens/s, prompts included", undefined=NO_PRICE,
     ),
     Quantity(
         name="usd_per_million_tokens.input", label="$/Mtok in", title="dollars per million prompt tokens",
@@ -226,6 +250,26 @@ METRICS = LATENCIES | _named(
         name="usd_per_million_tokens.output", label="$/Mtok out", title="dollars per million answer tokens",
         less_is_better=True, interval="e2e_s", formula="usd_per_million_output_tokens * (1 - prompt_share)", rank=7,
         meaning="the answers' share of it, by the time of the devices", undefined=NO_PRICE,
+    ),
+    Quantity(
+        name="usd_per_run", label="$/run", title="dollars per run", less_is_better=True, interval="e2e_s", rank=8,
+        formula="usd_per_million_output_tokens * output_len * batch_size / 1e6", meaning="the whole batch once",
+        undefined=NO_PRICE,
+    ),
+    Quantity(
+        name="usd_per_million_requests", label="$/Mreq", title="dollars per million requests", less_is_better=True,
+        interval="e2e_s", formula="usd_per_million_output_tokens * output_len", rank=8,
+        meaning="one request × a million", undefined=NO_PRICE,
+    ),
+    Quantity(
+        name="break_even_utilization", label="Break-even use", title="utilization at break-even", less_is_better=True,
+        interval="e2e_s", formula="idle_usd_per_hour / saved_usd_per_hour", rank=8, undefined=NO_BREAK_EVEN,
+        meaning="share of all hours from which the API costs more; over 100 %: never",
+    ),
+    Quantity(
+        name="break_even_tokens_per_month", label="Break-even tok/month", title="tokens a month at break-even",
+        less_is_better=True, rank=8, undefined=NO_BREAK_EVEN, meaning="prompts and answers in these hours of a month",
+        formula="break_even_utilization * month_s * batch_size * (input_len + output_len) / e2e_s",
     ),
 )  # fmt: skip
 #: Metrics that `analyze` also shows as an engine serves the request, where none is stated: key `served` of its answer.

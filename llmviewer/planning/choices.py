@@ -26,8 +26,9 @@ from llmviewer.timing.engine_serving import ENGINE
 Part = tuple[Candidate, int]
 
 
-def watts_of(asked: Question, parts: Sequence[Part], answer: Answer) -> float | None:
-    """Mean power of all devices under the load [W], spare ones included; None where no power is published.
+def watts_of(asked: Question, parts: Sequence[Part], answer: Answer) -> tuple[float, float] | None:
+    """Mean power of all devices under the load [W], spare ones included, and with their servers; None where no power
+    is published.
 
     Every device draws its idle power all the time; each request adds the energy of its work.  Of two pools, prompts add
     theirs to the first and answers to the second.  At most the power of all devices at full load.
@@ -40,7 +41,9 @@ def watts_of(asked: Question, parts: Sequence[Part], answer: Answer) -> float | 
     joules = first.per_input_token * workload.input_len + last.per_output_token * workload.output_len
     idle = sum(work.idle_w * part.screened.devices * (count + spare) for work, (part, count) in _pairs(found, parts))
     most = sum(count * part.screened.devices * part.screened.watts for part, count in parts)
-    return min(idle + rate_of(asked, answer) * joules, max(most, idle))
+    watts = min(idle + rate_of(asked, answer) * joules, max(most, idle))
+    servers = [work.server_w * part.screened.devices * (count + spare) for work, (part, count) in _pairs(found, parts)]
+    return watts, watts + sum(servers)
 
 
 def rate_of(asked: Question, answer: Answer) -> float:
@@ -50,11 +53,12 @@ def rate_of(asked: Question, answer: Answer) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """Energy of tokens beyond idle power [J], and the idle power of a device [W]."""
+    """Energy of tokens beyond idle power [J], and the idle power of a device and of its share of the server [W]."""
 
     per_input_token: float
     per_output_token: float
     idle_w: float
+    server_w: float
 
 
 def _pairs(found: Sequence[_Work | None], parts: Sequence[Part]) -> list[tuple[_Work, Part]]:
@@ -71,12 +75,14 @@ def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
     energy = energy_of(answered.analysis, shares)
     if energy is None or shares is None:
         return None
-    idle_w = shares.idle * float(np.max(board_watts(one.system.chip)[0]))
+    board_w = float(np.max(board_watts(one.system.chip)[0]))
+    idle_w = shares.idle * board_w
     working = max(1.0 - idle_w * part.screened.devices / float(energy.watts[0]), 0.0)
     return _Work(
         per_input_token=working * float(energy.joules_per_prompt_token[0]),
         per_output_token=working * float(energy.joules_per_answer_token[0]),
         idle_w=idle_w,
+        server_w=shares.server * board_w,
     )
 
 
@@ -117,7 +123,7 @@ class Choice:
     price: Mapping[str, Any] | None = None
     watts: float | None = None
     joules_per_output_token: float | None = None
-    carbon_g_per_kwh: float | None = None
+    grams_co2_per_token: float | None = None
     simulated: bool = True
     mean_tpot_s: float | None = None
     mean_e2e_s: float | None = None
@@ -236,10 +242,9 @@ class Choice:
 
     def _carbon(self) -> dict[str, float]:
         """Grams of carbon dioxide per million output tokens, where the user gives g/kWh and power is known."""
-        if self.carbon_g_per_kwh is None or self.joules_per_output_token is None:
+        if self.grams_co2_per_token is None:
             return {}
-        grams = float(carbon_g(1e6 * self.joules_per_output_token, self.carbon_g_per_kwh))
-        return {"carbon_g_per_million_output_tokens": grams}
+        return {"grams_co2_per_million_output_tokens": 1e6 * self.grams_co2_per_token}
 
     def _sessions(self) -> dict[str, float | None]:
         """Sessions in progress, and those for a dollar an hour, where requests are turns."""
@@ -291,7 +296,8 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
     devices = sum((count + spare) * part.screened.devices for part, count in parts)
     usd = sum(part.screened.usd_per_hour(count + spare) for part, count in parts)
     rate = rate_of(asked, answer)
-    watts = watts_of(asked, parts, answer)
+    watts, wall_watts = watts_of(asked, parts, answer) or (None, None)
+    carbon = asked.costs.carbon_g_per_kwh
     found: dict[str, Any] = {name: answer.limited(asked.workload, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
     return Choice(
         model=asked.model_name,
@@ -312,7 +318,9 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         price=_price(asked, parts),
         watts=watts,
         joules_per_output_token=None if watts is None else watts / (rate * workload.output_len),
-        carbon_g_per_kwh=asked.words["carbon"],
+        grams_co2_per_token=None
+        if carbon is None or wall_watts is None
+        else float(carbon_g(wall_watts / (rate * workload.output_len), carbon, asked.costs.pue)),
         mean_tpot_s=answer.latencies["tpot_s"]["mean"],
         mean_e2e_s=answer.latencies["e2e_s"]["mean"],
         parts=parts,

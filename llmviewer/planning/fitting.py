@@ -33,7 +33,7 @@ from llmviewer.models.model import Model
 from llmviewer.planning.accuracy import Risk, risk
 from llmviewer.result.result import Result
 from llmviewer.result.stages import request_at, value_at
-from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS
+from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, with_bits
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_serving import AT_A_DESK, ON_A_MAC, usual
@@ -412,6 +412,7 @@ def fit(
     tokens = OWN["context"].checked("context", context)
     answer = min(ANSWER, tokens // 2)
     speed = None if min_speed is None else OWN["min_speed"].checked("min_speed", min_speed)
+    options = with_bits(options)  # type: ignore[assignment]
     words = {name: value for name, value in options.items() if name != "quantization" and value is not None}
     program = engines.load(str(words.get("engine") or engines.KERNELS_ONLY.name)).program
     if program is not None and program.offloads:  # its own context is another one, and would put layers on the host

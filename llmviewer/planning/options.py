@@ -8,22 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.api.build import OF_ENGINE, chip_of
+from llmviewer.api.build import OF_ENGINE, own_chips
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
-from llmviewer.hardware.prices import KINDS, RENTED
 from llmviewer.language.option import Kind, Option, Panel
-from llmviewer.planning.prices import PriceList, price_list
 from llmviewer.planning.screen import MOST_REPLICAS, Bounds
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.planning.verification import Load
 from llmviewer.planning.workload import Workload
+from llmviewer.result.costs import OF_A_SIZING, Costs, PriceList, costs_of
 from llmviewer.simulation import options as load
 from llmviewer.simulation.fleet import ROUTERS, USUAL_ROUTER
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.traffic import Traffic
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.options import OPTIONS, with_bits
 
 #: Objective -> what is least.
 OBJECTIVES: Mapping[str, str] = {
@@ -55,8 +54,6 @@ SIZE: Mapping[str, Option] = {
     "objective": _option(
         Kind.WORD, f"The least of: {', '.join(OBJECTIVES)}.", "usd", choices=tuple(OBJECTIVES), closed=True
     ),
-    "price_kind": _option(Kind.TEXT, f"Kind of price: {', '.join(KINDS)}.", RENTED),
-    "owned": _option(Kind.TEXT, "Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
     "confidence": _option(
         Kind.FRACTION, "Least probability that all limits hold; 0: the prediction alone has to hold.", 0.9, least=0
     ),
@@ -72,21 +69,11 @@ SIZE: Mapping[str, Option] = {
         Kind.TIME, "Window in which a perfect autoscaler changes the replicas: 5m; needs a trace or a rate curve."
     ),
     "start_up": _option(Kind.TIME, "Time that a replica takes to start: 3m.", "0s"),
-    "carbon": _option(Kind.NUMBER, "Emissions of your electricity [g/kWh]."),
-}
-#: Prices, several of which may be given.
-PRICE: Mapping[str, Option] = {
-    "price": _option(
-        Kind.TEXT,
-        "A price of your own in $ per GPU-hour: h100=2.10; repeatable.",
-        repeated=True,
-        json={"type": ["string", "array"], "items": {"type": "string"}},
-    )
 }
 #: Options of a sizing that are not those of a run.
 OWN: Mapping[str, Option] = {
     **SIZE,
-    **PRICE,
+    **OF_A_SIZING,
     **{name: one for name, one in LOAD.items() if name not in NOT_OF_A_SIZING},
 }
 
@@ -106,7 +93,12 @@ class Question:
     workload: Workload
     load: Load
     bounds: Bounds
-    prices: PriceList
+    costs: Costs
+
+    @property
+    def prices(self) -> PriceList:
+        """The prices of chips."""
+        return self.costs.prices
 
     @property
     def objective(self) -> str:
@@ -139,7 +131,8 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
     if not any(loads[name] for name in RATES):
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
-    lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *PRICE}})
+    of_a_run = {name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}}
+    lists = _lists(with_bits(of_a_run))
     traffic = load.traffic_of(loads)
     workload = _workload(traffic, loads)
     given = {name: value for name, value in loads.items() if options.get(name) is not None}
@@ -178,23 +171,8 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
             usd_per_hour=words["max_usd_per_hour"] or np.inf,
             spare=words["spare"],
         ),
-        prices=_prices(words, _given_prices(options.get("price")), hardware),
+        costs=costs_of({name: options.get(name) for name in OF_A_SIZING}, own_chips(hardware)),
     )
-
-
-def _prices(words: Mapping[str, Any], given: Sequence[str], hardware: Sequence[Any]) -> PriceList:
-    """Prices of the sizing; a chip of the user's own file is priced by its name."""
-    named = [chip_of(one) for one in hardware] if given or words["owned"] else []
-    own = {chip.name: chip for chip in named}
-    return price_list(words["price_kind"], given, words["owned"], own)
-
-
-def _given_prices(value: Any) -> tuple[str, ...]:
-    """The user's own prices: `h100=2.10,h200=3.20`, or several of them."""
-    if value is None:
-        return ()
-    texts = [value] if isinstance(value, str) else list(value)
-    return tuple(part.strip() for text in texts for part in str(text).split(","))
 
 
 def _lists(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

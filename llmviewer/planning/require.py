@@ -25,6 +25,7 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.hypothetical import TIMES, figure_name, figure_of, settings, told, unit_of
 from llmviewer.language.option import Kind, Option, taking
+from llmviewer.planning.largest_rate import REQUEST_RATE, LargestRate, largest_rate
 from llmviewer.planning.largest_size import CONCURRENCY, CONTEXT, SCHEMA, SIZES_OF_A_RUN, LargestSize, largest_size
 from llmviewer.planning.least_figures import CAPACITY, Search, Solution, least_capacity
 from llmviewer.result.result import Result
@@ -54,7 +55,7 @@ TARGETS = {
 OWN = {
     "vary": Option(
         kind=Kind.TEXT,
-        help="Up to three of bandwidth, peak.bf16, capacity ..., or one of batch-size, context, concurrency.",
+        help="Up to three of bandwidth, peak.bf16, capacity ...; or batch-size, context, concurrency or request-rate.",
         json={"type": ["string", "array"], "items": {"type": "string"}},
     ),
     **TARGETS,
@@ -179,14 +180,19 @@ def require(
     input_len: int = 1024,
     output_len: int = 128,
     **given: Unpack[RequireOptions],
-) -> Required | LargestSize:
+) -> Required | LargestSize | LargestRate:
     """The least figures of a chip with which a metric meets its target, or the largest size of a run that does.
 
     hardware: the chip whose other figures stay.  vary: up to three of bandwidth, peak.DTYPE, capacity, l2_bandwidth,
-    links.NAME ... as in `set`; or batch-size, context or concurrency alone.  options: one of ttft, tpot, e2e (such as
+    links.NAME ... as in `set`; or batch-size, context, concurrency or request-rate alone, the last of a simulated
+    server, whose limits may be percentiles ("p99:1s").  options: one of ttft, tpot, e2e (such as
     "10ms") or tokens_per_s of one user, for a size any number of them, and those of `analyze`.  Raises UserError.
     """
     output_len = arguments.whole_number("output_len", output_len)
+    if _is_rate(vary):
+        return _rate(
+            model, hardware, given, {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+        )
     targets = _targets({name: given.get(name) for name in (*METRICS, "tokens_per_s")}, output_len)
     options = {name: value for name, value in given.items() if name not in TARGETS}
     names, sizes = _varied(vary), {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
@@ -219,6 +225,25 @@ def require(
         idle=idle,
     )
     return replace(found, nearest=_nearest(found, options)) if solutions else found
+
+
+def _is_rate(vary: str | Sequence[str]) -> bool:
+    """Whether the rate of requests varies."""
+    words = vary.split(",") if isinstance(vary, str) else vary
+    return [word.strip().replace("-", "_") for word in words] == [REQUEST_RATE]
+
+
+def _rate(model: Any, hardware: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> LargestRate:
+    """The highest rate of requests of a server within its targets."""
+    if sizes["batch_size"] != 1:
+        raise UserError(f"batch_size is {sizes['batch_size']}; a server makes its batches itself: remove it")
+    limits = {name: given[name] for name in METRICS if given.get(name) is not None}
+    if given.get("tokens_per_s") is not None:
+        if "tpot" in limits:
+            raise UserError("tokens_per_s and tpot limit the same; give one of them")
+        limits["tpot"] = f"{_target('tokens_per_s', given['tokens_per_s'], sizes['output_len'])[1]:.9g}s"
+    options = {name: value for name, value in given.items() if name not in TARGETS}
+    return largest_rate(model, hardware, options, {name: sizes[name] for name in ("input_len", "output_len")}, limits)
 
 
 def _known(metric: str, seconds: float) -> float:
@@ -346,7 +371,7 @@ def _figure_name(word: str) -> str:
     except UserError as error:
         if word.partition(".")[0] in ("peak", "vector", "links"):
             raise
-        raise unknown("figure to vary", word, (*VARIED, *VARIED_SIZES)) from error
+        raise unknown("figure to vary", word, (*VARIED, *VARIED_SIZES, "request-rate")) from error
 
 
 def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:

@@ -22,8 +22,8 @@ from llmviewer.core.workload import decode
 from llmviewer.hardware.prices import RENTED, Price
 from llmviewer.language.grammar import Grammar, Number
 from llmviewer.language.option import Kind, Option, taking
-from llmviewer.planning.prices import price_list
 from llmviewer.planning.training_devices import Asked, layout_of, least_layout
+from llmviewer.result.costs import price_list
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.techniques.technique import Whole, called

@@ -53,7 +53,21 @@ def columns(figures: Figures, efficiency: str, techniques: Mapping[str, str]) ->
     found |= {name: figures[name] for name in METRICS}
     found |= {name: values * point for name, values in _round_columns(a).items()}
     found |= {f"{SET}{name}": value * point for name, value in hypothetical.numbers(a.system.chip, techniques).items()}
+    found |= {f"total_{name}": values * point for name, values in totals(a).items()}
     return found | _interval_columns(a) | _stage_columns(a) | memory_columns(a.memory, a.system.chip, point)
+
+
+def totals(a: Analysis) -> dict[str, Count]:
+    """Work [FLOP] and device-memory traffic [byte] of one device in a whole request: prefill and all decode steps.
+
+    Unknown where devices have unlike shares of the layers, and where requests come and go.
+    """
+    if a.system.split is not None or a.running is not None:
+        return {"flops": np.nan, "traffic_bytes": np.nan}
+    return {
+        "flops": a.of_request(lambda one: one.passes.flops),
+        "traffic_bytes": a.of_request(lambda one: one.passes.traffic_bytes),
+    }
 
 
 def figure_text(name: str, value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.comparison/1"
+#: Metrics by which one configuration is taken: time, money, energy.
+DECIDING = ("e2e_s", "usd_per_million_output_tokens", "joules_per_output_token")
 #: Techniques that tables always name, even at their defaults.
 ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
 #: Columns with the value of a technique's option.
@@ -63,8 +65,8 @@ class Comparison(Answer):
 
     @property
     def runs(self) -> bool:
-        """Whether every configuration fits, and its engine starts where --max-model-len is stated."""
-        return all(result.runs for result in self.results)
+        """Whether any configuration fits, and its engine starts where --max-model-len is stated."""
+        return any(result.runs for result in self.results)
 
     @property
     def techniques(self) -> list[str]:
@@ -75,7 +77,10 @@ class Comparison(Answer):
     def to_dict(self) -> dict[str, Any]:
         """The comparison object: the workload and the full analysis of every configuration."""
         configurations = self.configurations()
-        found = {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
+        best = {name: best_of(configurations, METRICS[name]) for name in DECIDING}
+        found = {
+            "schema": SCHEMA, "workload": configurations[0]["workload"], "best": best, "configurations": configurations
+        }  # fmt: skip
         return found if self.refused is None else {**found, "refused": dict(self.refused)}
 
     def configurations(self) -> list[dict[str, Any]]:
@@ -106,6 +111,21 @@ class Comparison(Answer):
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per configuration."""
         return [_row(configuration) for configuration in self.configurations()]
+
+
+def ranked(configurations: Sequence[Mapping[str, Any]], metric: Quantity) -> list[int]:
+    """Positions of the configurations that fit and have a metric, the least first."""
+    values = {
+        at: metric.of(one["metrics"])
+        for at, one in enumerate(configurations)
+        if one["memory"]["fits"] and metric.of(one["metrics"]) is not None
+    }
+    return sorted(values, key=values.__getitem__)
+
+
+def best_of(configurations: Sequence[Mapping[str, Any]], metric: Quantity) -> int | None:
+    """Position of the configuration that fits with the least of a metric; None where none does."""
+    return next(iter(ranked(configurations, metric)), None)
 
 
 def shown_when_shared(name: str, text: str) -> bool:
@@ -162,6 +182,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", *LIMIT_COLUMNS)},
         **{name: one.of(configuration["metrics"]) for name, one in METRICS.items()},
         **({"intervals": intervals} if (intervals := configuration["metrics"]["intervals"]) else {}),
+        **{f"total_{name}": total for name, total in configuration["totals"].items()},
         **{f"{name}_ideal_time_s": stage["ideal_time_s"] for name, stage in stages.items()},
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
         **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},

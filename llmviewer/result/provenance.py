@@ -21,8 +21,8 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import is_hypothetical
 from llmviewer.models.model import Model
 from llmviewer.result import interval
+from llmviewer.result.costs import Costs
 from llmviewer.result.describe import sources, unknowns
-from llmviewer.result.figures import price_of
 from llmviewer.result.stages import ValueOf, assumptions, value_at, values_of_stage
 from llmviewer.timing.calibrated import Calibrated, SelectedFit
 from llmviewer.timing.engine import ENGINE_ROUTING, OTHER_GENERATION
@@ -173,9 +173,11 @@ SHEET = "roofline of the data sheet, a lower bound"
 HYPOTHETICAL_NOTE = "hypothetical chip: kernels reach the same share of the new figures as of the real ones"
 
 
-def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]], point: int) -> dict[str, Any]:
+def provenance_object(
+    analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]], point: int, costs: Costs
+) -> dict[str, Any]:
     """The provenance object of one point.  chip: the chip of this point.  fusions: rows of the fusion report."""
-    calibration, price = analysis.calibration, price_of(chip)
+    calibration, price = analysis.calibration, costs.price_of(chip)
     return {
         "llmviewer": __version__,
         "model": analysis.model.source,

@@ -18,7 +18,8 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
 from llmviewer.result import describe, provenance, stages
-from llmviewer.result.columns import columns
+from llmviewer.result.columns import columns, totals
+from llmviewer.result.costs import Costs
 from llmviewer.result.describe import number
 from llmviewer.result.figures import Figures
 from llmviewer.result.provenance import memory_items
@@ -95,6 +96,7 @@ class Result(Answer):
     Metrics are attributes by their names: ttft_s, tpot_s, e2e_s, output_tokens_per_s, decode_mbu ...
     to_dict(i): the analysis object of one point.  to_frame(): a row per point.  serve: makes the result as the usual
     engine serves the request, or says why none does; None where an engine is stated, and for ideal times.
+    costs: prices and emissions; None for the least rented prices.
     """
 
     QUESTION: ClassVar[str] = "analyze"
@@ -104,6 +106,7 @@ class Result(Answer):
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
     serve: Callable[[Result], Result | str] | None = None
+    costs: Costs | None = None
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
@@ -167,7 +170,7 @@ class Result(Answer):
     @cached_property
     def figures(self) -> Figures:
         """Metrics by name, arrays over points, each computed when it is first read."""
-        return Figures(self.analysis)
+        return Figures(self.analysis, self.costs)
 
     def _metric(self, name: str) -> float | Array:
         values = self.figures[name]
@@ -238,8 +241,9 @@ class Result(Answer):
             "early_exit": lambda: self._early_exit(point),
             "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency, point),
             "roofline": lambda: describe.roof_object(chip, self.analysis.compute_dtype(point)),
-            "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions, point),
+            "provenance": lambda: provenance.provenance_object(self.analysis, chip, fusions, point, self.figures.costs),
             "stages": lambda: {name: self.stage(name, point) for name in STAGES},
+            "totals": lambda: {name: number(value_at(one, point)) for name, one in totals(self.analysis).items()},
             "memory": lambda: self.memory_at(point),
             "metrics": lambda: self.metrics(point),
             **{name: partial(lambda one: self.of_engine(point)[one], name) for name in SERVED},

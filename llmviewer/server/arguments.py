@@ -28,7 +28,7 @@ TYPES: Mapping[str, str] = {
     "null": "null",
 }
 #: Arguments that name a file or run the code of another package: nothing on a server.
-OF_FILES = ("profile", "trace", "lengths", "trace_model", "measured")
+OF_FILES = ("profile", "trace", "lengths", "trace_model", "measured", "prices")
 #: Arguments of most calls that are no options.
 NAMED: Mapping[str, Schema] = {
     "model": {
@@ -42,6 +42,9 @@ NAMED: Mapping[str, Schema] = {
 }
 #: Texts of lists and ranges of whole numbers.
 RANGES = "^[0-9.kKmM:*+, ]+$"
+#: Argument of a request that stands for a model and options.
+LAUNCH_LINE = "launch_line"
+LINE = "A launch line (vllm serve ..., llama-server ...) in place of model and options; what stands beside it counts."
 #: Arguments of Python that are functions.
 LEFT_OUT = ("advance",)
 
@@ -51,7 +54,42 @@ def schema(call: str) -> Schema:
     """The JSON Schema of the arguments of a call: an object whose keys are those of the Python function."""
     found = {name: _described(call, one) for name, one in _parameters(call).items()}
     required = [name for name, one in _parameters(call).items() if one.default is Parameter.empty]
-    return {"type": "object", "properties": found, "required": required, "additionalProperties": False}
+    if not _takes_lines(call):
+        return {"type": "object", "properties": found, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {**found, LAUNCH_LINE: {"type": "string", "description": LINE}},
+        "required": [name for name in required if name != "model"],
+        "additionalProperties": False,
+    }
+
+
+def _takes_lines(call: str) -> bool:
+    """Whether a launch line may state model and options; rows of a sweep have no place for notes on it."""
+    names = _parameters(call)
+    return "model" in names and "engine" in names and call != "sweep"
+
+
+def launched(call: str, given: Any) -> tuple[Any, list[str]]:
+    """The arguments of a request with model and options of its launch line, and what is told of the line.
+
+    What stands beside the line counts.  Raises UserError for a path, since a server reads no file, and for a line that
+    launches no known server.
+    """
+    if not isinstance(given, Mapping) or LAUNCH_LINE not in given or not _takes_lines(call):
+        return given, []
+    rest = {name: value for name, value in given.items() if name != LAUNCH_LINE}
+    if given[LAUNCH_LINE] is None:
+        return rest, []
+    from llmviewer.planning.manifests.launch_line import launch_line
+
+    text = arguments.word(LAUNCH_LINE, given[LAUNCH_LINE])
+    if text.endswith((".yaml", ".yml")):
+        raise UserError(f"{LAUNCH_LINE} is {quoted(text)}; a server reads no file: give the line itself")
+    line = launch_line(text)
+    replaced = [name for name in ("model", *line.options) if name in rest]
+    notes = [*line.notes, *(f"{name} replaces that of the launch line" for name in replaced)]
+    return {"model": line.model, **line.options, **rest}, notes
 
 
 @cache
@@ -108,7 +146,7 @@ def check(call: str, given: object) -> dict[str, Any]:
     for name in given:
         if name not in known["properties"]:
             raise unknown("option", name, known["properties"], hint=_main_spelling(call, name))
-    missing = [name for name in known["required"] if name not in given]
+    missing = [name for name, one in _parameters(call).items() if one.default is Parameter.empty and name not in given]
     if missing:
         raise UserError(f"{call} needs {' and '.join(missing)}")
     for name, value in given.items():

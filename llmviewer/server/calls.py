@@ -16,13 +16,15 @@ CALLS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if
 
 def answer(call: str, given: object) -> str:
     """The JSON text of a call's document.  Raises UserError with the line that a caller of Python reads."""
+    given, notes = arguments.launched(call, given)
     words = arguments.check(call, given)
     limits.check(call, words)
-    return _sweep(words) if call == "sweep" else _document(call, words)
+    return _sweep(words) if call == "sweep" else _document(call, words, notes)
 
 
-def _document(call: str, words: Mapping[str, Any]) -> str:
-    return text(CALLS[call].function()(**words).to_dict())
+def _document(call: str, words: Mapping[str, Any], notes: list[str]) -> str:
+    document = CALLS[call].function()(**words).to_dict()
+    return text({**document, "warnings": [*notes, *document.get("warnings", ())]} if notes else document)
 
 
 def _sweep(words: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.diagnosis.diagnosis import Diagnosis
     from llmviewer.planning.advise import Advice
     from llmviewer.planning.fitting import Fitting
+    from llmviewer.planning.largest_rate import LargestRate
     from llmviewer.planning.largest_size import LargestSize
     from llmviewer.planning.require import Required
     from llmviewer.planning.sizing import Sizing
@@ -182,7 +183,7 @@ def advice(found: Advice, words: Words) -> dict[str, Any]:
     return _with_basis(found, found.result)
 
 
-def required(found: Required | LargestSize, words: Words) -> dict[str, Any]:
+def required(found: Required | LargestSize | LargestRate, words: Words) -> dict[str, Any]:
     """Figures that meet a target, and what the times rest on."""
     return _with_basis(found, found.now)
 

@@ -40,11 +40,13 @@ def _tool(question: Question) -> Tool:
     """The tool of a question, whose answer is that of its call in short."""
 
     def answer(given: Words) -> dict[str, Any]:
+        given, notes = arguments.launched(question.name, given)
         words = arguments.check(question.name, given)
         if question.name in limits.OF_POINTS:  # loads and sizings take what they need: the machine is the user's own
             limits.check(question.name, words)
         found = question.function()(**words)
-        return question.short(found, words)
+        short = question.short(found, words)
+        return {**short, "warnings": [*notes, *short.get("warnings", ())]} if notes else short
 
     return Tool(
         name=question.name,

@@ -31,8 +31,11 @@ class Limit:
 
 
 def limit(option: str, text: str | float) -> Limit:
-    """The limit of `--ttft p99:2s`; without a statistic it is of the mean.  A number is seconds.  Raises UserError."""
-    statistic, colon, time = text.rpartition(":") if isinstance(text, str) else ("", "", text)
+    """The limit of `--ttft p99:2s`, or `p99=2s`; without a statistic of the mean.  A number is seconds.
+
+    Raises UserError.
+    """
+    statistic, colon, time = text.replace("=", ":").rpartition(":") if isinstance(text, str) else ("", "", text)
     if colon and statistic not in STATISTICS:
         raise unknown(f"statistic of {option}", statistic, STATISTICS)
     seconds = duration(option, time)

@@ -33,7 +33,11 @@ LOAD: Mapping[str, Option] = {
     "request_rate": _option(
         Kind.NUMBER, "Requests per second that arrive (open loop), all turns of sessions included."
     ),
-    "concurrency": _option(Kind.WHOLE, "Users who each send a request when their last one is answered (closed loop)."),
+    "concurrency": _option(
+        Kind.WHOLE,
+        "Users who each send a request when their last one is answered (closed loop).",
+        aliases=("--users",),
+    ),
     "trace": _option(
         Kind.TEXT,
         "Recorded requests: a trace (Azure, Mooncake ...), usage log of a gateway, spans of agents, a dataset.",

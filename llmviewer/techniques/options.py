@@ -57,6 +57,11 @@ def _of_llama_cpp(kind: Kind, default: Any, summary: str, *aliases: str, separat
     return _declared(kind, default, f"llama.cpp: {summary}", Panel.MEMORY, aliases=aliases, separator=separator, **more)
 
 
+def _bits(summary: str) -> Any:
+    """Field of a number of bits, for which a number format stands in the options of a run."""
+    return _declared(Kind.TEXT, "", summary, Panel.PRECISION, separator=",")
+
+
 #: Options that only llama.cpp has.
 LLAMA_CPP_OPTIONS = (
     *("gpu_layers", "n_cpu_moe", "override_tensor", "cache_type_k", "cache_type_v"),
@@ -155,6 +160,9 @@ class Options:
         "Read the model from a traced pass of transformers' own class (extra `trace`).",
         Panel.OUTPUT,
     )
+    weight_bits: str = _bits("Bits of weights, in place of --quantization: 4, 8, 16.")
+    activation_bits: str = _bits("Bits of activations, in place of --quantization: 8, 16.")
+    kv_bits: str = _bits("Bits of the KV cache, in place of --kv-cache-dtype: 4, 8, 16.")
     techniques: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -166,6 +174,40 @@ class Options:
         for name in ENGINE_OPTIONS:
             if self.engine == RUN["engine"].default and getattr(self, name) != RUN[name].default:
                 raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs an engine, such as vllm")
+
+
+#: Options of numbers of bits.
+BITS = ("weight_bits", "activation_bits", "kv_bits")
+
+
+def with_bits(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run with number formats in place of numbers of bits: --weight-bits 4 is --quantization w4a16.
+
+    Raises UserError for what is no number of bits, and for a format beside them.
+    """
+    given = {name: _bits_of(name, words[name]) for name in BITS if words.get(name) not in (None, "")}
+    rest = {name: value for name, value in words.items() if name not in BITS}
+    weights, inputs = (given.get(name, 16) for name in BITS[:2])
+    formats = {
+        "quantization": (BITS[:2], "none" if weights == inputs == 16 else f"w{weights}a{inputs}"),
+        "kv_cache_dtype": (BITS[2:], "auto" if given.get("kv_bits") == 16 else f"kv{given.get('kv_bits')}"),
+    }
+    for option, (names, text) in formats.items():
+        stated = [name for name in names if name in given]
+        if not stated:
+            continue
+        if rest.get(option) not in (None, "", (), "none", "auto"):
+            raise UserError(f"{' and '.join(stated)} and {option} {rest[option]} state the same; give one of them")
+        rest[option] = text
+    return rest
+
+
+def _bits_of(name: str, value: object) -> int:
+    """The number of bits.  Raises UserError."""
+    text = str(value).strip().removesuffix(".0")
+    if text not in map(str, range(1, 17)):
+        raise UserError(f"{name} is {quoted(value)}; allowed: whole numbers from 1 to 16")
+    return int(text)
 
 
 def _size(default: int, summary: str, *aliases: str) -> Option:

@@ -26,11 +26,16 @@ Options = dict[str, str | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLine:
-    """A launch line as it is read.  options: of a run, by name.  unread: flags with their values that are not."""
+    """A launch line as it is read.
+
+    options: of a run, by name.  unread: flags with their values that are not read.  flags: option -> its flag on the
+    line, where that is spelled otherwise.
+    """
 
     model: str
     options: Mapping[str, str | bool]
     unread: tuple[str, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -228,7 +233,7 @@ def _mappings(node: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _launch(dialect: Dialect, words: list[str]) -> LaunchLine:
-    model, switched, unread = "", set[str](), list[str]()
+    model, switched, unread, flags = "", set[str](), list[str](), dict[str, str]()
     options: Options = {"engine": dialect.engine}
     for flag, value in _flags(words):
         name = flag.lstrip("-").replace("_", "-")
@@ -242,6 +247,7 @@ def _launch(dialect: Dialect, words: list[str]) -> LaunchLine:
             options[option] = text
         elif option and option in OPTIONS and value:
             options |= {option: told} if (told := _in_our_words(option, value)) else {}
+            flags[option] = flag
         elif not value:
             switched.add(name)
         elif name not in dialect.inert:
@@ -250,7 +256,7 @@ def _launch(dialect: Dialect, words: list[str]) -> LaunchLine:
     unread += [f"--{name}" for name in sorted(switched - dialect.inert)]
     if not model:
         raise UserError(f"the launch line of {dialect.engine} names no model")
-    return LaunchLine(**_named(model, options), unread=tuple(unread))
+    return LaunchLine(**_named(model, options), unread=tuple(unread), flags=flags)
 
 
 def _flags(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.language import quantity
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, METRICS
+from llmviewer.result.costs import COSTS
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time, utilization
 from llmviewer.result.explanation.memory import LIMITS, NAMES, limit, memory_node
@@ -24,6 +26,7 @@ STAGES = ("prefill", "decode")
 #: Levels of the tree and largest parts of a sum that tables show.
 DEPTH, ROWS = 3, 8
 OWN = {
+    **COSTS,
     "number": Option(
         kind=Kind.WORD,
         argument=True,
@@ -32,7 +35,14 @@ OWN = {
             "description": "The number to explain: ttft_s, tpot_s, e2e_s, memory.total_bytes, memory.kv_cache_bytes,"
             " stages.decode.time_s, operators.NAME.time_s, operators.BLOCK.NAME.time_s.",
         },
-    )
+    ),
+}
+#: Option of money or energy -> inputs of formulas that it states.
+USED_BY = {
+    **dict.fromkeys(("price", "prices", "price_kind"), frozenset({"device_usd_per_hour", "idle_usd_per_hour"})),
+    "owned": {"device_usd_per_hour", "idle_usd_per_hour", "pue"},
+    "carbon": {"g_per_kwh"},
+    "api_price": {"saved_usd_per_hour"},
 }
 FIGURES = ("time_s", *STAGE_FIGURES)
 #: Beginnings of the names of an operator's numbers; without a block, the first one that runs it is meant.
@@ -82,6 +92,20 @@ def names() -> tuple[str, ...]:
         *(f"stages.{stage}.{figure}" for stage in STAGES for figure in FIGURES),
         *(f"{where}.{figure}" for where in OPERATORS for figure in OPERATOR_FIGURES),
     )
+
+
+def check_costs(name: str, options: Mapping[str, Any]) -> None:
+    """Raise UserError for a stated option of money or energy that is not in a number."""
+    for option, uses in USED_BY.items():
+        if options.get(option) is not None and not uses & _inputs(name.removeprefix("metrics.")):
+            known = ", ".join(one for one in METRICS if uses & _inputs(one))
+            raise UserError(f"{COSTS[option].spellings(option)[0]} is not in {name}; it is in {known}")
+
+
+def _inputs(name: str) -> set[str]:
+    """Names of inputs in the formula of a metric and in those of metrics that it names."""
+    named = quantity.names_in(METRICS[name].formula) if name in METRICS and METRICS[name].formula else ()
+    return {*named}.union(*map(_inputs, named))
 
 
 def explained(result: Result, name: str, point: int = 0) -> Explanation:
@@ -155,5 +179,5 @@ def _metric(figures: Figures, one: Question, name: str) -> Node:
     named = quantity.names_in(declared.formula)
     inputs = {used: one.at(figures[used]) for used in named if used in INPUTS}
     children = tuple(_metric(figures, one, used) for used in named if used in METRICS)
-    told = dict.fromkeys(INPUTS[used].source(one.analysis) for used in inputs)
+    told = dict.fromkeys(INPUTS[used].source(one.analysis, figures.costs) for used in inputs)
     return of_formula(name, declared.formula, children, "; ".join(told), inputs, declared.unit.symbol)

@@ -10,7 +10,6 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.planning.call import chips_of as chips_named
 from llmviewer.planning.call import size
 from llmviewer.planning.options import FRONTS, SIZE, STEP_LIMITS
-from llmviewer.planning.prices import price_list
 from llmviewer.planning.sizing import Sizing
 from llmviewer.planning.space import LAYOUT, SEARCHED
 from llmviewer.reports import sizing_page
@@ -20,6 +19,7 @@ from llmviewer.reports.web.controls import label
 from llmviewer.reports.web.markup import Piece, block, page
 from llmviewer.reports.web.questions import MOST_ANSWERS, Field, answer, form, run_words, text_of
 from llmviewer.reports.web.view import View, view_of
+from llmviewer.result.costs import usual
 from llmviewer.techniques.options import WORKLOAD
 
 #: What is asked, with the values of a first look.
@@ -78,7 +78,7 @@ def words_of(view: View) -> dict[str, Any]:
 
 def _figure(chips: list[str]) -> str:
     """Figure that the front sets against TPOT: dollars if all chips have a price, else devices.  Raises UserError."""
-    prices, devices, dollars = price_list(SIZE["price_kind"].default, (), None, {}), *FRONTS
+    prices, devices, dollars = usual().prices, *FRONTS
     return dollars if all(prices.of(one) is not None for one in chips_named(chips)) else devices
 
 
