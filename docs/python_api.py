@@ -13,7 +13,7 @@ from llmviewer.language.option import Kind, Option
 from llmviewer.planning.options import OWN as SIZING
 from llmviewer.planning.require import TARGETS
 from llmviewer.planning.train import OWN as TRAIN
-from llmviewer.result.costs import COSTS
+from llmviewer.result.costs import COSTS, OF_ONE_RUN
 from llmviewer.simulation.options import LOAD
 from llmviewer.techniques.options import RUN_OPTIONS, WORKLOAD
 
@@ -44,7 +44,7 @@ KEYWORD_TYPES = {
 KEYWORDS: dict[str, tuple[str, str, Mapping[str, Option]]] = {
     "RunOptions": ("TypedDict", "Options of a run, each with one value.", RUN_OPTIONS),
     "RunOptionLists": ("TypedDict", "Options of a run, each with one value or a list of values.", RUN_OPTIONS),
-    "PricedOptions": ("RunOptions", "Options of a run, of money and of energy.", COSTS),
+    "PricedOptions": ("RunOptions", "Options of a run, of its images, of money and of energy.", OF_ONE_RUN),
     "PricedOptionLists": ("RunOptionLists", "Options of a run with lists of values, of money and of energy.", COSTS),
     "PricedSizedOptions": ("PricedOptions", "Options and sizes of a run, of money and of energy.", WORKLOAD),
     "SizedRunOptions": ("RunOptions", "Options and sizes of a run.", WORKLOAD),

@@ -35,7 +35,7 @@ BRIEF, USUAL, FULL = "brief", "usual", "full"
 def page(result: Result, point: int = 0, found: Verdict | None = None, *, long: str = FULL) -> Page:
     """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials.
 
-    long: BRIEF, the verdict alone; USUAL, without the operators of the stage that takes less of the request; FULL.
+    long: BRIEF, the verdict alone; USUAL, with the operators of the stage that takes most of the request; FULL.
     """
     answer = result.to_dict(point)
     first = at_once(answer) if found is None else verdict(found, answer)
@@ -44,9 +44,12 @@ def page(result: Result, point: int = 0, found: Verdict | None = None, *, long: 
     tables = stages(answer, result.token_budget)
     if long == USUAL and len(tables) > 1:
         metrics = answer["metrics"]
-        least = int(metrics["ttft_s"] > metrics["e2e_s"] - metrics["ttft_s"])
-        left_out = Facts(title=tables[least].title, lines=(("Operators", "--full lists them"),))
-        tables = tuple(left_out if at == least else table for at, table in enumerate(tables))
+        decodes = bool(answer["stages"]["decode"]["operators"])
+        longest = len(tables) - 1 - int(decodes and metrics["ttft_s"] > metrics["e2e_s"] - metrics["ttft_s"])
+        left_out = (("Operators", "--full lists them"),)
+        tables = tuple(
+            table if at == longest else Facts(title=table.title, lines=left_out) for at, table in enumerate(tables)
+        )
     return (first, header(answer), *devices(answer), *tables, *details(answer, result.token_budget))
 
 
@@ -54,8 +57,19 @@ def stages(answer: dict[str, Any], token_budget: float) -> Page:
     """Returns the operator tables of prefill and decode."""
     decode = answer["stages"]["decode"]
     return (
+        *(stage_table("Vision tower", one["stage"], _images(answer, one)) for one in answer.get("images", ())),
         stage_table("Prefill", answer["stages"]["prefill"], prefill_text(answer, token_budget)),
         *((stage_table("Decode step", decode, _decode_tokens(answer)),) if decode["operators"] else ()),
+    )
+
+
+def _images(answer: dict[str, Any], one: dict[str, Any]) -> str:
+    """Returns the images of one size and their tokens in words."""
+    images = one["count"] * answer["workload"]["batch_size"]
+    return (
+        f"{fmt.whole(images)} image{'s' * (images > 1)} of {one['width']} × {one['height']}, "
+        f"{fmt.whole(one['patches_per_image'])} patches and "
+        f"{fmt.whole(one['tokens_per_image'])} tokens of a prompt each"
     )
 
 

@@ -56,9 +56,10 @@ def sentence(answer: dict[str, Any]) -> str:
     part = metrics["ttft_s"] if name == "prefill" else metrics["e2e_s"] - metrics["ttft_s"]
     bound_share = stage["time_by_bound_s"][bound] / stage["time_s"]
     names, share = _heaviest(stage, bound)
+    tower = ", with the vision tower before it," if name == "prefill" and "images" in answer else ""
     return (
-        f"{name.capitalize()} takes {fmt.percent(part / metrics['e2e_s'])} of the request's time and is {bound}-bound: "
-        f"{fmt.percent(bound_share)} of it is limited by {_resource(answer, stage, bound)}, "
+        f"{name.capitalize()}{tower} takes {fmt.percent(part / metrics['e2e_s'])} of the request's time and is "
+        f"{bound}-bound: {fmt.percent(bound_share)} of it is limited by {_resource(answer, stage, bound)}, "
         f"{fmt.percent(share)} in {names}.{_kernel_limits(stage)}"
     )
 

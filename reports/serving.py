@@ -101,7 +101,8 @@ def ttft_parts(answer: dict[str, Any], budget: float) -> str:
     }
     hint = f" {CONTINUOUS}" if is_whole_batch(answer) and not kernels_alone(answer) else ""
     text = parts.get(answer["batching"], f"prefill of the {static_prefill_text(answer, budget)}{hint}")
-    return text if kernels_alone(answer) else f"host + {text}"
+    images = "vision tower + " if "images" in answer else ""
+    return f"{images}{text}" if kernels_alone(answer) else f"host + {text}"
 
 
 def tpot_extras(answer: dict[str, Any]) -> str:

@@ -140,7 +140,7 @@ COSTS = {
 }
 #: Options of one command -> their cases, before those of RUN.
 OWN = {
-    "analyze": COSTS,
+    "analyze": {**COSTS, "images": _case("1x640x480", model="qwen2.5-vl-7b")},
     "sweep": COSTS,
     "compare": COSTS,
     "report": {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request, decode
 from llmviewer.hardware.chip import Chip
+from llmviewer.models.images import Seen
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, RequestTimes, Running, per_token
 from llmviewer.serving.generation import Draft
@@ -47,7 +48,8 @@ class Analysis:
     """Passes, times and memory of a request on a system; arrays have one entry per point.
 
     passes: the forward passes with their times.  running: sequences that one replica runs concurrently; None for a
-    static batch.  stored: computes `memory`.  drafts: draft models, each with the analysis of its own passes.
+    static batch.  stored: computes `memory`.  drafts: draft models, each with the analysis of its own passes.  towers:
+    images of the prompts, with the analyses of the vision tower that reads them before prefill.
     """
 
     model: Model
@@ -57,6 +59,7 @@ class Analysis:
     stored: Callable[[], Memory]
     running: Running | None = None
     drafts: tuple[tuple[Draft, Analysis], ...] = ()
+    towers: tuple[tuple[Seen, Analysis], ...] = ()
 
     @cached_property
     def memory(self) -> Memory:
@@ -83,8 +86,13 @@ class Analysis:
 
     @property
     def ttft_s(self) -> Array:
-        """Host time and joint prefill of a static batch [s]; otherwise also queueing, for one request."""
-        return self.prefill_s + self.request_s if self.running is None else self.times.ttft_s
+        """Host time, images and joint prefill of a static batch [s]; otherwise also queueing, for one request."""
+        return self.images_s + self.prefill_s + self.request_s if self.running is None else self.times.ttft_s
+
+    @property
+    def images_s(self) -> Count:
+        """Passes of the vision tower over all images of a static batch [s]."""
+        return total(tower.own_prefill_s for _, tower in self.towers)
 
     @property
     def request_s(self) -> Array:
@@ -236,7 +244,7 @@ class Analysis:
     def of_request(self, per_pass: Callable[[Analysis], Count]) -> Array:
         """A count of all passes of a request, prefill and every decode step, of all micro-batches and drafts."""
         caching = (self, *(own for draft, own in self.drafts if draft.caches))
-        prompts = [one.schedule.prefill(per_pass(one)) for one in caching]
+        prompts = [one.schedule.prefill(per_pass(one)) for one in (*caching, *(tower for _, tower in self.towers))]
         done = self.per_round(lambda one: one.schedule.decode_sum(per_pass(one)))
         repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
         return np.asarray((np.sum(prompts, axis=0) + done) * repeats)
@@ -323,6 +331,29 @@ def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Ana
 
 def _extra_memory(draft: Draft, alone: Analysis) -> Memory:
     return extra_memory_of_draft(draft, alone.memory, alone.passes.graph)
+
+
+def with_images(found: Analysis, images: tuple[Seen, ...], system: System) -> Analysis:
+    """The analysis with the passes of the vision tower over the images of its prompts, one size after another.
+
+    system: that of the tower, whose weights are among those of the model.  Activations are those of the larger of both.
+    """
+    towers = []
+    for one in images:
+        sizes = Request(
+            batch_size=found.request.batch_size * float(one.images.count),
+            input_len=0.0 * found.request.input_len + one.patches,
+            output_len=0.0 * found.request.output_len + 1.0,
+        )
+        towers.append((one, analyze(one.tower, system, sizes)))
+
+    def stored() -> Memory:
+        activations = [tower.memory.activations_bytes for _, tower in towers]
+        return replace(
+            found.memory, activations_bytes=reduce(np.maximum, activations, found.memory.activations_bytes)
+        )
+
+    return replace(found, towers=tuple(towers), stored=stored)
 
 
 def _without_drafts(

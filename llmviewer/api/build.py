@@ -88,6 +88,10 @@ def technique_text(name: str, value: object) -> str:
     return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
 
+#: Techniques that a vision tower has too: those of the chip, its kernels and a tensor group.
+OF_TOWER = ("set", "power_limit", "attention", "fusion", "link", "network", "tensor_parallel_size", "sequence_parallel")
+
+
 def model_of(given: object, options: Options) -> Model:
     """The model of a name, a path, the fields of a config.json, or a Model, in the requested form of MLA.
 
@@ -313,6 +317,12 @@ def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Draf
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
     of_model = draft.caches and draft.shared == () and not draft.same_weights
     return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms(of_model=of_model)))
+
+
+def tower_system(chip: Chip, options: Options) -> System:
+    """The system on which a vision tower runs: kernels and tensor group of its model, weights as stored, in 16 bit."""
+    words = {name: text for name, text in options.techniques.items() if name in OF_TOWER}
+    return system(chip, replace(options, techniques=words, max_num_batched_tokens=None))
 
 
 def spatial_system(model: Model, one: System, options: Options) -> System:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from llmviewer.api.build import with_costs
-from llmviewer.api.configuration import configuration, on_devices, priced
+from llmviewer.api.configuration import configuration, on_devices, priced, with_images
 from llmviewer.core import arguments
 from llmviewer.core.arguments import Sizes
 from llmviewer.core.counts import Array
@@ -21,7 +21,7 @@ from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.language.option import taking
 from llmviewer.models.model import Model
-from llmviewer.result.costs import COSTS, Costs
+from llmviewer.result.costs import COSTS, OF_ONE_RUN, Costs
 from llmviewer.result.result import Result
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS, WORKLOAD
 
@@ -44,7 +44,7 @@ EVERY_CHIP = "all"
 MAX_CONFIGURATIONS = 10**4
 
 
-@taking(RUN_OPTIONS, COSTS)
+@taking(RUN_OPTIONS, OF_ONE_RUN)
 def analyze(
     model: ModelName,
     hardware: ChipName,
@@ -61,7 +61,9 @@ def analyze(
     every option of `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
     costs, chosen = with_costs(hardware, options)
-    return priced(on_devices(model, hardware, **chosen), costs).answer(request(batch_size, input_len, output_len))
+    images = chosen.pop("images", None)
+    one = with_images(priced(on_devices(model, hardware, **chosen), costs), images)
+    return one.answer(request(batch_size, input_len, output_len))
 
 
 @taking(RUN_OPTIONS, COSTS)
@@ -179,7 +181,7 @@ def crossover(
     )
 
 
-@taking(OPTIONS, COSTS)
+@taking(OPTIONS, OF_ONE_RUN)
 def explain(number: str, model: ModelName, hardware: ChipName, **options: Unpack[PricedSizedOptions]) -> Explanation:
     """The explanation of a number by its name: tpot_s, memory.total_bytes, operators.o_proj.time_s.
 

@@ -18,12 +18,15 @@ from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, devices, unused
 from llmviewer.api.devices import Devices
+from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
 from llmviewer.core.files import CacheOfFiles
 from llmviewer.core.workload import Request
 from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
+from llmviewer.models.images import Seen, parse, seen
 from llmviewer.models.model import Model
+from llmviewer.models.wrappers import LANGUAGE_ALONE
 from llmviewer.result.columns import memory_columns
 from llmviewer.result.costs import Costs
 from llmviewer.result.result import Result
@@ -36,6 +39,9 @@ from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_serving import usual
 
+#: Beginnings of the names of techniques that keep weights or caches elsewhere.
+HOLDS_ON_HOST = ("offload", "flexgen")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Configuration:
@@ -45,6 +51,7 @@ class Configuration:
     or have unlike shares of the layers.  techniques: name -> text of its option, defaults included.  candidates:
     generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
     engine -> this configuration with it, once it was asked for.  costs: prices and emissions, where any are stated.
+    images: of every prompt, beside the tokens of a request.
     """
 
     model: Model
@@ -56,6 +63,7 @@ class Configuration:
     candidates: tuple[Generation, ...] = ()
     states_engine: bool = False
     costs: Costs | None = None
+    images: tuple[Seen, ...] = ()
     served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
 
     @property
@@ -87,7 +95,7 @@ class Configuration:
         techniques = {name: value for name, value in words.items() if name in TECHNIQUES}
         others = {name: value for name, value in words.items() if name not in TECHNIQUES}
         options = replace(self.options, **others, techniques={**self.options.techniques, **techniques})
-        return _assembled(self.model, self.chip, options, self.devices)
+        return replace(_assembled(self.model, self.chip, options, self.devices), images=self.images)
 
     def on_chip(self, chip: Chip) -> Configuration:
         """The configuration on another chip, such as one with arrays of figures.  Raises UserError."""
@@ -110,6 +118,8 @@ class Configuration:
         generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
         context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
+        if self.images:
+            notes = (*(note for note in notes if not note.startswith(LANGUAGE_ALONE)), *_images_notes(self.images))
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
             notes = (*notes, beyond)
@@ -130,11 +140,23 @@ class Configuration:
     def answer(self, workload: Request) -> Result:
         """The Result of a request with its warnings."""
         budget = self.token_budget
-        answered = analysis.analyze(self.model, self._best(workload), workload, budget)
+        if self.images:
+            _check_images(self)
+            tokens = sum(one.images.count * one.tokens for one in self.images)
+            workload = replace(workload, input_len=workload.input_len + float(tokens))
+        answered = alone = analysis.analyze(self.model, self._best(workload), workload, budget)
+        if self.images:
+            answered = analysis.with_images(alone, self.images, build.tower_system(self.chip, self.options))
         has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
-            warnings=(*self.warnings(workload), *_unsure(answered), *_idle_profile(answered), *self._unpriced()),
+            warnings=(
+                *self.warnings(workload),
+                *_unsure(answered),
+                *_idle_profile(answered),
+                *self._unpriced(),
+                *_room(answered, alone),
+            ),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
@@ -157,6 +179,8 @@ class Configuration:
         """
         if self.model.is_encoder or self.model.encoder is not None:
             return "presets of engines time decoders only"
+        if self.images:
+            return "presets of engines time prompts of text alone"
         stated = {name: text for name, text in self.techniques.items() if text != TECHNIQUES[name].default}
         refusals = []
         for name in usual(self.chip):
@@ -225,6 +249,53 @@ def configuration(
 def priced(one: Configuration, costs: Costs | None) -> Configuration:
     """The configuration with costs, as it is where none are stated."""
     return one if costs is None else replace(one, costs=costs)
+
+
+def with_images(one: Configuration, text: str | None) -> Configuration:
+    """The configuration with images beside the text of every prompt, as --images states them; None: without.
+
+    Raises UserError.
+    """
+    return one if text is None else replace(one, images=seen(one.model, parse(arguments.word("images", text))))
+
+
+def _check_images(one: Configuration) -> None:
+    """Raise UserError for what the passes of a vision tower are not modelled with."""
+    own, cache = one.system.parallelism, one.system.kv_cache
+    wrong = (
+        (one.options.engine != engines.KERNELS_ONLY.name, "an engine, whose presets time text; allowed: kernels"),
+        (one.system.batching is not STATIC, "batching other than static; allowed: a static batch"),
+        (
+            one.devices is not None or one.system.spatial or own.devices != own.tensor,
+            "devices other than one tensor group; allowed: --tensor-parallel-size",
+        ),
+        (cache.hit_rate > 0.0, "prefix hits, which may hold images; allowed: --prefix-cache 0"),
+        (any(applied.name.startswith(HOLDS_ON_HOST) for applied in one.system.passes), "offloading; allowed: none"),
+    )
+    for asked, what in wrong:
+        if asked:
+            raise UserError(f"--images times the vision tower by its kernels; not possible with {what}")
+
+
+def _room(answered: analysis.Analysis, alone: analysis.Analysis) -> tuple[str, ...]:
+    """A line for activations of a vision tower that fill more than those of its language model, `alone`."""
+    if not answered.towers or np.all(answered.memory.activations_bytes <= alone.memory.activations_bytes):
+        return ()
+    return ("the vision tower has the largest activations; the largest batch and context leave them out",)
+
+
+def _images_notes(images: tuple[Seen, ...]) -> tuple[str, ...]:
+    """Lines about images: their tokens, and what of their time is not known."""
+    each = (
+        f"{one.images.count} image{'s' * (one.images.count > 1)} of {one.images.width} x {one.images.height} pixels in "
+        f"each prompt: {one.tokens:,} tokens each beside --input-len, {one.patches:,} patches in the vision tower"
+        for one in images
+    )
+    untimed = (
+        "the vision tower is timed by its kernels, in 16 bit, and no published run checks it; decoding and resizing of "
+        "images on the host are not timed, and marks around an image count as text"
+    )
+    return (*each, untimed, *dict.fromkeys(one.note for one in images if one.note))
 
 
 def on_devices(

@@ -135,7 +135,7 @@ class RunOptionLists(TypedDict, total=False):
 
 
 class PricedOptions(RunOptions, total=False):
-    """Options of a run, of money and of energy."""
+    """Options of a run, of its images, of money and of energy."""
 
     price: str | float | Sequence[str] | None
     prices: str | float | None
@@ -143,6 +143,7 @@ class PricedOptions(RunOptions, total=False):
     owned: str | float | None
     carbon: float | None
     api_price: str | float | None
+    images: str | None
 
 
 class PricedOptionLists(RunOptionLists, total=False):

@@ -10,13 +10,13 @@ import typer
 
 from llmviewer import api
 from llmviewer.api.build import with_costs
-from llmviewer.api.configuration import priced
+from llmviewer.api.configuration import priced, with_images
 from llmviewer.api.trials import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import Panel
-from llmviewer.result.costs import COSTS
+from llmviewer.result.costs import OF_ONE_RUN
 from llmviewer.result.result import Result, Verdict
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @opt.with_run_options
-@opt.with_declared(COSTS)
+@opt.with_declared(OF_ONE_RUN)
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
@@ -60,7 +60,8 @@ def command(
     usual = sys.stdout.isatty() and output is None and not full
     request = api.request(batch_size, input_len, output_len)
     costs, chosen = with_costs(hardware, options)
-    configuration = priced(api.on_devices(model, hardware, **chosen), costs)
+    images = chosen.pop("images", None)
+    configuration = with_images(priced(api.on_devices(model, hardware, **chosen), costs), images)
     result = configuration.answer(request)
     long = "brief" if brief else "usual" if usual else "full"
     views.show(_views(result, lambda: verdict(configuration, request, result), long), kind, output)

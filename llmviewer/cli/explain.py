@@ -11,12 +11,12 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError
-from llmviewer.result.costs import COSTS
+from llmviewer.result.costs import OF_ONE_RUN
 from llmviewer.result.explanation.explain import DEPTH, OWN, ROWS, check_costs, explained
 
 
 @opt.with_run_options
-@opt.with_declared(COSTS)
+@opt.with_declared(OF_ONE_RUN)
 def command(
     number: Annotated[
         str,

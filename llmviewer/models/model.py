@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
@@ -149,6 +151,7 @@ class Model:
     is_encoder: one bidirectional pass without a cache; nothing is decoded (encoders, diffusion transformers).
     encoder: the encoder beside which `layers` are a decoder with cross attention; None without one.
     vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
+    vision: fields of the config around that tower, if its passes are known (`images.py`).
     """
 
     name: str
@@ -168,6 +171,7 @@ class Model:
     changed: str = "none"
     doubt_bytes: float = 0.0
     vision_parameters: float = 0.0
+    vision: Mapping[str, Any] | None = None
     is_encoder: bool = False
     encoder: Encoder | None = None
 

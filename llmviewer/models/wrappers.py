@@ -12,6 +12,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, Parser, known_model_types, language_parser
 from llmviewer.models.config import QUANTIZATION_FIELDS, Config
+from llmviewer.models.images import READERS
 from llmviewer.models.model import Model
 from llmviewer.models.vision import vision_parameters
 
@@ -24,6 +25,10 @@ BY_VERSION: dict[str, tuple[str, dict[str, str]]] = {
     "minicpmv": ("version", {"2.5": "llama", "2.6": "qwen2", "4": "llama", "4.0": "llama", "4.5": "qwen3"}),
     "minicpmo": ("version", {"2.6": "qwen2", "4.5": "qwen3"}),
 }
+
+
+#: Beginning of the note of a model whose other parts are not run.
+LANGUAGE_ALONE = "only the language model is counted"
 
 
 def has_text_section(fields: Mapping[str, Any]) -> bool:
@@ -67,7 +72,9 @@ def parse_wrapper(config: Config, dtype: Dtype) -> Model:
         text.override(use_bidirectional_attention=False)  # within the image and the prompt; counted as causal
     built = language_parser(inner)(text, dtype)
     stored = vision_parameters(config.fields, built.hidden)
-    return replace(built, notes=(*built.notes, _note(config, stored)), vision_parameters=stored)
+    known = stored and model_type in READERS
+    vision = config.fields if known else None
+    return replace(built, notes=(*built.notes, _note(config, stored)), vision_parameters=stored, vision=vision)
 
 
 def _unknown_text(config: Config, model_type: str) -> str:
@@ -125,7 +132,7 @@ def _note(config: Config, stored: float) -> str:
         memory = "; the size of the vision tower is not stated: its weights are missing from the memory"
     elif config.has("audio_config") or config.has("talker_config"):
         memory += "; parts for sound are missing from the memory"
-    return f"only the language model is counted, not the vision or audio part{memory}"
+    return f"{LANGUAGE_ALONE}, not the vision or audio part{memory}"
 
 
 #: Endings of class names that say what a model is for, not which architecture it has.

@@ -138,6 +138,8 @@ def metric_ratios(analysis: Analysis) -> dict[str, Array]:
     The queue of users for slots of the KV cache, whole cycles of others, is as far off as the end-to-end latency.
     """
     first, further = step_ratios(analysis).values()
+    for _, tower in analysis.towers:  # errors of the same kernels: correlated with those of prefill
+        first = first + (step_ratios(tower)["prefill"] - first) * (tower.own_prefill_s / analysis.ttft_s)
     both = (analysis.ttft_s * first + analysis.generation_s * further) / analysis.e2e_s
     e2e = _over_devices(analysis, "decode", lambda one: _metric_ratios(one, "e2e_s", both))
     if analysis.running is not None:

@@ -131,6 +131,8 @@ def attribution_rows(analysis: Analysis, metric: str, point: int) -> list[dict[s
     for name, kind, pass_s in _terms(analysis):
         seconds = sum(float(part[point]) for part in _contributions(analysis, metric, pass_s))
         found[name, kind] = found.get((name, kind), 0.0) + seconds
+    if analysis.towers and metric != "tpot_s":
+        found["vision tower", "images"] = value_at(analysis.images_s, point)
     whole = float(getattr(analysis, metric)[point])
     rest = whole - sum(found.values())
     if abs(rest) > 1e-9 * abs(whole):

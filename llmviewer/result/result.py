@@ -235,6 +235,7 @@ class Result(Answer):
             "batching": lambda: self.analysis.system.batching.name,
             "serving": lambda: self.serving(point),
             **({"devices": lambda: self.devices_at(point)} if self.analysis.system.split else {}),
+            **({"images": lambda: self.images(point)} if self.analysis.towers else {}),
             "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": lambda: [applied.name for applied in self.analysis.system.passes],
             "fusions": lambda: fusions,
@@ -257,6 +258,19 @@ class Result(Answer):
         from llmviewer.result.devices import device_objects  # devices with even shares need none
 
         return device_objects(self.analysis, self.token_budget, point)
+
+    def images(self, point: int = 0) -> list[dict[str, Any]]:
+        """The images of every prompt of one point by size, with the stage of the vision tower; empty without any."""
+        self._check(point)
+        return [
+            {
+                **asdict(one.images),
+                "tokens_per_image": one.tokens,
+                "patches_per_image": one.patches,
+                "stage": stages.stage_object(tower, "prefill", point),
+            }
+            for one, tower in self.analysis.towers
+        ]
 
     def serving(self, point: int = 0) -> dict[str, Any]:
         """The serving object of one point: running sequences, queueing, contents of a step."""
@@ -338,6 +352,8 @@ class Result(Answer):
         """
         self._check(point)
         self.check_one_kind("a timeline")
+        if self.analysis.towers:
+            raise UserError("a timeline shows passes of the language model alone; leave out images")
         from llmviewer.result.timeline.timeline import timeline  # few callers need it
 
         return [event.row() for event in timeline(self.analysis, steps, point)]

@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.language import quantity
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, METRICS
-from llmviewer.result.costs import COSTS
+from llmviewer.result.costs import COSTS, OF_ONE_RUN
 from llmviewer.result.explanation.figures import OPERATOR_FIGURES, STAGE_FIGURES, blocks_of, operator_node, stage_figure
 from llmviewer.result.explanation.latencies import metric_time, utilization
 from llmviewer.result.explanation.memory import LIMITS, NAMES, limit, memory_node
@@ -26,7 +26,7 @@ STAGES = ("prefill", "decode")
 #: Levels of the tree and largest parts of a sum that tables show.
 DEPTH, ROWS = 3, 8
 OWN = {
-    **COSTS,
+    **OF_ONE_RUN,
     "number": Option(
         kind=Kind.WORD,
         argument=True,

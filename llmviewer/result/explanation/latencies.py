@@ -21,7 +21,7 @@ from llmviewer.result.explanation.metrics import (
     prefill_nodes,
     sum_node,
 )
-from llmviewer.result.explanation.node import Node, of_formula, sum_of
+from llmviewer.result.explanation.node import Node, of_formula, sum_of, unasked
 from llmviewer.result.stages import ValueOf
 from llmviewer.techniques.batching.continuous import ChunkedTimes
 from llmviewer.techniques.batching.disaggregated import BOUNDS, DisaggregatedTimes
@@ -49,7 +49,8 @@ def metric_time(one: Question, metric: str) -> Node:
     if metric == "e2e_s":
         parts: tuple[Node, ...] = metric_time(one, "ttft_s"), metric_time(one, "generation_s")
     elif metric == "ttft_s":
-        parts = (*prefill_nodes(one), *_host(one)) if own.running is None else first_token_nodes(one)
+        alone = own.running is None
+        parts = (*_images(one), *prefill_nodes(one), *_host(one)) if alone else first_token_nodes(one)
     else:
         share = 1.0 if metric == "generation_s" else 1.0 / one.at(own.schedule.tokens)
         parts = decode_nodes(one, share) if own.running is None else generation_nodes(one, share)
@@ -69,6 +70,7 @@ AHEAD = "prompts ahead in mixed steps (techniques/batching/continuous.py)"
 RANKS = "ranks that share experts step together: each waits for the one with the most prompts (serving/batching.py)"
 PARTS = "micro-batches follow each other through a pipeline: each waits for the prompts before it (serving/batching.py)"
 HOST = "HTTP, tokenization and first scheduling of a request, " + ENGINE
+IMAGES = "all images of the batch in one pass of the vision tower, {patches} patches each (models/images.py)"
 LATE = "output of a step is processed while the next one runs, " + ENGINE
 
 
@@ -177,6 +179,18 @@ def _host(one: Question) -> tuple[Node, ...]:
         "engine: a step late": (late_s, LATE.format(engine=engine.name)),
     }
     return tuple(Node(name=name, value=value, unit="s", source=text) for name, (value, text) in parts.items() if value)
+
+
+def _images(one: Question) -> tuple[Node, ...]:
+    """Passes of the vision tower over the images of all prompts, by their size."""
+    return tuple(
+        sum_of(
+            f"vision tower: {seen.images.count} x {seen.images.width} x {seen.images.height}",
+            tuple(map(unasked, own_prefill(Question(analysis=tower, point=one.point)))),
+            IMAGES.format(patches=seen.patches),
+        )
+        for seen, tower in one.analysis.towers
+    )
 
 
 def _ahead(one: Question, times: ChunkedTimes) -> tuple[Node, ...]:

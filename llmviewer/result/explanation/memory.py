@@ -230,8 +230,8 @@ def _evidence(result: Result, one: Question, name: str, value: float) -> tuple[N
 #: Parts of the total.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "cuda_graphs_bytes")
 SOURCES = {
-    "activations_bytes": "peak over both stages of the live tensors (analysis/memory.py), of llama.cpp its compute "
-    "buffers (analysis/compute_buffers.py)",
+    "activations_bytes": "peak over both stages, and a vision tower, of the live tensors (analysis/memory.py), of "
+    "llama.cpp its compute buffers (analysis/compute_buffers.py)",
     "framework_bytes": "memory of CUDA and of the engine beside tensors (provenance.assumed of the result)",
     "cuda_graphs_bytes": "CUDA graphs of the engine, by its logs",
     "kv_cache_used_bytes": "part of the cache that holds tokens (serving/kv_cache.py)",

@@ -54,6 +54,8 @@ REPLICATED = frozenset(
     "attn_predictor_in mlp_predictor_in index_q_proj index_k_proj index_weights_proj "
     "kv_proj compressed_kv_proj compressed_gate_proj index_kv_proj index_gate_proj f_a_proj g_a_proj "
     "attn_hc_proj mlp_hc_proj head_hc_proj attn_in_gate_a attn_in_gate_b mlp_in_gate_a mlp_in_gate_b "
+    "merger_in_proj merger_out_proj deepstack_0_in_proj deepstack_0_out_proj deepstack_1_in_proj deepstack_1_out_proj "
+    "deepstack_2_in_proj deepstack_2_out_proj projector "  # of a vision tower, 2 % of its work
     "fc eh_proj resblock_proj state_proj state_proj_first phrase_query".split()  # layers of draft models, as in vLLM
 )
 #: Name suffixes of the two factors of an adapter or of a factored layer.
