@@ -138,9 +138,10 @@ COSTS = {
     "carbon": _case("400"),
     "api_price": _case("in=0.3,out=1.2"),
 }
+IMAGES = {"images": _case("1x640x480", model="qwen2.5-vl-7b")}
 #: Options of one command -> their cases, before those of RUN.
 OWN = {
-    "analyze": {**COSTS, "images": _case("1x640x480", model="qwen2.5-vl-7b")},
+    "analyze": {**COSTS, **IMAGES},
     "sweep": COSTS,
     "compare": COSTS,
     "report": {
@@ -169,6 +170,7 @@ OWN = {
     "explain": {
         "gpu_memory_utilization": _case("0.06", CROWDED),
         **COSTS,
+        **IMAGES,
     },
     "why": {"metric": _case("ttft_s", "-q w4a16")},
     "advise": {
