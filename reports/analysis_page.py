@@ -138,8 +138,10 @@ def _workload(answer: dict[str, Any]) -> str:
     sizes = answer["workload"]
     passes = ", ".join(answer["passes"]) or "none"
     batch = "users" if is_steady_state(answer) else "batch"
+    tokens = sum(one["count"] * one["tokens_per_image"] for one in answer.get("images", ()))
+    of_images = f" ({fmt.whole(tokens)} of images)" if tokens else ""
     return (
-        f"{batch} {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
+        f"{batch} {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}{of_images}, "
         f"output {fmt.whole(sizes['output_len'])}; passes: {passes}; efficiency: {answer['efficiency']['kind']}"
     )
 

@@ -17,7 +17,7 @@ from llmviewer.cli import views
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import Panel
 from llmviewer.result.costs import OF_ONE_RUN
-from llmviewer.result.result import Result, Verdict
+from llmviewer.result.result import Result, Verdict, towers
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
@@ -87,6 +87,6 @@ def operator_rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
     }
     return [
         {**shared, "stage": name, **operator}
-        for name, stage in answer["stages"].items()
+        for name, stage in {**towers(answer.get("images", ())), **answer["stages"]}.items()
         for operator in stage["operators"]
     ]

@@ -201,8 +201,11 @@ class Result(Answer):
         rows = [
             {**run, **self._workload(point), "stage": stage, **row}
             for point in range(len(self))
-            for stage in STAGES
-            for row in self.stage(stage, point)["operators"]
+            for stage, found in {
+                **towers(self.images(point)),
+                **{name: self.stage(name, point) for name in STAGES},
+            }.items()
+            for row in found["operators"]
         ]
         return pd.DataFrame(rows)
 
@@ -434,6 +437,11 @@ class Result(Answer):
         from llmviewer.result import interval
 
         return {name: interval.levels(found, point) for name, found in interval.metric_bounds(self.analysis).items()}
+
+
+def towers(images: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Stages of the vision tower by the size of the images, of `Result.images`."""
+    return {f"vision tower {one['width']}x{one['height']}": one["stage"] for one in images}
 
 
 def _fact(values: Count | Sequence[str], point: int) -> int | float | str | None:
