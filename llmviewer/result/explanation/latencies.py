@@ -55,6 +55,8 @@ def metric_time(one: Question, metric: str) -> Node:
         share = 1.0 if metric == "generation_s" else 1.0 / one.at(own.schedule.tokens)
         parts = decode_nodes(one, share) if own.running is None else generation_nodes(one, share)
     source = (WHAT if own.running is None else {**WHAT, **SHARED})[metric]
+    if own.towers and metric == "ttft_s":
+        source += ", and the vision tower over their images"
     return sum_node(metric, value, parts, source)
 
 
