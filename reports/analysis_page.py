@@ -35,7 +35,7 @@ BRIEF, USUAL, FULL = "brief", "usual", "full"
 def page(result: Result, point: int = 0, found: Verdict | None = None, *, long: str = FULL) -> Page:
     """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials.
 
-    long: BRIEF, the verdict and warnings; USUAL, without the operators of the stage that takes less of the request; FULL.
+    long: BRIEF, the verdict and warnings; USUAL, without the operators of the shorter stage; FULL.
     """
     answer = result.to_dict(point)
     first = at_once(answer) if found is None else verdict(found, answer)

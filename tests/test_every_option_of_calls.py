@@ -24,7 +24,7 @@ from llmviewer.server import arguments as described
 from llmviewer.server import calls, compact, tools
 from llmviewer.simulation.options import LOAD as OF_A_LOAD
 from llmviewer.simulation.options import SOURCES
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.options import OPTIONS, with_bits
 from tests.test_every_option import (
     LINES,
     NOT_TRIED,
