@@ -19,8 +19,8 @@ from llmviewer.calibrate import run as running
 from llmviewer.calibrate.conformal import errors
 from llmviewer.calibrate.deadline import Budget, OutOfTimeError, within
 from llmviewer.calibrate.fit import Sample
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.model_plan import ModelPlan
-from llmviewer.calibrate.plan import KernelCase
 from llmviewer.calibrate.predict import PredictionOptions, priced
 from llmviewer.calibrate.profiling import FitInputs, FittedProfile, OnProgress
 from llmviewer.calibrate.run import Progress

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.calibrate import environment, record, sizes
-from llmviewer.calibrate.plan import KernelCase
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.rows.collective import IN_GRAPH
 from llmviewer.calibrate.run import result_columns
 from llmviewer.calibrate.timer import DeviceReading, Limits, PreparedKernel, Stopwatch, measure

@@ -10,10 +10,9 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from llmviewer.calibrate.plan import KernelCase
+from llmviewer.calibrate.kernel_case import KernelCase
 
 #: Name in `calibrate.kernels` of all of these.
 KERNEL = "library"

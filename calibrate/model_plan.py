@@ -12,7 +12,7 @@ from typing import Any
 
 from llmviewer import models
 from llmviewer.calibrate import libraries, plan, shapes
-from llmviewer.calibrate.plan import KernelCase
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator

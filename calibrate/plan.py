@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer import models
 from llmviewer.calibrate import libraries, shapes
 from llmviewer.calibrate.fit import MIN_ROWS
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.rows.gemm import ADAPTER_OP
 from llmviewer.calibrate.rows.routing import busiest_device
 from llmviewer.calibrate.sizes import RunSize
@@ -67,19 +68,6 @@ GROUPED = "torch._grouped_mm"
 MIN_HOST_BYTES = 2**28
 #: Formats of a cache that new keys and values are written to.
 CACHE_DTYPES = ("bfloat16", "fp8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCase:
-    """One row to measure: its table, its kernel in calibrate.kernels, and the columns that identify it.
-
-    flops: FLOP of one call, used to skip kernels that take too long; 0 where that is irrelevant.
-    """
-
-    table: str
-    kernel: str
-    columns: Mapping[str, Any]
-    flops: float = 0.0
 
 
 def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmviewer.calibrate import environment, plan, record, sizes
-from llmviewer.calibrate.plan import KernelCase
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.timer import Limits, PreparedKernel, Samples, Stopwatch, TooLongError, measure
 from llmviewer.core.errors import UserError, printable

@@ -75,7 +75,7 @@ def engines() -> str:
 
 def _of_engine(of: str, fitted: Fitted, metric: str, origin: str) -> tuple[float, tuple[object, ...]]:
     errors: dict[str, Any] = fitted.error[metric][origin]
-    error = errors.get("model", errors["configuration"])
+    error = errors["model"] if "model" in errors else errors["configuration"]
     residuals = fitted.residuals.get(metric, {}).get(origin)
     scope = fitted.scope.get(metric, {}).get(origin, engine_scope.Scope())
     inside = f"{residuals[1]:.2f} to {residuals[2]:.2f}" if residuals else ""

@@ -35,12 +35,12 @@ BRIEF, USUAL, FULL = "brief", "usual", "full"
 def page(result: Result, point: int = 0, found: Verdict | None = None, *, long: str = FULL) -> Page:
     """Returns the page of one point of a Result, after its verdict or, without one, what of it needs no trials.
 
-    long: BRIEF, the verdict alone; USUAL, with the operators of the stage that takes most of the request; FULL.
+    long: BRIEF, the verdict and warnings; USUAL, with the operators of the stage that takes most of the request; FULL.
     """
     answer = result.to_dict(point)
     first = at_once(answer) if found is None else verdict(found, answer)
     if long == BRIEF:
-        return (first,)
+        return (first, *_warnings(answer))
     tables = stages(answer, result.token_budget)
     if long == USUAL and len(tables) > 1:
         metrics = answer["metrics"]

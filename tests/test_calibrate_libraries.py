@@ -27,6 +27,7 @@ import llmviewer as lv
 from llmviewer.calibrate import collectives, libraries, model_plan, plan, profile_file, record, sizes
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.fit import fit_key
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.kernels import KERNELS
 from llmviewer.calibrate.kernels.dtypes import UnsupportedError
 from llmviewer.calibrate.kernels.library import CALLS
@@ -379,7 +380,7 @@ PLANNED = [
 CASES = list(libraries.cases(PLANNED, VERSIONS, windows=(16,)))
 
 
-def name_of(case: plan.KernelCase) -> str:
+def name_of(case: KernelCase) -> str:
     columns = case.columns
     return f"{columns['engine'].partition(' ')[0]}.{columns['kernel'].partition(' ')[0]}"
 
@@ -390,7 +391,7 @@ def test_every_kernel_of_every_library_has_a_call_and_a_row() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{name_of(case)} {case.columns.get('window', '')}")
-def test_kernels_are_called_as_their_sources_say(fakes: None, case: plan.KernelCase) -> None:
+def test_kernels_are_called_as_their_sources_say(fakes: None, case: KernelCase) -> None:
     work = KERNELS[case.kernel](case.columns, Buffers("cpu", 1024))
     with torch.inference_mode():
         work.run(0)
@@ -399,7 +400,7 @@ def test_kernels_are_called_as_their_sources_say(fakes: None, case: plan.KernelC
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{name_of(case)} {case.columns.get('window', '')}")
-def test_rows_are_fitted_as_the_kernels_of_their_engine(case: plan.KernelCase) -> None:
+def test_rows_are_fitted_as_the_kernels_of_their_engine(case: KernelCase) -> None:
     """Samplers alone are evidence: no family prices them."""
     row = {"device": "h100-sxm", "source": "llmviewer", "latency_us": 9.0, **case.columns}
     clean, reasons = usable_rows(pd.DataFrame([row]), case.table)
@@ -511,7 +512,7 @@ with pytest.MonkeyPatch.context() as patch:
     MEASURED = runpy.run_path(str(ROOT / "docs" / "measured.py"))
 
 
-def planned() -> list[plan.KernelCase]:
+def planned() -> list[KernelCase]:
     found = [case for kind in ("cuda", "cpu") for case in plan.cases(sizes.size_named(kind, "full"), gpus=2)]
     return [*found, *collectives.cases("cuda", 2, sizes.GPU, "nccl 2.27.5"), *CASES]
 
@@ -536,7 +537,7 @@ def test_the_page_names_the_family_and_the_table_of_every_planned_kernel() -> No
         for name in (*entry.torch, *entry.engines):
             named.setdefault(name, set()).update(entry.families)
             tables.setdefault(name, set()).add(entry.table)
-    samples: dict[tuple[str, str], plan.KernelCase] = {}
+    samples: dict[tuple[str, str], KernelCase] = {}
     for case in planned():
         name = name_of(case) if case.kernel == libraries.KERNEL else case.kernel
         samples.setdefault((name, case.table), case)

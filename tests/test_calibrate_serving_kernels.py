@@ -15,6 +15,7 @@ from llmviewer import models
 from llmviewer.calibrate import plan, shapes, sizes
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.fit import fit_key
+from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.kernels import KERNELS, fp8, launch, moe, recurrence, serving, sparse, varlen
 from llmviewer.calibrate.kernels.dtypes import UnsupportedError
 from llmviewer.calibrate.rows.gemm import SPARSE
@@ -52,7 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[..., 
     return replaced
 
 
-def group_of(case: plan.KernelCase, device: str = "h100-sxm") -> RowGroup:
+def group_of(case: KernelCase, device: str = "h100-sxm") -> RowGroup:
     """The row of a case as a fit reads it."""
     columns = {"device": device, "source": "llmviewer", "engine": "torch 2.11.0", "latency_us": 10.0, **case.columns}
     clean, reasons = usable_rows(pd.DataFrame([columns]), case.table)
@@ -147,7 +148,7 @@ def test_rows_of_sparse_products_are_those_that_pruning_makes() -> None:
         (plan.several_adapters("bfloat16", 8, 16, 512), "torch-adapters", "bf16"),
     ],
 )
-def test_scaled_and_sparse_products_have_fits_of_their_own(case: plan.KernelCase, engine: str, variant: str) -> None:
+def test_scaled_and_sparse_products_have_fits_of_their_own(case: KernelCase, engine: str, variant: str) -> None:
     group = group_of(case)
     assert (group.engine, gemm.variant(group.operators[-1])) == (engine, variant)
 
@@ -279,7 +280,7 @@ def test_cache_writes_reach_as_many_slots_as_tokens(buffers: Buffers, dtype: str
     cache: Any = KERNELS["serving"](columns, buffers).run(0)
     assert cache.shape == (5 * serving.SLOTS, 64)
     assert cache.element_size() == (1 if dtype == "fp8" else 2)
-    (operator,) = group_of(plan.KernelCase(table="elementwise", kernel="serving", columns=columns)).operators
+    (operator,) = group_of(KernelCase(table="elementwise", kernel="serving", columns=columns)).operators
     assert operator.traffic_bytes == pytest.approx(5 * 64 * (2 + cache.element_size()))
 
 

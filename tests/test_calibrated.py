@@ -13,6 +13,9 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import models
+from llmviewer.analysis.evaluation import evaluate
+from llmviewer.api.calls import request
+from llmviewer.api.configuration import configuration
 from llmviewer.cli import main
 from llmviewer.core import data
 from llmviewer.core.dtypes import get_dtype
@@ -377,3 +380,12 @@ def test_a_profile_that_changes_nothing_is_named(profile: Path, tmp_path: Path) 
             assert (with_it.ttft_s, with_it.tpot_s) == (without.ttft_s, without.tpot_s)
     assert profile.stem not in idle
     assert profile.stem != "arc-pro-b60" or idle == {"h100-sxm", "b200"}
+
+
+@pytest.mark.parametrize("model", ["glm-5", "glm-4.7-flash", "deepseek-v3"])
+def test_a_prompt_of_latent_attention_takes_as_long_beside_decode_steps_as_alone(model: str) -> None:
+    """Keys of GLM-5 are as wide as values in prompts, and wider where it decodes: each pass has its own kernel."""
+    run = configuration(model, "h200", tensor_parallel_size=4)
+    alone = evaluate(run.model, run.system, prefill(4, 1315))
+    beside = run.answer(request(4, 1315, 31)).analysis.passes.time_s[0]
+    assert float(np.ravel(alone.time_s)[0]) == pytest.approx(beside, rel=1e-9)

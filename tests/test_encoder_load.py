@@ -22,9 +22,10 @@ def test_a_request_alone_takes_its_pass_and_the_time_of_the_host() -> None:
 
 def test_a_pass_takes_as_many_whole_inputs_as_its_budget_holds() -> None:
     """64 inputs of 256 tokens at once, 8,192 tokens in a step: two passes of 32, the second ends after both."""
-    full = lv.analyze(ENCODER, CHIP, engine="vllm", batch_size=32, input_len=256, output_len=1)
+    budget = {"max_num_batched_tokens": 8192}
+    full = lv.analyze(ENCODER, CHIP, engine="vllm", batch_size=32, input_len=256, output_len=1, **budget)
     pass_s = full.ttft_s - float(full.analysis.request_s[0])
-    made = lv.simulate(ENCODER, CHIP, burst=True, requests=64, input_len=256, output_len=1)
+    made = lv.simulate(ENCODER, CHIP, burst=True, requests=64, input_len=256, output_len=1, **budget)
     first, last = (made.records.finish_s - made.records.start_s).min(), made.records.finish_s.max()
     assert first == pytest.approx(pass_s, rel=0.02)
     assert last - made.records.start_s.min() == pytest.approx(2.0 * pass_s, rel=0.02)

@@ -24,7 +24,7 @@ from llmviewer.server import arguments as described
 from llmviewer.server import calls, compact, tools
 from llmviewer.simulation.options import LOAD as OF_A_LOAD
 from llmviewer.simulation.options import SOURCES
-from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.options import OPTIONS, with_bits
 from tests.test_every_option import (
     LINES,
     NOT_TRIED,
@@ -47,6 +47,7 @@ OF_COMMANDS = {
 }
 #: Calls without options of a run, and those whose runs are texts: test_every_option.py has them.
 WITHOUT_OPTIONS = (
+    "page",  # the answers of analyze, drawn
     "launch_line",
     "list_engines",
     "list_hardware",
@@ -58,7 +59,7 @@ WITHOUT_OPTIONS = (
 )
 RUN = {"model": "llama-3.2-1b", "hardware": "a100-80gb-sxm"}
 #: Arguments that are the subject of a call.
-SUBJECT = ("model", "hardware", "number", "measured", "a", "b", "contract", "advance")
+SUBJECT = ("model", "hardware", "launch_line", "number", "measured", "a", "b", "contract", "advance")
 #: Call whose answer assistants read in short -> that answer.
 SHORT = {"analyze": compact.analysis, "compare": compact.comparison}
 
@@ -99,7 +100,8 @@ def test_an_option_of_a_call_acts_or_is_refused_or_named(call: str, name: str) -
     except lv.UserError:
         return  # there is an answer with the option alone
     for one, other in zip(stated, plain, strict=True):
-        assert one[0] != other[0] or f"--{name.replace('_', '-')}" in one[1], one[1]
+        spelled = OPTIONS[name].spellings(name) if name in OPTIONS else ("--" + name.replace("_", "-"),)
+        assert one[0] != other[0] or any(word in one[1] for word in (spelled[0], f"{spelled[-1]}:")), one[1]
 
 
 def typed(call: str, name: str) -> list[str]:
@@ -232,7 +234,7 @@ def test_a_command_hands_every_option_to_the_call_of_python(call: str, monkeypat
         subject, got = handed.value.args
         of_chip = "model" not in signature(getattr(lv, call)).parameters and got["hardware"] == run[-1]
         assert of_chip or subject[-2:] == (run[0], run[2]) or (got["model"], got["hardware"]) == (run[0], run[2])
-        for one, value in values_of(call, words).items():
+        for one, value in with_bits(values_of(call, words)).items():
             listed = [value] if one == "price" else value  # both are for callers of Python
             assert as_text(got[one]) == as_text(listed), name
 

@@ -21,7 +21,7 @@ FULL: tuple[tuple[str, str, int, int, Mapping[str, Any]], ...] = (
     ("llama-3.1-8b", "rtx-5090", 28620, 256, {}),
     ("llama-3.1-8b", "rtx-4090", 9000, 700, {}),
     ("qwen3-30b-a3b", "a100-40gb-sxm", 12000, 1500, {"quantization": "fp8"}),
-    ("deepseek-v2-lite", "l40s", 30000, 400, {}),
+    ("deepseek-v2-lite", "l40s", 30000, 400, {"max_num_batched_tokens": 8192}),
     ("gemma-3-12b", "a100-40gb-sxm", 20000, 1000, {}),
     ("llama-3.1-8b", "rtx-4090", 2000, 4000, {"engine": "sglang"}),
     ("llama-3.1-8b", "rtx-4090", 6000, 2000, {"engine": "trtllm"}),
@@ -75,7 +75,8 @@ def test_a_prompt_longer_than_a_step_takes_as_long_as_analyze_says() -> None:
         steady = lv.analyze(
             "llama-3.1-8b", "h200", input_len=prompt, output_len=2, max_num_batched_tokens=131072, **options
         )
-        assert alone.records.ttft_s[0] == pytest.approx(steady.ttft_s, rel=0.03)
+        # analyze has part of a decode step that others run, here a slow one: beyond 8,192 tokens V0 has no graph
+        assert alone.records.ttft_s[0] == pytest.approx(steady.ttft_s, rel=0.05)
 
 
 @pytest.mark.parametrize("options", [{"engine": "trtllm"}, {"engine": "vllm==0.7.3", "max_num_batched_tokens": 8192}])

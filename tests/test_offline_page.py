@@ -278,7 +278,7 @@ def test_python_and_the_command_line_write_the_same_page(tmp_path: Path) -> None
 
 def test_the_site_lists_its_pages_and_leaves_out_what_a_chip_does_not_take(tmp_path: Path) -> None:
     """An M2 has no link to a second device, which a model of 70B needs on half of the chips."""
-    loaded = spec_from_file_location("site_of_pages", Path(__file__).parent.parent / "docs" / "site.py")
+    loaded = spec_from_file_location("site_of_pages", Path(__file__).parent.parent / "docs" / "catalogue.py")
     assert loaded is not None
     assert loaded.loader is not None
     site = module_from_spec(loaded)

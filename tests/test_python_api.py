@@ -143,7 +143,12 @@ def test_a_plot_takes_a_frame_a_sweep_and_a_crossover():
         ("roofline", {"a": 5}, {}, "takes a Result or several, not a dict"),
         ("roofline", [], {}, "takes 1 to 7 results, not 0"),
         ("waterfall", "one", {}, "takes 2 results, not 1"),
-        ("roofline", "one", {"colour": "red"}, "unknown option of plot roofline 'colour'; allowed: measured"),
+        (
+            "roofline",
+            "one",
+            {"colour": "red"},
+            "unknown option of plot roofline 'colour'; allowed: all_roofs, measured",
+        ),
         ("throughput", pd.DataFrame({"model": []}), {}, "it has no column hardware, batch_size"),
         ("throughput", "no rows", {}, "it has no rows"),
     ],

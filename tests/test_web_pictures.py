@@ -30,7 +30,7 @@ def view(query: str) -> View:
 
 
 def elements(one: View) -> list[dict[str, Any]]:
-    graph, *_ = network(one)["pieces"]
+    _, graph, *_ = network(one)["pieces"]
     found: list[dict[str, Any]] = graph["network"]["elements"]
     return found
 
@@ -47,7 +47,7 @@ def test_names_of_fused_operators_fit_into_their_boxes() -> None:
 
 def test_a_graph_is_laid_out_once() -> None:
     """Its places are given; the component's own layout runs later, when the graph may have been replaced."""
-    graph, *_ = network(view("tab=network"))["pieces"]
+    _, graph, *_ = network(view("tab=network"))["pieces"]
     assert graph["network"]["autoRefreshLayout"] is False
 
 

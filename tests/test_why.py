@@ -241,7 +241,17 @@ def test_more_factors_than_are_exact_are_sampled_with_an_error() -> None:
     assert sum(amounts(found).values()) == pytest.approx(found.difference, rel=1e-9)
 
 
-@pytest.mark.parametrize("metric", RUN_METRICS)
+#: Metrics of options that are none of a run: emissions of electricity, and prices of an API.
+OF_COSTS = ("grams_co2_per_million_output_tokens", "break_even_utilization", "break_even_tokens_per_month")
+
+
+@pytest.mark.parametrize("metric", OF_COSTS)
+def test_a_metric_without_value_says_what_it_needs(metric: str) -> None:
+    with pytest.raises(lv.UserError, match=r"has no value here; it needs (carbon|api_price)"):
+        lv.why(A100, H100, metric=metric)
+
+
+@pytest.mark.parametrize("metric", [name for name in RUN_METRICS if name not in OF_COSTS])
 def test_every_metric_has_a_difference_that_adds_up(metric: str) -> None:
     found = lv.why(
         f"{A100} --output-len 8", f"{A100} --output-len 8 --quantization w8a16 --batch-size 4", metric=metric

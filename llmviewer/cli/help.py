@@ -17,6 +17,8 @@ INSTEAD = {
     "--concurrency": ("--batch-size",),
     "--max-concurrency": ("--batch-size",),
     "--bs": ("--batch-size",),
+    "--size": ("--style",),
+    "--fsdp": ("--zero",),
     "--input-len": ("--context",),
     "--context": ("--input-len",),
     "--seq-len": ("--input-len",),

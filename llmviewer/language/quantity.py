@@ -269,7 +269,7 @@ METRICS = LATENCIES | _named(
     Quantity(
         name="break_even_tokens_per_month", label="Break-even tok/month", title="tokens a month at break-even",
         less_is_better=True, rank=8, undefined=NO_BREAK_EVEN, meaning="prompts and answers in these hours of a month",
-        formula="break_even_utilization * month_s * batch_size * (input_len + output_len) / e2e_s",
+        formula="break_even_utilization * break_even_month_s * batch_size * (input_len + output_len) / e2e_s",
     ),
 )  # fmt: skip
 #: Metrics that `analyze` also shows as an engine serves the request, where none is stated: key `served` of its answer.

@@ -349,9 +349,10 @@ def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
     """Names of the varied figures, each once, or of the one size."""
     words = [word.strip() for word in (vary.split(",") if isinstance(vary, str) else vary)]
     sizes = [VARIED_SIZES[name] for word in words if (name := word.replace("_", "-")) in VARIED_SIZES]
+    alone = (*VARIED_SIZES, "request-rate")
+    if len(words) > 1 and any(word.replace("_", "-") in alone for word in words):
+        raise UserError(f"vary is {quoted(','.join(words))}; a size or a rate varies alone: {', '.join(alone)}")
     if sizes:
-        if len(words) > 1:
-            raise UserError(f"vary is {quoted(','.join(words))}; a size varies alone: {', '.join(VARIED_SIZES)}")
         return (sizes[0],)
     names = tuple(dict.fromkeys(map(_figure_name, words)))
     if not names:

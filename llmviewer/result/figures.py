@@ -69,6 +69,12 @@ def _saved_usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
     return np.where(usd > 0.0, usd, np.nan)
 
 
+def _break_even_month_s(a: Analysis, with_costs: Costs) -> Count:
+    """Seconds of a month; NaN where all hours are too few to break even."""
+    share = _idle_usd_per_hour(a, with_costs) / _saved_usd_per_hour(a, with_costs)
+    return np.where(share <= 1.0, MONTH_S, np.nan)
+
+
 def _energy(a: Analysis, name: str) -> Count:
     """A power of all devices [W] by its name in `power.Energy`; NaN where none is known."""
     found = None if a.system.split else power.energy_of(a, _shares(a))
@@ -87,6 +93,7 @@ INPUTS: Mapping[str, Input] = {
     "devices": Input(of=lambda a, _: a.system.parallelism.devices),
     "device_usd_per_hour": Input(of=_device_usd_per_hour, source=_price_source),
     "idle_usd_per_hour": Input(of=_idle_usd_per_hour, source=_price_source),
+    "break_even_month_s": Input(of=_break_even_month_s, source=lambda _, __: "a mean month, where it is enough"),
     "saved_usd_per_hour": Input(of=_saved_usd_per_hour, source=lambda _, __: "--api-price less the power of --owned"),
     "mean_w": Input(of=lambda a, _: _energy(a, "watts"), source=_power_source),
     "wall_w": Input(
@@ -96,7 +103,6 @@ INPUTS: Mapping[str, Input] = {
         of=lambda _, c: np.nan if c.carbon_g_per_kwh is None else c.carbon_g_per_kwh, source=lambda _, __: "--carbon"
     ),
     "pue": Input(of=lambda _, c: c.pue, source=lambda _, c: "--owned" if c.prices.owned else "PUE 1 without --owned"),
-    "month_s": Input(of=lambda _, __: MONTH_S, source=lambda _, __: "a mean month"),
     "prompt_share": Input(
         of=lambda a, _: power.prompt_share(a), source=lambda _, __: "device-seconds of the prompt over those of both"
     ),

@@ -15,7 +15,6 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip, Host
-from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
 from llmviewer.timing.kernels.families import FAMILIES, families_of
@@ -257,7 +256,7 @@ class Calibrated:
         at: a count of all passes -> that of the stage.
         """
         names = families_of(operator)
-        return self.select_fit(names[-1 if at(_decode_mask(operator)) > 0.0 else 0], operator)
+        return self.select_fit(names[-1 if at(attention.decode_mask(operator)) > 0.0 else 0], operator)
 
     def _search(self, family: str, variant: str) -> SelectedFit:
         fit = self._own_family(family, variant) or self._last_resort(family, variant)
@@ -355,7 +354,7 @@ class Calibrated:
         bounds = [self.family_interval(name, operator, chip, timing) for name in names]
         spread = bounds[0]
         for other in bounds[1:]:
-            spread = np.where(_decode_mask(operator) * np.ones_like(spread[0]) > 0.0, other, spread)
+            spread = np.where(attention.decode_mask(operator) * np.ones_like(spread[0]) > 0.0, other, spread)
         return spread
 
     def family_interval(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
@@ -407,17 +406,6 @@ def start_fit(family: Family) -> Fit:
     return Fit(
         family=family.name, variant="any", engine="none", constants=family.start_values(), range={}, residuals={}
     )  # fmt: skip
-
-
-def _decode_mask(operator: Operator) -> Count:
-    """1.0 where attention runs as a decode kernel in all groups: a few queries per sequence over its cache."""
-    shape = operator.shape
-    if not isinstance(shape, AttentionShape):
-        return 0.0
-    every: Any = True
-    for group in shape.groups:
-        every = every & attention.is_decode(group)
-    return np.where(every, 1.0, 0.0)
 
 
 def calibrated(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from llmviewer.analysis.analysis import Analysis
 
     Values: TypeAlias = npt.NDArray[np.float64]
     Numbers: TypeAlias = npt.NDArray[np.intp]
@@ -87,7 +85,7 @@ def picture(results: curves.Results, style: Style) -> Figure:
     return draw(frame(results), style, {name: one.analysis for name, one in curves.each(results)})
 
 
-def draw(rows: pd.DataFrame, style: Style, analyses: Mapping[str, Analysis] | None = None) -> Figure:
+def draw(rows: pd.DataFrame, style: Style, analyses: Mapping[str, Any] | None = None) -> Figure:
     """Draws rows of `frame`; panels with many bars stand below each other.
 
     analyses: of each configuration, whose errors are then known to be those of another one too.
@@ -110,7 +108,7 @@ def draw(rows: pd.DataFrame, style: Style, analyses: Mapping[str, Analysis] | No
     return figure
 
 
-def ratios(rows: pd.DataFrame, y: str, first: Numbers, analyses: Mapping[str, Analysis]) -> Values:
+def ratios(rows: pd.DataFrame, y: str, first: Numbers, analyses: Mapping[str, Any]) -> Values:
     """Returns times over those of the rows `first`, between the ends of their 80 % intervals, shape (3, rows).
 
     Errors of kernels that both run on one chip are in neither; a row has none against itself.
@@ -130,7 +128,7 @@ def ratios(rows: pd.DataFrame, y: str, first: Numbers, analyses: Mapping[str, An
 
 
 def _times(
-    axes: Axes, rows: pd.DataFrame, curve: curves.Curve, where: tuple[Places, Style], analyses: Mapping[str, Analysis]
+    axes: Axes, rows: pd.DataFrame, curve: curves.Curve, where: tuple[Places, Style], analyses: Mapping[str, Any]
 ) -> None:
     """Draws a bar with interval and value per configuration, hollow if it does not fit in memory.
 

@@ -11,7 +11,6 @@ import dash_ag_grid  # noqa: F401 - Dash registers component libraries before th
 import dash_cytoscape  # noqa: F401
 from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Flask, Response, request
-from markupsafe import escape
 
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports import verdict
@@ -57,7 +56,7 @@ class Viewer(Dash):
         tags = SCRIPT.findall(scripts)
         later = {name: source for tag, source in tags for name in LATER if f"/{name}/" in source}
         parts |= {
-            "title": escape(title),
+            "title": piece("text", title),
             "metas": metas + piece("shared", title, summary, later),
             "scripts": "".join(tag for tag, source in tags if source not in later.values()),
             "app_entry": f'<div id="react-entry-point">{answer}</div>',
@@ -172,7 +171,7 @@ def _answer(search: str, theme: str) -> tuple[Any, ...]:
         view = View(state=state, theme=theme)
         _check_tab(state)
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
-        return tabs(state), piece("alerts", warnings), foot(view), content(view), escape(view.title)
+        return tabs(state), piece("alerts", warnings), foot(view), content(view), piece("text", view.title)
     except UserError as error:
         return tabs(state), piece("alerts", [str(error)]), "", [], ""
 

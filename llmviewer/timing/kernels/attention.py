@@ -167,25 +167,45 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     }
 
 
-def limits(operator: Operator) -> Mapping[str, Count]:
+def decode_mask(operator: Operator) -> Count:
+    """1.0 where attention runs as a decode kernel in all groups: a few queries per sequence over its cache."""
+    shape = operator.shape
+    if not isinstance(shape, AttentionShape):
+        return 0.0
+    every: Any = True
+    for group in shape.groups:
+        every = every & is_decode(group)
+    return np.where(every, 1.0, 0.0)
+
+
+def _own(operator: Operator, decodes: bool) -> Any:  # noqa: FBT001
+    """Mask of the passes that a kernel runs in; all of them where it runs in none, as for rows of measurements."""
+    mask = decode_mask(operator) == float(decodes)
+    return mask if bool(np.any(mask)) else mask | True
+
+
+def limits(operator: Operator, decodes: bool) -> Mapping[str, Count]:  # noqa: FBT001
     """Elements of a head, of which every kernel has a largest number (256 in FlashAttention-3), and its KV heads.
 
-    A kernel for groups of heads that share keys ends below one KV head per head.
+    A kernel for groups of heads that share keys ends below one KV head per head.  decodes: whether of the decode
+    kernel; latent attention has wider heads and fewer KV heads there.
     """
     shape = operator.shape
     if not isinstance(shape, AttentionShape):
         return {}
-    return {"head_dim": shape.qk_dim, "kv_share": shape.kv_heads / shape.heads}
+    known = {"head_dim": shape.qk_dim, "kv_share": shape.kv_heads / shape.heads}
+    own = _own(operator, decodes)
+    return {name: np.where(own, value, 0.0) for name, value in known.items()}
 
 
-def variant(operator: Operator) -> str:
+def variant(operator: Operator, decodes: bool) -> str:  # noqa: FBT001
     """Variant by formats: `bf16` for products and cache, `bf16-kv8` with 8-bit cache.
 
-    `-mla` if keys exceed values, `-encoder` without a mask.
+    `-mla` if keys exceed values where the kernel runs, `-encoder` without a mask.  decodes: of the decode kernel.
     """
     shape = operator.shape
     if isinstance(shape, AttentionShape) and not shape.causal:
         return f"{operator.compute}{ENCODER_SUFFIX}"
     narrow = cache_bits(operator) < 12.0 and operator.compute not in ("fp8", "int8")
-    latent = isinstance(shape, AttentionShape) and bool(np.any(shape.qk_dim != shape.v_dim))
+    latent = isinstance(shape, AttentionShape) and bool(np.any((shape.qk_dim != shape.v_dim) & _own(operator, decodes)))
     return f"{operator.compute}{'-kv8' if narrow else ''}{MLA_SUFFIX if latent else ''}"

@@ -6,6 +6,7 @@ Tasks have a fixed cost, so many sequences with short contexts take longer than 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,8 +207,8 @@ FAMILY = Family(
     ),
     rates=single_kernel(group_time),
     quantities=quantities,
-    variant=variant,
+    variant=partial(variant, decodes=True),
     equivalents=EQUIVALENTS,
     substitutes=SUBSTITUTES,
-    limits=limits,
+    limits=partial(limits, decodes=True),
 )  # fmt: skip

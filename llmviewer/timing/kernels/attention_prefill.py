@@ -6,6 +6,7 @@ call with one thread block per token, so the time of writing scales with tokens.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -179,8 +180,8 @@ FAMILY = Family(
     ),
     rates=single_kernel(group_time),
     quantities=quantities,
-    variant=variant,
+    variant=partial(variant, decodes=False),
     equivalents=EQUIVALENTS,
     substitutes=SUBSTITUTES,
-    limits=limits,
+    limits=partial(limits, decodes=False),
 )  # fmt: skip
