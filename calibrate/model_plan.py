@@ -99,7 +99,7 @@ def _kernels(
 
 
 def _needed(engines: Mapping[str, str]) -> str:
-    """What would measure more, or whose kernels were looked for."""
+    """Packages whose kernels were looked for, or that would measure more."""
     return f", nor has {', '.join(engines)}" if engines else "; vllm or sglang may, where they can be imported"
 
 

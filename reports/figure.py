@@ -1,4 +1,4 @@
-"""What a figure shows, in our own words: panels of lines and limits.  `plots/drawing.py` draws them with matplotlib,
+"""A figure in our own words: panels of lines and limits.  `plots/drawing.py` draws them with matplotlib,
 `html/drawing.py` with Plotly.  Colours, markers and dashes follow from the number of a line, so that both agree."""
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ TOGETHER = "const asked = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
 
 
 def run(script: str, given: object) -> Any:
-    """What a script prints after engine.js has run.  given: JSON that it reads as `asked`."""
+    """Text that a script prints after engine.js has run.  given: JSON that it reads as `asked`."""
     text = "\n".join(((TEMPLATES / "engine.js").read_text(encoding="utf-8"), TOGETHER, script))
     ran = nodejs.node(
         ["-e", text],
@@ -139,7 +139,7 @@ def test_operators_of_a_stage_are_those_of_analyze(at: int) -> None:
 
 
 def test_a_request_for_which_nothing_holds_has_no_figures() -> None:
-    """Of two programs, one for prompts and one for decode steps, only that of prompts is left."""
+    """Only the program of prompts is left of two, for prompts and for decode steps."""
     found, _ = held(0)
     assert len(found.programs) == 2
     for number in (0, 1):

@@ -349,9 +349,7 @@ def with_images(found: Analysis, images: tuple[Seen, ...], system: System) -> An
 
     def stored() -> Memory:
         activations = [tower.memory.activations_bytes for _, tower in towers]
-        return replace(
-            found.memory, activations_bytes=reduce(np.maximum, activations, found.memory.activations_bytes)
-        )
+        return replace(found.memory, activations_bytes=reduce(np.maximum, activations, found.memory.activations_bytes))
 
     return replace(found, towers=tuple(towers), stored=stored)
 

@@ -60,7 +60,7 @@ def _configuration(one: Recorded, place: Mapping[int, int]) -> dict[str, Any]:
 
 
 def _program(way: Scalars, rows: tuple[Row, ...], engine: tuple[str, ...], place: Mapping[int, int]) -> dict[str, Any]:
-    """Where the guards and the figures of a page are among the operations."""
+    """Places of the guards and figures of a page among the operations."""
     found = {name: place[number] for name, number in way.results.items()}
     return {
         "guards": [(place[number], value) for number, value in way.guards.items()],

@@ -96,7 +96,7 @@ class OnePass(Schedule):
     prefill = decode = decode_sum = prefill_max = max_over_passes = _own
 
     def pieces(self) -> Iterator[tuple[slice, Step]]:
-        """The pass."""
+        """The one pass, whole."""
         yield slice(None), self.step
 
 
@@ -257,7 +257,7 @@ def columns_of(plan: Schedule, sizes: Array) -> Array:
 
 
 def facts_of(one: Configuration, answer: Result) -> dict[str, Any]:
-    """What a page shows of a configuration beside its figures.  answer: of any request."""
+    """Facts of a configuration that a page shows beside its figures.  answer: of any request."""
     chip, model = one.system.chip, one.model
     products = (row.operator for row in answer.analysis.evaluation.rows if row.operator.kind.facts.matrix_units)
     return {

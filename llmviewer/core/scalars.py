@@ -48,7 +48,7 @@ TOGETHER: dict[Any, str] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: what it needs is kept
 class Scalars:
-    """What a recording left in a pool of operations.
+    """Operations that a recording left in a pool.
 
     guards: number of an operation -> the value that it must have.  results: numbers by name.
     """

@@ -79,7 +79,7 @@ class Owned:
 
     @property
     def usd_per_calendar_hour(self) -> float:
-        """What an hour costs whether it is used or not [$]: capex / (years x 8766 h)."""
+        """Cost of an hour, used or not [$]: capex / (years x 8766 h)."""
         return self.capex_usd / (self.years * HOURS_PER_YEAR)
 
     def usd_per_hour(self, tdp_w: float | None) -> float | None:
@@ -243,7 +243,7 @@ def api(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What a run is priced with.
+    """Prices and emissions of a run.
 
     carbon_g_per_kwh: emissions of electricity; None if they are not stated.  api: that it has to break even with.
     """

@@ -49,7 +49,7 @@ def _shares(a: Analysis) -> power_shares.PowerShares | None:
 
 
 def _idle_usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
-    """What an hour costs in which nothing is computed [$]: all of a rented one, of an owned one what was paid."""
+    """Cost of an hour in which nothing is computed [$]: all of a rented one, of an owned one what was paid."""
     owned, usd = with_costs.prices.owned, _usd_per_hour(a, with_costs)
     if owned is None or a.system.chip.name in with_costs.prices.given:
         return usd
@@ -57,7 +57,7 @@ def _idle_usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
 
 
 def _saved_usd_per_hour(a: Analysis, with_costs: Costs) -> Count:
-    """What an API takes for the work of an hour at full load, less the power of that hour [$]; NaN if that is less."""
+    """Price of an API for the work of an hour at full load, less the power of that hour [$]; NaN if that is less."""
     if with_costs.api is None:
         return np.nan
     one, owned = with_costs.api, with_costs.prices.owned

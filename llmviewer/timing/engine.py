@@ -336,7 +336,7 @@ class Engine(Fitted):
     serves: Serves = field(default=NOTHING, metadata=stated(partial(record.read, Serves)))
 
     def forced_kernels(self, quantization: str) -> str:
-        """What a stated --quantization is to the engine; empty: the same as to others."""
+        """A stated --quantization as the engine reads it; empty: the same as to others."""
         kept = self.program is None or self.program.formats
         return self.forced.get(quantization, "") if kept else ""
 
