@@ -55,7 +55,7 @@ RUN = {
     "split_mode": _case("tensor", "-ts 1,1"),
     "backend": _case("vulkan", "--engine llama.cpp"),
     "tensor_split": _case("1,1"),
-    "main_gpu": _case("1", "-sm none"),
+    "main_gpu": _case("1", "--engine llama.cpp"),
     "set": _case("bandwidth=x2"),
     "power_limit": _case("200W"),
     "expert_skew": _case("0.7", model=MOE),

@@ -524,7 +524,7 @@ def test_a_hostile_file_gives_one_line_and_the_page_goes_on(web: WebPage, name: 
     web.drop(HOSTILE[name])
     expect(web.page.locator("#alert [role=alert]")).to_have_count(1)
     assert "\n" not in web.page.locator("#alert [role=alert]").inner_text()
-    assert web.page.title() == "llmviewer"
+    assert web.page.title().endswith("llmviewer")
     if "config=" in web.page.url:
         web.page.get_by_role("button", name="Use the catalogue").click()
         shows(web, cards())

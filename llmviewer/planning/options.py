@@ -121,7 +121,7 @@ class Question:
 
 def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) -> Question:
     """The checked sizing of these options.  Raises UserError."""
-    for name in NOT_OF_A_SIZING:
+    for name in (*NOT_OF_A_SIZING, "main_gpu"):
         if options.get(name) is not None:
             raise UserError(f"size chooses the server and the load is steady; remove {name}")
     words = {
