@@ -285,9 +285,9 @@ def test_a_limit_below_a_single_step_is_rejected_by_its_size() -> None:
 
 
 def test_listed_limits_of_a_step_are_those_of_the_answer() -> None:
-    made = sized("l40s", max_num_batched_tokens="1024,2048", max_num_seqs="48")
+    made = sized("l40s", max_num_batched_tokens="1024,4096", max_num_seqs="48")
     for one in made.choices:
-        assert one.options["max_num_batched_tokens"] in (1024, 2048)
+        assert one.options["max_num_batched_tokens"] in (1024, 4096)
         assert one.options["max_num_seqs"] == 48
 
 
