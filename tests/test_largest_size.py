@@ -110,7 +110,7 @@ def test_a_limit_that_one_request_breaks_is_exit_status_1(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--vary batch-size,bandwidth --tpot 5ms", "a size varies alone: batch-size, context, concurrency"),
+        ("--vary batch-size,bandwidth --tpot 5ms", "a size or a rate varies alone: batch-size, context, concurrency"),
         ("--vary batchsize --tpot 5ms", "did you mean 'batch-size'?"),
         ("--vary concurrency --batching static", "concurrent requests start one by one: use continuous"),
         ("--vary batch-size --tpot 5ms --output-len 1", "needs at least 2"),
