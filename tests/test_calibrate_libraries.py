@@ -28,7 +28,7 @@ from llmviewer.calibrate import collectives, libraries, model_plan, plan, profil
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.fit import fit_key
 from llmviewer.calibrate.kernel_case import KernelCase
-from llmviewer.calibrate.kernels import KERNELS
+from llmviewer.calibrate.kernels import KERNELS, flex
 from llmviewer.calibrate.kernels.dtypes import UnsupportedError
 from llmviewer.calibrate.kernels.library import CALLS
 from llmviewer.calibrate.shapes import ExpertLayer, Heads, RecurrentHeads
@@ -505,6 +505,18 @@ def test_what_a_model_lacks_names_the_libraries_that_may_have_it(monkeypatch: py
     assert alone.endswith("vllm or sglang may, where they can be imported")
     monkeypatch.setattr(libraries, "installed", lambda: {"vllm": "0.24.0"})
     assert not any(line.startswith("experts") for line in model_plan.plan_of("deepseek-v3", 1, size).missing)
+
+
+def test_an_older_torch_and_one_without_exchanges_measure_the_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """flex_attention came with torch 2.5; torch can be built without torch.distributed."""
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.flex_attention", None)
+    monkeypatch.setattr(flex, "need_compiler", lambda kind: None)
+    with pytest.raises(UnsupportedError, match="has no flex_attention"):
+        KERNELS["flex"]({}, Buffers("cpu", 1024))
+    for name in ("all_gather_single", "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor"):
+        monkeypatch.delattr(torch.distributed, name, raising=False)
+    found = runpy.run_path(str(ROOT / "calibrate" / "kernels" / "exchange.py"))
+    assert {*found["EXCHANGES"]} == {*collectives.OPS}
 
 
 with pytest.MonkeyPatch.context() as patch:

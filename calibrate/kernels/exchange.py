@@ -23,9 +23,9 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     return PreparedKernel(run=lambda _: exchange(whole, part, other))
 
 
-#: Exchanges that torch 2.13 names anew.
-_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+#: Exchanges that torch 2.13 names anew, and that one built without torch.distributed lacks.
+_GATHER: Any = getattr(dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None))
+_SCATTER: Any = getattr(dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None))
 #: op -> (whole tensor, part of one device, another whole one) -> exchange.
 EXCHANGES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
     "all_reduce": lambda whole, part, other: dist.all_reduce(whole),

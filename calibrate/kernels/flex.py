@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from llmviewer.calibrate.buffers import Buffers
-from llmviewer.calibrate.kernels.dtypes import DTYPES
+from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
 from llmviewer.calibrate.kernels.elementwise import need_compiler
 from llmviewer.calibrate.timer import PreparedKernel
 
@@ -20,6 +19,10 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     `flex_sinks`: one more score per head in the denominator, by the log of the sum of the others, as transformers does.
     """
     need_compiler(buffers.kind)
+    try:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    except ImportError as error:  # before torch 2.5
+        raise UnsupportedError(f"torch {torch.__version__} has no flex_attention") from error
     dtype, window = DTYPES[columns["dtype"]], columns["window"]
     batch, heads, kv_heads, dim, seq = (columns[name] for name in ("batch", "heads", "kv_heads", "head_dim", "seq"))
     cache = buffers.rotating(dtype, *[(batch, kv_heads, seq, dim)] * 2)
