@@ -6,15 +6,16 @@ which are never fitted, with the new profile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llmviewer.calibrate import devices, environment, model_plan, plan, profiling, record, refusals, sizes
+from llmviewer.calibrate import devices, environment, model_plan, plan, profiling, record, sizes, whole
 from llmviewer.calibrate import run as running
 from llmviewer.calibrate.conformal import errors
 from llmviewer.calibrate.deadline import Budget, OutOfTimeError, within
@@ -147,24 +148,18 @@ def calibrate(
 
 def _compare(outcome: Outcome, inputs: FitInputs, models: Sequence[str]) -> None:
     """Add the rows of the tables, layers first."""
-    before = profiling.whole_rows(inputs.sources, PredictionOptions(hardware=inputs.chip))
-    after = iter(outcome.fitted.whole) if outcome.fitted else None
-    for row in before:
-        now = next(after) if after else {"predicted_us": None, "interval_80_us": None, "error": None}
+    names = ("predicted_us", "interval_80_us", "error")
+    before = whole.rows(inputs.sources, PredictionOptions(hardware=inputs.chip))
+    after = outcome.fitted.whole if outcome.fitted else repeat(dict.fromkeys(names))
+    for row, now in zip(before, after, strict=False):
         if row["model"] in models:
-            names = ("predicted_us", "interval_80_us", "error")
             shared = {name: value for name, value in row.items() if name not in (*names, "basis")}
-            outcome.layers.append(
-                {**shared, **{when: {name: each[name] for name in names} for when, each in _both(row, now)}}
-            )
+            both = {when: {name: each[name] for name in names} for when, each in (("before", row), ("after", now))}
+            outcome.layers.append(shared | both)
     fits = {fit.key: fit for fit in outcome.fitted.fits} if outcome.fitted else {}
     for sample in inputs.gathered.samples:
         fit = fits.get(sample.key)
         outcome.kernels.append(_scored(sample, inputs.chip) | {"after": dict(fit.error["all"]) if fit else None})
-
-
-def _both(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from (("before", before), ("after", after))
 
 
 def _scored(sample: Sample, chip: Chip) -> dict[str, Any]:
@@ -223,7 +218,8 @@ def _next(outcome: Outcome, wanted: Wanted, written: dict[str, str]) -> list[str
     """The commands that use what was written, one for each model; without a profile none."""
     if outcome.inputs is None or "profile" not in written:
         return []
-    chip = written.get("chip_file") or wanted.hardware or outcome.inputs.chip.name
-    words = f"--hardware {refusals.in_shell(Path(chip))} --profile {refusals.in_shell(Path(written['profile']))}"
+    chip = written.get("chip_file") or wanted.hardware
     devices_of = f" -tp {wanted.tp}" if wanted.tp > 1 else ""
-    return [f"llmviewer analyze {refusals.in_shell(Path(name))} {words}{devices_of}" for name in wanted.models]
+    return [
+        profiling.next_command(outcome.inputs, written["profile"], chip, name) + devices_of for name in wanted.models
+    ]

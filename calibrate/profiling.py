@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from llmviewer.calibrate import (
 from llmviewer.calibrate.deadline import OutOfTimeError, within
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
-from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_usable
+from llmviewer.calibrate.sources import TableSource, read_usable
 from llmviewer.core.errors import UserError
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
@@ -136,7 +136,7 @@ def fit_profile(
     power, power_error = _power(inputs)
     text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, stored, power)
     own = profiles.parse(text, Path("profile.yaml"))
-    predicted = list(whole_rows(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
+    predicted = list(whole.rows(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
     kept = tuple(fit.key for fit in stored[: len(stored) - len(fits)])
     return FittedProfile(text=text, fits=fits, whole=predicted, kept=kept, power=power | power_error)
 
@@ -163,10 +163,10 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
     }
 
 
-def next_command(inputs: FitInputs, path: str, chip_path: str) -> str:
+def next_command(inputs: FitInputs, path: str, chip_path: str, model: str = "MODEL") -> str:
     """The command that uses a profile, with the chip's YAML if it has no spec; MODEL is the user's to name."""
-    chip = refusals.in_shell(Path(chip_path)) if chip_path else inputs.chip.name
-    return f"llmviewer analyze MODEL --hardware {chip} --profile {refusals.in_shell(Path(path))}"
+    chip, profile, named = (refusals.in_shell(Path(word)) for word in (chip_path or inputs.chip.name, path, model))
+    return f"llmviewer analyze {named} --hardware {chip} --profile {profile}"
 
 
 def _rows_of_devices(source: TableSource, words: Sequence[str]) -> TableSource:
@@ -198,14 +198,6 @@ def _power(inputs: FitInputs) -> tuple[dict[str, float], dict[str, float]]:
             own, error = found
             return {name: getattr(own, name) for name in ("idle", "compute", "memory", "link")}, error
     return {}, {}
-
-
-def whole_rows(sources: Sequence[TableSource], options: PredictionOptions) -> Iterator[dict[str, Any]]:
-    """Measured layers and models beside their predictions, as rows of a report."""
-    for source in sources:
-        for table in WHOLE_TABLES:
-            if table in source.tables:
-                yield from whole.report_rows(whole.predict(source.tables[table], table, options), table)
 
 
 def _title(chip: Chip, sources: Sequence[TableSource]) -> str:

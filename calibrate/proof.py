@@ -8,7 +8,7 @@ from typing import Any
 
 from llmviewer.calibrate import predict, validate, whole
 from llmviewer.calibrate.predict import PredictionOptions
-from llmviewer.calibrate.sources import WHOLE_TABLES, read
+from llmviewer.calibrate.sources import read
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import names
 
@@ -42,11 +42,6 @@ def document(folder: Path, model: str, missing: Sequence[str]) -> dict[str, Any]
         joined = pd.concat(frames, ignore_index=True)
         found = validate.validate(joined, ("device", "kernel", "group"), validate.KERNEL_COLUMNS).document()
         scores, reasons = found["scores"], found["not_predicted"]
-    layers = [
-        row
-        for table in WHOLE_TABLES
-        if table in source.tables
-        for row in whole.report_rows(whole.predict(source.tables[table], table, options), table)
-    ]
+    layers = list(whole.rows([source], options))
     listed = [*missing, *(f"{reason}: {rows} rows not predicted" for reason, rows in reasons.items())]
     return {"schema": SCHEMA, "model": model, "scores": scores, "layers": layers, "missing": listed}

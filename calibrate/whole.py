@@ -6,7 +6,7 @@ These rows are never fitted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from llmviewer import api
 from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.analysis.system import System
 from llmviewer.calibrate.predict import KERNEL_INFO_COLUMNS, KERNEL_PREDICTION_COLUMNS, SHORT_US, PredictionOptions
+from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource
 from llmviewer.calibrate.tables import engine_of
 from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core import dtypes
@@ -140,6 +141,14 @@ def _layers_only(evaluation: Evaluation, engine_preset: Engine) -> Evaluation:
     launch_s = engine_preset.constants.get("eager", 0.0) * 1e-6 * sum(row.block.repeats for row in layers.rows)
     waiting = np.maximum(launch_s - layers.time_s, 0.0)
     return replace(layers, served=(("host", waiting),))
+
+
+def rows(sources: Sequence[TableSource], options: PredictionOptions) -> Iterator[dict[str, Any]]:
+    """Measured layers and models beside their predictions, as rows of a report."""
+    for source in sources:
+        for table in WHOLE_TABLES:
+            if table in source.tables:
+                yield from report_rows(predict(source.tables[table], table, options), table)
 
 
 def report_rows(predictions: pd.DataFrame, table: str) -> list[dict[str, Any]]:
