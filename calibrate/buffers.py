@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from llmviewer.calibrate.environment import free_bytes
-from llmviewer.calibrate.timer import copies
+from llmviewer.calibrate.timer import PreparedKernel, copies
 
 #: Standard deviation of weights and activations: sums over thousands of them fit 16 bits, and none is denormal.
 STANDARD_DEVIATION = 0.05
@@ -38,6 +40,10 @@ class Rotation:
 
     def __len__(self) -> int:
         return len(self.tensors)
+
+    def kernel(self, run: Callable[[int], object], **options: Any) -> PreparedKernel:
+        """A kernel that takes the copies in turn.  run, options: see PreparedKernel."""
+        return PreparedKernel(run=run, copies=len(self), rotated_bytes=self.total_bytes, **options)
 
 
 class Buffers:

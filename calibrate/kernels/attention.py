@@ -44,12 +44,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
             q, k, v, attn_mask=mask, is_causal=causal and not prefix, enable_gqa=grouped
         )
 
-    return PreparedKernel(
-        run=run,
-        copies=len(cache),
-        rotated_bytes=cache.total_bytes,
-        context=lambda: sdpa_kernel(backend),
-    )
+    return cache.kernel(run, context=lambda: sdpa_kernel(backend))
 
 
 def _mask(queries: int, keys: int, backend: SDPBackend, device: str) -> torch.Tensor:

@@ -25,4 +25,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     def run(i: int) -> torch.Tensor:
         return llama.layer(x, rotation.tensors[i], sizes, step, rope)
 
-    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes, graph=columns["graph"])
+    return rotation.kernel(run, graph=columns["graph"])

@@ -32,4 +32,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
         tensors[i][0].sum()
 
     run = {"copy": copy, "triad": triad, "read": read}[columns["op"]]
-    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
+    return rotation.kernel(run)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from llmviewer.calibrate.buffers import Buffers, Rotation, Shape
+from llmviewer.calibrate.buffers import Buffers, Shape
 from llmviewer.calibrate.kernels import llama
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
 from llmviewer.calibrate.timer import PreparedKernel
@@ -36,13 +36,9 @@ def _rotating(make: MakeKernel, inputs: int) -> Callable[[Buffers, torch.dtype, 
     def work(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> PreparedKernel:
         rotation = buffers.rotating(dtype, *[shape] * inputs)
         run = make(buffers, dtype, shape)
-        return _work(lambda i: run(rotation.tensors[i]), rotation)
+        return rotation.kernel(lambda i: run(rotation.tensors[i]))
 
     return work
-
-
-def _work(run: Callable[[int], object], rotation: Rotation) -> PreparedKernel:
-    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
 
 
 MakeKernel = Callable[[Buffers, torch.dtype, Shape], Callable[[Tensors], object]]

@@ -26,9 +26,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
         k, v = cache.tensors[i]
         return F.scaled_dot_product_attention(q, k, v)
 
-    return PreparedKernel(
-        run=run,
-        copies=len(cache),
-        rotated_bytes=cache.total_bytes,
-        context=lambda: sdpa_kernel(BACKENDS[columns["kernel"]]),
-    )
+    return cache.kernel(run, context=lambda: sdpa_kernel(BACKENDS[columns["kernel"]]))

@@ -42,4 +42,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     torch.compiler.reset()  # which otherwise runs the ninth shape uncompiled
     compiled = torch.compile(attend, dynamic=False)
     compiled(*cache.tensors[0])  # outside the samples
-    return PreparedKernel(run=lambda i: compiled(*cache.tensors[i]), copies=len(cache), rotated_bytes=cache.total_bytes)
+    return cache.kernel(lambda i: compiled(*cache.tensors[i]))

@@ -50,7 +50,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
             x, transposed[i], scale_a=one, scale_b=other, out_dtype=torch.bfloat16, use_fast_accum=fast
         )
 
-    return PreparedKernel(run=run, copies=len(weights), rotated_bytes=weights.total_bytes)
+    return weights.kernel(run)
 
 
 def _of_tensors(m: int, n: int, k: int, device: str) -> Scales:

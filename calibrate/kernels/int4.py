@@ -24,11 +24,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     scales = buffers.random(torch.bfloat16, (k // group, n, 2))
     x = buffers.random(torch.bfloat16, (m, k))
     product = _product(buffers.kind)
-    return PreparedKernel(
-        run=lambda i: product(x, weights.tensors[i][0], group, scales),
-        copies=len(weights),
-        rotated_bytes=weights.total_bytes,
-    )
+    return weights.kernel(lambda i: product(x, weights.tensors[i][0], group, scales))
 
 
 def _product(kind: str) -> Callable[..., torch.Tensor]:

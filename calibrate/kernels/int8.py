@@ -25,8 +25,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     weights = buffers.rotating(torch.int8, (n, k) if on_cuda else (k, n))
     x, y = buffers.random(torch.int8, (m, k)), buffers.empty(torch.int32, (m, n))
     operands = [weight.t() if on_cuda else weight for (weight,) in weights.tensors]
-    return PreparedKernel(
-        run=lambda i: torch._int_mm(x, operands[i], out=y),
-        copies=len(weights),
-        rotated_bytes=weights.total_bytes,
-    )
+    return weights.kernel(lambda i: torch._int_mm(x, operands[i], out=y))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from llmviewer.calibrate.buffers import Buffers, Rotation
+from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels import moe
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
 from llmviewer.calibrate.kernels.serving import SLOTS, TOP_P
@@ -45,10 +45,6 @@ def build(columns: Columns, buffers: Buffers) -> PreparedKernel:
     return CALLS[name](owner, getattr(owner, attribute), columns, buffers)
 
 
-def _work(run: Callable[[int], object], rotation: Rotation) -> PreparedKernel:
-    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
-
-
 def _product(
     multiply: Callable[[torch.Tensor, torch.Tensor], Any], columns: Columns, buffers: Buffers,
     stored: torch.dtype, shape: tuple[int, ...], taken: torch.dtype = BF16,
@@ -56,7 +52,7 @@ def _product(
     """Cold weights of a shape and a warm input, which `multiply` converts first where the engine does."""
     weights = buffers.rotating(stored, shape)
     x = buffers.random(taken, (columns["m"], columns["k"]))
-    return _work(lambda i: multiply(x, weights.tensors[i][0]), weights)
+    return weights.kernel(lambda i: multiply(x, weights.tensors[i][0]))
 
 
 def _vllm_fp8(ops: Any, product: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
@@ -157,7 +153,7 @@ def _vllm_decode(owner: Any, attend: Any, columns: Columns, buffers: Buffers) ->
             seqused_k=used, block_table=table, **options,
         )  # fmt: skip
 
-    return _work(run, cache)
+    return cache.kernel(run)
 
 
 def _sglang_decode(owner: Any, attend: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
@@ -166,7 +162,7 @@ def _sglang_decode(owner: Any, attend: Any, columns: Columns, buffers: Buffers) 
     cache, table, used = pages(columns, buffers, SGLANG_PAGE, BF16)
     q = buffers.random(BF16, (batch, 1, heads, dim))
     options = {"cache_seqlens": used, "page_table": table, "causal": True, "window_size": window}
-    return _work(lambda i: attend(q, *cache.tensors[i], **options), cache)
+    return cache.kernel(lambda i: attend(q, *cache.tensors[i], **options))
 
 
 def _prompt(owner: Any, attend: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
@@ -185,7 +181,7 @@ def _prompt(owner: Any, attend: Any, columns: Columns, buffers: Buffers) -> Prep
             window_size=window, **options,
         )  # fmt: skip
 
-    return _work(run, keys)
+    return keys.kernel(run)
 
 
 def _flashinfer(wrapper: Any, buffers: Buffers, *layout: str, **options: Any) -> Any:
@@ -202,7 +198,7 @@ def _flashinfer_decode(owner: Any, wrapper: Any, columns: Columns, buffers: Buff
         window_left=columns["window"] - 1, q_data_type=BF16, kv_data_type=stored,
     )  # fmt: skip
     q = buffers.random(BF16, (batch, heads, dim))
-    return _work(lambda i: made.run(q, cache.tensors[i]), cache)
+    return cache.kernel(lambda i: made.run(q, cache.tensors[i]))
 
 
 def _flashinfer_prompt(owner: Any, wrapper: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
@@ -215,7 +211,7 @@ def _flashinfer_prompt(owner: Any, wrapper: Any, columns: Columns, buffers: Buff
         kv_data_type=BF16,
     )  # fmt: skip
     q = buffers.random(BF16, (batch * seq, heads, dim))
-    return _work(lambda i: made.run(q, *keys.tensors[i]), keys)
+    return keys.kernel(lambda i: made.run(q, *keys.tensors[i]))
 
 
 def _flashinfer_latent(owner: Any, wrapper: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
@@ -232,7 +228,7 @@ def _flashinfer_latent(owner: Any, wrapper: Any, columns: Columns, buffers: Buff
         False, QUERY_WIDTH**-0.5, BF16, BF16,
     )  # fmt: skip
     q, rope = (buffers.random(BF16, (batch, heads, part)) for part in (RANK, rotated))
-    return _work(lambda i: made.run(q, rope, *latent.tensors[i]), latent)
+    return latent.kernel(lambda i: made.run(q, rope, *latent.tensors[i]))
 
 
 def _vllm_experts(owner: Any, layer: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
@@ -264,7 +260,7 @@ def _vllm_experts(owner: Any, layer: Any, columns: Columns, buffers: Buffers) ->
 def _rows(columns: Columns, buffers: Buffers, call: Callable[[torch.Tensor], Any], parts: int = 1) -> PreparedKernel:
     """Cold rows of `parts` widths."""
     x = buffers.rotating(BF16, (columns["tokens"], parts * columns["width"]))
-    return _work(lambda i: call(x.tensors[i][0]), x)
+    return x.kernel(lambda i: call(x.tensors[i][0]))
 
 
 def _norm(owner: Any, norm: Any, columns: Columns, buffers: Buffers, *, into: bool = False) -> PreparedKernel:
@@ -330,7 +326,7 @@ def _state_update(owner: Any, update: Any, columns: Columns, buffers: Buffers) -
             states.tensors[i][0], x, steps, decay, b, c, skip, z=None, dt_bias=bias, dt_softplus=True, out=y
         )  # fmt: skip
 
-    return _work(run, states)
+    return states.kernel(run)
 
 
 #: Name in calibrate/libraries.py -> (its module, the function, columns, buffers) -> prepared kernel.

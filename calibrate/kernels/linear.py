@@ -33,9 +33,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     weights = buffers.rotating(DTYPES[name], (n, k))
     x, y = buffers.random(DTYPES[name], (m, k)), buffers.empty(DTYPES[name], (m, n))
     transposed = [weight.t() for (weight,) in weights.tensors]
-    return PreparedKernel(
-        run=lambda i: torch.mm(x, transposed[i], out=y),
-        copies=len(weights),
-        rotated_bytes=weights.total_bytes,
-        context=lambda: tf32(name == "tf32"),
-    )
+    return weights.kernel(lambda i: torch.mm(x, transposed[i], out=y), context=lambda: tf32(name == "tf32"))

@@ -31,9 +31,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
         (k,) = latent.tensors[i]
         return F.scaled_dot_product_attention(q, k, k[..., :width])  # heads are passed as rows of one query
 
-    return PreparedKernel(
-        run=run,
-        copies=len(latent),
-        rotated_bytes=latent.total_bytes,
-        context=lambda: sdpa_kernel(attention.BACKENDS[backend]),
-    )
+    return latent.kernel(run, context=lambda: sdpa_kernel(attention.BACKENDS[backend]))

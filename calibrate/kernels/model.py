@@ -33,4 +33,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
             x = llama.layer(x, tuple(layers[at : at + len(one)]), sizes, step, rope)
         return F.linear(F.rms_norm(x[:, -1], (sizes.hidden,), norm, 1e-5), head)
 
-    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes, graph=columns["graph"])
+    return rotation.kernel(run, graph=columns["graph"])

@@ -28,11 +28,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     )
     update = torch.compile(UPDATES[columns["op"]], dynamic=True)
     update(states.tensors[0][0], x, steps, gates, keys, queries)  # compiles, outside the samples
-    return PreparedKernel(
-        run=lambda i: update(states.tensors[i][0], x, steps, gates, keys, queries),
-        copies=len(states),
-        rotated_bytes=states.total_bytes,
-    )
+    return states.kernel(lambda i: update(states.tensors[i][0], x, steps, gates, keys, queries))
 
 
 def mamba2(

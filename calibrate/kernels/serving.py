@@ -28,7 +28,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
         run: Callable[[int], Any] = lambda i: choose(rotation.tensors[i][0])  # noqa: E731
     else:
         run = _cache_write(columns, buffers, rotation.tensors)
-    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
+    return rotation.kernel(run)
 
 
 def _cache_write(

@@ -39,7 +39,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
         k, v = cache.tensors[i]
         return attend(q, k, v, queries, keys, 1, context, **options)
 
-    return PreparedKernel(run=run, copies=len(cache), rotated_bytes=cache.total_bytes)
+    return cache.kernel(run)
 
 
 def starts(batch: int, each: int, device: str) -> torch.Tensor:
