@@ -70,17 +70,15 @@ def _of_blocks(m: int, n: int, k: int, device: str) -> Scales:
 
 
 def _tiled(name: str) -> Callable[[int, int, int, str], Scales]:
-    """Scales of rows of the input and of the weights, as bytes in whole tiles."""
+    """Scales of rows of the input and of the weights."""
+    return lambda m, n, k, device: (tiles(name, m, k, device).flatten(), tiles(name, n, k, device).flatten())
+
+
+def tiles(name: str, rows: int, k: int, device: str) -> torch.Tensor:
+    """Scales of 1 of `rows` x k elements in a format of TILED, as bytes in whole tiles."""
     block, _, dtype, byte = TILED[name]
-
-    def scales(m: int, n: int, k: int, device: str) -> Scales:
-        one, other = (
-            torch.full((_padded(rows, TILE_ROWS) * _padded(-(-k // block)),), byte, dtype=torch.uint8, device=device)
-            for rows in (m, n)
-        )
-        return one.view(_dtype(dtype)), other.view(_dtype(dtype))
-
-    return scales
+    shape = (_padded(rows, TILE_ROWS), _padded(-(-k // block)))
+    return torch.full(shape, byte, dtype=torch.uint8, device=device).view(_dtype(dtype))
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from llmviewer.calibrate.buffers import Buffers
-from llmviewer.calibrate.kernels import moe
+from llmviewer.calibrate.kernels import fp8, moe
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
 from llmviewer.calibrate.kernels.serving import SLOTS, TOP_P
-from llmviewer.calibrate.kernels.varlen import pages, starts
+from llmviewer.calibrate.kernels.varlen import page_table, pages, starts
 from llmviewer.calibrate.libraries import KERNELS
 from llmviewer.calibrate.rows.routing import busiest_loads
 from llmviewer.calibrate.timer import PreparedKernel
@@ -81,8 +81,7 @@ def _fp4(ops: Any, product: Any, columns: Columns, buffers: Buffers) -> Prepared
     """Scales of 16 elements in tiles of 128 x 4, and one of the tensor; the input's are found for every input."""
     n, k = columns["n"], columns["k"]
     one = torch.ones(1, device=buffers.kind)
-    tiles = (-(-n // BLOCK) * BLOCK, -(-(k // 16) // 4) * 4)
-    scales = torch.full(tiles, 0x38, dtype=torch.uint8, device=buffers.kind).view(FP8)
+    scales = fp8.tiles("nvfp4", n, k, buffers.kind)
 
     def multiply(x: torch.Tensor, weight: torch.Tensor) -> Any:
         narrow, of_blocks = ops.scaled_fp4_quant(x, one)
@@ -217,15 +216,13 @@ def _flashinfer_prompt(owner: Any, wrapper: Any, columns: Columns, buffers: Buff
 def _flashinfer_latent(owner: Any, wrapper: Any, columns: Columns, buffers: Buffers) -> PreparedKernel:
     """All heads attend to one latent and its rotated part, which are stored apart; pages of 16 tokens."""
     batch, heads, _, width = _heads(columns)
-    count = -(-columns["context"] // PAGE)
     rotated = width - RANK
-    latent = buffers.rotating(BF16, *((batch * count, PAGE, part) for part in (RANK, rotated)))
-    table = torch.randperm(batch * count, device=buffers.kind).to(torch.int32)
-    used = torch.full((batch,), columns["context"], dtype=torch.int32, device=buffers.kind)
+    table, used = page_table(batch, columns["context"], PAGE, buffers.kind)
+    latent = buffers.rotating(BF16, *((table.numel(), PAGE, part) for part in (RANK, rotated)))
     made = _flashinfer(wrapper, buffers)
     made.plan(
-        starts(batch, 1, buffers.kind), starts(batch, count, buffers.kind), table, used, heads, RANK, rotated, PAGE,
-        False, QUERY_WIDTH**-0.5, BF16, BF16,
+        starts(batch, 1, buffers.kind), starts(batch, table.shape[1], buffers.kind), table.flatten(), used, heads,
+        RANK, rotated, PAGE, False, QUERY_WIDTH**-0.5, BF16, BF16,
     )  # fmt: skip
     q, rope = (buffers.random(BF16, (batch, heads, part)) for part in (RANK, rotated))
     return latent.kernel(lambda i: made.run(q, rope, *latent.tensors[i]))

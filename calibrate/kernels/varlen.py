@@ -50,13 +50,17 @@ def starts(batch: int, each: int, device: str) -> torch.Tensor:
 def pages(
     columns: Mapping[str, Any], buffers: Buffers, size: int, dtype: torch.dtype
 ) -> tuple[Rotation, torch.Tensor, torch.Tensor]:
-    """Cold keys and values in pages of `size` tokens in any order, [pages, size, heads, width] each; the numbers of the
-    pages of every sequence, [batch, pages of one]; and the tokens that each uses, [batch]."""
-    batch, context = columns["batch"], columns["context"]
+    """Cold keys and values in pages of `size` tokens, [pages, size, heads, width] each, and their page table."""
+    table, used = page_table(columns["batch"], columns["context"], size, buffers.kind)
+    cache = buffers.rotating(dtype, *[(table.numel(), size, columns["kv_heads"], columns["head_dim"])] * 2)
+    return cache, table, used
+
+
+def page_table(batch: int, context: int, size: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers of the pages of every sequence, in any order, [batch, pages of one]; and its tokens, [batch]."""
     count = -(-context // size)
-    cache = buffers.rotating(dtype, *[(batch * count, size, columns["kv_heads"], columns["head_dim"])] * 2)
-    table = torch.randperm(batch * count, device=buffers.kind).to(torch.int32).view(batch, count)
-    return cache, table, torch.full((batch,), context, dtype=torch.int32, device=buffers.kind)
+    table = torch.randperm(batch * count, device=device).to(torch.int32).view(batch, count)
+    return table, torch.full((batch,), context, dtype=torch.int32, device=device)
 
 
 def varlen(kind: str) -> tuple[Callable[..., Any], frozenset[str]]:
