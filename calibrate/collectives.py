@@ -18,7 +18,7 @@ from typing import Any
 from llmviewer.calibrate import environment, record, sizes
 from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.rows.collective import IN_GRAPH
-from llmviewer.calibrate.run import result_columns
+from llmviewer.calibrate.run import lacking, result_columns
 from llmviewer.calibrate.timer import DeviceReading, Limits, PreparedKernel, Stopwatch, measure
 
 #: Bytes on each processor, beside which gloo's own time is small.
@@ -79,8 +79,9 @@ def main(words: list[str] | None = None) -> int:
     try:
         nccl = torch.cuda.nccl.version() if kind == "cuda" else ()  # type: ignore[no-untyped-call]
         library = f"nccl {'.'.join(map(str, nccl))}" if nccl else f"gloo {torch.__version__}"
-        planned = list(cases(kind, count, sizes.size_named(kind, given.size), library))
-        return _timed(planned, kind, sizes.size_named(kind, given.size), given.output if rank == 0 else "")
+        size = sizes.size_named(kind, given.size)
+        planned = list(cases(kind, count, size, library))
+        return _timed(planned, kind, size, given.output if rank == 0 else "")
     finally:
         dist.destroy_process_group()
 
@@ -99,13 +100,11 @@ def _timed(planned: list[KernelCase], kind: str, size: sizes.RunSize, folder: st
         return 0
     with closing(record.Recorder(record.prepare_folder(folder))) as recorder:
         recorder.start(facts)
-        common = {"table": "allreduce", "device": facts["device"], "source": "llmviewer"}
-        rows = [(case, {**common, **case.columns}) for case in planned]
-        missing = [(case, row) for case, row in rows if record.row_key(row) not in recorder.done]
+        missing = lacking(planned, {"device": facts["device"], "source": "llmviewer"}, recorder)
         dist.broadcast_object_list([[case for case, _ in missing]], src=0)
         for case, row in missing:
-            recorder.append({**row, **_row(case, kind, peers, size)})
-        sys.stdout.write(f"{len(missing)} exchanges timed, {len(rows) - len(missing)} kept: {recorder.path}\n")
+            recorder.append(row | _row(case, kind, peers, size))
+        sys.stdout.write(f"{len(missing)} exchanges timed, {len(planned) - len(missing)} kept: {recorder.path}\n")
     return 0
 
 

@@ -91,9 +91,8 @@ def _run(
     summary = Summary(path=recorder.path, environment=facts, repaired=recorder.repaired)
     common_columns = {"device": facts["device"], "source": "llmviewer", "engine": f"torch {facts['torch']}"}
     planned = plan.cases(chosen, int(facts.get("gpus", 1))) if cases is None else cases
-    wanted = [(case, _row(case, common_columns)) for case in planned]
-    missing = [(case, row) for case, row in wanted if record.row_key(row) not in recorder.done]
-    summary.kept = len(wanted) - len(missing)
+    missing = lacking(planned, common_columns, recorder)
+    summary.kept = len(planned) - len(missing)
     left = Counter(case.table for case, _ in missing)
     least_s = sum(_least_s(case, chosen) for case, _ in missing)
     first = Progress(done=0, total=len(missing), left_s=chosen.budget_s, now="", least_s=least_s, missing=dict(left))
@@ -116,8 +115,12 @@ def _least_s(case: KernelCase, size: RunSize) -> float:
     return size.warmup_s + settling + size.samples * size.sample_s + size.power_s
 
 
-def _row(case: KernelCase, common_columns: dict[str, str]) -> dict[str, Any]:
-    return {"table": case.table, **common_columns, **case.columns}
+def lacking(
+    planned: Sequence[KernelCase], common_columns: Mapping[str, str], recorder: record.Recorder
+) -> list[tuple[KernelCase, dict[str, Any]]]:
+    """The cases that a file lacks, with the columns of their rows before they are measured."""
+    rows = [(case, {"table": case.table, **common_columns, **case.columns}) for case in planned]
+    return [(case, row) for case, row in rows if record.row_key(row) not in recorder.done]
 
 
 class Bench:
