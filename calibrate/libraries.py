@@ -125,9 +125,17 @@ def _rows(function: str, op: str, dtype: str = "bfloat16", moved: int = 2) -> Li
     return LibraryKernel(function=function, table="elementwise", like={"op": op}, columns=columns)
 
 
+def _experts(dtype: str) -> LibraryKernel:
+    function = f"vllm.{_MOE.replace('/', '.')}.fused_moe:fused_experts"
+    return LibraryKernel(function=function, table="moe", like=_ROUTED, columns={"dtype": dtype})
+
+
+def _state(function: str) -> LibraryKernel:
+    return LibraryKernel(function=function, table="recurrence", like={"op": "mamba2"}, columns={"dtype": "bfloat16"})
+
+
 _VLLM_OPS, _VLLM_ATTENTION = "vllm._custom_ops", "vllm.vllm_flash_attn.flash_attn_interface:flash_attn_varlen_func"
-_VLLM_EXPERTS, _SGLANG_ATTENTION = f"vllm.{_MOE.replace('/', '.')}.fused_moe:fused_experts", "sgl_kernel.flash_attn"
-_PAGED = "flashinfer.decode:BatchDecodeWithPagedKVCacheWrapper"
+_SGLANG_ATTENTION, _PAGED = "sgl_kernel.flash_attn", "flashinfer.decode:BatchDecodeWithPagedKVCacheWrapper"
 #: Engine, and the word in the column `kernel`, joined by a dot -> kernel.
 KERNELS = {
     "vllm.cutlass_scaled_mm": _product(f"{_VLLM_OPS}:cutlass_scaled_mm", "fp8", converts=1),
@@ -137,21 +145,14 @@ KERNELS = {
     "vllm.flash_attn_fp8": _attention(_VLLM_ATTENTION, "attention_decode", _CACHE8, windows=False),
     "vllm.flash_attn_sinks": _attention(_VLLM_ATTENTION, "attention_decode", _BF16),
     "vllm.flash_attn_prompt": _attention(_VLLM_ATTENTION, "attention_prefill", _BF16),
-    "vllm.fused_experts_triton": LibraryKernel(function=_VLLM_EXPERTS, table="moe", like=_ROUTED),
-    "vllm.fused_experts_triton_fp8": LibraryKernel(
-        function=_VLLM_EXPERTS, table="moe", like=_ROUTED, columns={"dtype": "fp8"}
-    ),
-    "vllm.fused_experts_triton_block": LibraryKernel(
-        function=_VLLM_EXPERTS, table="moe", like=_ROUTED, columns={"dtype": "fp8_block"}
-    ),
+    "vllm.fused_experts_triton": _experts("bfloat16"),
+    "vllm.fused_experts_triton_fp8": _experts("fp8"),
+    "vllm.fused_experts_triton_block": _experts("fp8_block"),
     "vllm.rms_norm": _rows(f"{_VLLM_OPS}:rms_norm", "input_layernorm"),
     "vllm.scaled_fp8_quant": _rows(f"{_VLLM_OPS}:scaled_fp8_quant", "scale_matrix", "fp8"),
     "vllm.rotary_embedding": _rows(f"{_VLLM_OPS}:rotary_embedding", "attn_rope"),
     "vllm.reshape_and_cache_flash": _rows(f"{_VLLM_OPS}:reshape_and_cache_flash", "cache_write"),
-    "vllm.selective_state_update": LibraryKernel(
-        function="vllm.model_executor.layers.mamba.ops.mamba_ssm:selective_state_update",
-        table="recurrence", like={"op": "mamba2"}, columns={"dtype": "bfloat16"},
-    ),
+    "vllm.selective_state_update": _state("vllm.model_executor.layers.mamba.ops.mamba_ssm:selective_state_update"),
     "sglang.fp8_scaled_mm": _product("sgl_kernel.gemm:fp8_scaled_mm", "fp8", converts=1),
     "sglang.cutlass_scaled_fp4_mm": _product("sgl_kernel.gemm:cutlass_scaled_fp4_mm", "nvfp4", converts=1),
     "sglang.flash_attn": _attention(f"{_SGLANG_ATTENTION}:flash_attn_with_kvcache", "attention_decode", _BF16),
@@ -171,10 +172,7 @@ KERNELS = {
     "flashinfer.top_p": LibraryKernel(
         function="flashinfer.sampling:top_p_sampling_from_probs", table="serving", like={"op": "top_p"}
     ),
-    "flashinfer.selective_state_update": LibraryKernel(
-        function="flashinfer.mamba:selective_state_update",
-        table="recurrence", like={"op": "mamba2"}, columns={"dtype": "bfloat16"},
-    ),
+    "flashinfer.selective_state_update": _state("flashinfer.mamba:selective_state_update"),
     "aiter.gemm_a8w8": _product("aiter.ops.gemm_op_a8w8:gemm_a8w8", "fp8"),
     "aiter.gemm_a8w8_blockscale": _product("aiter.ops.gemm_op_a8w8:gemm_a8w8_blockscale", "fp8_block"),
     "aiter.rmsnorm2d_fwd": _rows("aiter.ops.rmsnorm:rmsnorm2d_fwd", "input_layernorm"),

@@ -87,7 +87,7 @@ def _kernels(
     yield from torch
     forms = {("gemm", form) for form, _, _ in products} | {("moe", form) for form in stored}
     formats = {(table, LIBRARY_DTYPES[form]) for table, form in forms if form in LIBRARY_DTYPES}
-    windows = {window for op in listed if isinstance(op.shape, AttentionShape) for window in (_heads(op.shape)[1],)}
+    windows = {_heads(op.shape)[1] for op in listed if isinstance(op.shape, AttentionShape)}
     bases = [*plain, *(case for case in torch if case.table not in ("gemm", "moe"))]
     found = list(libraries.cases(bases, engines, tuple(sorted(windows - {0})), formats))
     yield from found
