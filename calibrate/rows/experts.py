@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.calibrate.rows import tuned
-from llmviewer.calibrate.rows.gemm import FP8_BLOCK, MXFP8, WEIGHT_ONLY
+from llmviewer.calibrate.rows.gemm import MXFP8, SHARED_FORMATS
 from llmviewer.calibrate.rows.routing import BALANCED, busiest_device, is_known
 from llmviewer.calibrate.rows.table import Table, column, divided
 from llmviewer.core import dtypes
@@ -31,13 +31,11 @@ NVFP4, MXFP4, FP8 = (dtypes.get_dtype(name) for name in ("nvfp4", "mxfp4", "fp8"
 #: Column `dtype` -> formats of weights and inputs; other names are 16-bit formats.
 FORMATS: dict[str, Format] = {
     "fp8": Format(weights=FP8, activations=FP8),
-    "fp8_block": Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1]),
-    "mxfp8": Format(weights=MXFP8, activations=MXFP8),
+    **SHARED_FORMATS,
     "nvfp4": Format(weights=NVFP4, activations=NVFP4),
     "mxfp4": Format(weights=MXFP4, activations=MXFP4),
     "w4a16_mxfp4": Format(weights=MXFP4),
     "w4a8_mxfp4_mxfp8": Format(weights=MXFP4, activations=MXFP8),
-    **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
 }
 #: Words in the column `kernel` -> kernel.  vLLM's modular experts in MXFP4 route, quantize and sort in kernels of their
 #: own; gpt-oss runs the monolithic ones, which hold all that.

@@ -30,16 +30,19 @@ FP8_BLOCK = (
 )
 #: OCP Microscaling v1.0: 32 elements share one 8-bit scale.
 MXFP8 = dtypes.scaled("fp8", 8, group=32.0, scale_bits=8.0, name="mxfp8")
-#: aiconfigurator's names for GEMMs with 16-bit inputs and narrow weights -> weight format.
-WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_int(4)}
 #: aiconfigurator's name of SmoothQuant: 8-bit integers on both sides, quantized before the timed kernel.
 SMOOTH_QUANT = "sq"
-#: Column `dtype` -> formats of weights and inputs; other names are dtypes of both.
-FORMATS = {
-    SMOOTH_QUANT: Format(weights=dtypes.get_dtype("int8"), activations=dtypes.get_dtype("int8")),
+#: Column `dtype` -> formats of weights and inputs of products and experts; `_wo`: aiconfigurator's, with 16-bit inputs.
+SHARED_FORMATS = {
     "fp8_block": Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1]),
     "mxfp8": Format(weights=MXFP8, activations=MXFP8),
-    **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
+    "int8_wo": Format(weights=dtypes.get_dtype("int8")),
+    "int4_wo": Format(weights=dtypes.grouped_int(4)),
+}
+#: Those of products alone with them; other names are dtypes of both.
+FORMATS = {
+    SMOOTH_QUANT: Format(weights=dtypes.get_dtype("int8"), activations=dtypes.get_dtype("int8")),
+    **SHARED_FORMATS,
 }
 #: Most copies of a linear layer that aiconfigurator runs in turn, by engine; TensorRT-LLM's fill the L2 only once, and
 #: vLLM's block-scaled and nvfp4 products run on one copy; SGLang's copies have inputs of their own
