@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.fit_page import power_line, signed
+from llmviewer.reports.fit_page import power_line, rows_of, signed
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
 #: Kernel family -> its name in words; others are called by their variant.
@@ -138,13 +138,9 @@ def _predicted(one: dict[str, Any]) -> tuple[str, str]:
 
 def _lacking(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if left_out := sum(document["left"].values()):
-        yield _rows(left_out), "not measured for lack of time; the same command goes on"
-    yield from ((_rows(count), reason) for reason, count in document["not_fitted"].items())
+        yield rows_of(left_out), "not measured for lack of time; the same command goes on"
+    yield from ((rows_of(count) if count else "", reason) for reason, count in document["not_fitted"].items())
     yield from (("", text) for text in document["missing"])
-
-
-def _rows(count: int) -> str:
-    return f"{fmt.whole(count)} row{'s' if count > 1 else ''}" if count else ""
 
 
 def _files(document: dict[str, Any]) -> Iterator[tuple[str, str]]:

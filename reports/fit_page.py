@@ -53,7 +53,7 @@ def page(document: dict[str, Any], chip: str) -> Page:
         ("Not fitted", "left_out"),
         ("Unstable timings, fitted because most rows of their kind are unstable", "unstable"),
     ):
-        lines = tuple((_rows(count), reason) for reason, count in document[key].items())
+        lines = tuple((rows_of(count), reason) for reason, count in document[key].items())
         if lines:
             parts = (*parts, Facts(title=title, lines=lines, emphasis=Emphasis.WARNING))
     return (*parts, Facts(lines=_written(document)))
@@ -64,7 +64,8 @@ def _ratios(one: dict[str, Any]) -> tuple[str, ...]:
     return (one["fit"], one["chip"], *(f"{one[name]:.2f}" if name in one else "-" for name in ("memory", "compute")))
 
 
-def _rows(count: int) -> str:
+def rows_of(count: int) -> str:
+    """Number of rows in words."""
     return f"{fmt.whole(count)} row{'s' if count > 1 else ''}"
 
 
