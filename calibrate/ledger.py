@@ -148,7 +148,8 @@ def _check_metric(row: PublishedFigure) -> None:
     """Raise UserError unless the row has what its metric needs."""
     replicas = int(dict(row.options).get("data_parallel_size", 1)) if row.metric == TRAINING else 1
     if row.tp * row.pp * replicas != row.devices:
-        raise UserError(f"tp {row.tp} x pp {row.pp} is not {row.devices // replicas} devices")
+        copied = f" x data_parallel_size {replicas}" if replicas > 1 else ""
+        raise UserError(f"tp {row.tp} x pp {row.pp}{copied} is not {row.devices} devices")
     if row.train and row.metric != TRAINING:
         raise UserError(f"train is of {TRAINING}, not of {row.metric}")
     if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):

@@ -112,6 +112,10 @@ def test_prefill_only_and_decode_only_rows_have_minimal_lengths() -> None:
         (valid_file(quantization="q5"), "rows.1.quantization: unknown quantization 'q5'"),
         (valid_file(kv_cache_dtype="fp9"), "unknown KV cache dtype 'fp9'"),
         (valid_file(devices=4), "tp 2 x pp 1 is not 4 devices"),
+        (
+            valid_file(devices=7, metric="train_tok_s", options={"data_parallel_size": "3"}),
+            "tp 2 x pp 1 x data_parallel_size 3 is not 7 devices",
+        ),
         (valid_file(batch=None), "batch may be null only for"),
         (valid_file(batch=0), "batch: expected a whole number from 1, got 0"),
         (valid_file(tp=True), "tp: expected a whole number from 1, got true"),
