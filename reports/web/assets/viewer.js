@@ -371,17 +371,20 @@
     return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height } });
   }
 
+  const graph_of = (place) => place?.querySelector("#network")?._cyreg?.cy;
+  const fit = (cy) => cy.fit(undefined, 12);
+
   // Cytoscape's own observer of its size outlives it and fails; this one ends with the element.
   function fitted(place) {
     const seen = new ResizeObserver(() => {
-      const cy = place.querySelector("#network")?._cyreg?.cy;
+      const cy = graph_of(place);
       if (!cy || cy.destroyed()) return;
       cy.resize();
-      cy.fit(undefined, 12);
+      fit(cy);
     });
     seen.observe(place);
     // a finger scrolls the page: it neither moves the graph, nor does Cytoscape keep its events from the page
-    place.addEventListener("touchstart", () => place.querySelector("#network")?._cyreg?.cy?.userPanningEnabled(false), true);
+    place.addEventListener("touchstart", () => graph_of(place)?.userPanningEnabled(false), true);
     const left = (event) => Object.assign(event, { preventDefault() {} });
     place.addEventListener("touchmove", left);
     place.addEventListener("touchend", (event) => event.cancelable || left(event));
@@ -395,13 +398,9 @@
     return { network: { ...network, elements }, label, width, height };
   }
 
-  const graph_of = (place) => place?.querySelector("#network")?._cyreg?.cy;
+  const zoom = (factor) => (cy) => cy.zoom({ level: cy.zoom() * factor, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } });
   const ZOOM = 1.25;
-  const zooms = {
-    "+": (cy) => cy.zoom({ level: cy.zoom() * ZOOM, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }),
-    "−": (cy) => cy.zoom({ level: cy.zoom() / ZOOM, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }),
-    Fit: (cy) => cy.fit(undefined, 12),
-  };
+  const zooms = { "+": zoom(ZOOM), "−": zoom(1 / ZOOM), Fit: fit };
   const KEYS = { "+": "+", "=": "+", "-": "−", 0: "Fit" };
 
   function picture(cy) {
