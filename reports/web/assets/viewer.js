@@ -346,7 +346,7 @@
   }
 
   // On a narrow screen the names of bars take two lines and their legend a row each; roofs are named, not their ridge.
-  const NARROW = 480, ROW = 20, PANEL = 392, NARROW_PANEL = 312; // pixels
+  const NARROW = 480, ROW = 20; // pixels
   const narrow = () => window.innerWidth < NARROW;
   const bars = (data) => data.some((trace) => trace.orientation === "h");
   const broken = (trace) => ({ ...trace, y: trace.y.map((row) => row.replace(", ", ",<br>")) });
@@ -421,8 +421,8 @@
   // Boxes have their own size: beside the blocks where there is room, else below them, and the page scrolls.
   function Network({ one: given }) {
     const place = window.React.useRef(null), told = window.React.useRef(null);
-    const beside = window.innerWidth > 1024 ? (window.innerWidth > 1600 ? PANEL : NARROW_PANEL) : 0; // as in web.css
-    const room = ($("#answer")?.clientWidth ?? window.innerWidth) - beside;
+    const [room, measured] = window.React.useState(0);
+    window.React.useLayoutEffect(() => measured(place.current.parentElement.clientWidth));
     const one = room < given.width ? stacked(given) : given;
     const cytoscape = arriving("dash_cytoscape");
     window.React.useEffect(() => fitted(place.current), []);
@@ -436,7 +436,7 @@
     const graph = { ...one.network, style: { width: "100%", height: "100%" }, setProps: events };
     // another block has other places, which a new drawing fits into the frame
     const key = one.network.elements.map((element) => element.data.id ?? "").join(" ");
-    const drawn = cytoscape && make(cytoscape.Cytoscape, { ...graph, key });
+    const drawn = cytoscape && room > 0 && make(cytoscape.Cytoscape, { ...graph, key });
     const frame = { aspectRatio: `${one.width} / ${one.height}`, maxWidth: one.width };
     const act = (name) => () => graph_of(place.current) && zooms[name](graph_of(place.current));
     const pressed = (event) => KEYS[event.key] && !event.ctrlKey && !event.metaKey && act(KEYS[event.key])();
