@@ -8,7 +8,7 @@ from typing import Any
 from llmviewer.core.kinds import Kind
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Facts
-from llmviewer.reports.stage_table import kernel_limits, sum_over_layers
+from llmviewer.reports.stage_table import kernel_limits, moved
 
 #: Source of the method and the advice: section 2.2 of this survey.
 SURVEY = "LLM Inference Unveiled, arXiv 2402.16363"
@@ -133,12 +133,7 @@ def _rows_are_free(stage: dict[str, Any]) -> str:
 
 def _memory_advice(answer: dict[str, Any], stage: dict[str, Any]) -> str:
     """Returns which tensors cause most of the traffic, and how to reduce it."""
-    parts = {
-        "weights": sum_over_layers(stage, "weight_read_bytes"),
-        "KV cache": sum_over_layers(stage, "kv_read_bytes") + sum_over_layers(stage, "kv_write_bytes"),
-        "activations": sum_over_layers(stage, "activation_read_bytes")
-        + sum_over_layers(stage, "activation_write_bytes"),
-    }
+    parts = moved(stage)
     largest = max(parts, key=lambda name: parts[name])
     max_batch = answer["memory"]["max_batch_size"]
     batch = f" (up to batch size {fmt.whole(max_batch)} fits)" if largest == "weights" and max_batch > 1 else ""

@@ -215,6 +215,19 @@ def sum_over_layers(stage: dict[str, Any], field: str) -> float:
     return float(sum(row[field] * row["layers"] for row in stage["operators"]))
 
 
+#: What is moved -> fields of an operator with its bytes.
+MOVED = {
+    "weights": ("weight_read_bytes",),
+    "activations": ("activation_read_bytes", "activation_write_bytes"),
+    "KV cache": ("kv_read_bytes", "kv_write_bytes"),
+}
+
+
+def moved(stage: dict[str, Any]) -> dict[str, float]:
+    """Returns the bytes of each kind that all operators and layers move."""
+    return {what: sum(sum_over_layers(stage, field) for field in fields) for what, fields in MOVED.items()}
+
+
 def share_bar(share: float, cells: int = BAR_WIDTH) -> str:
     """Returns a share as a bar of at most `cells` characters, with a resolution of 1/8 character."""
     eighths = round(share * cells * 8)

@@ -65,23 +65,12 @@ def create_app(settings: Settings | None = None) -> Flask:
     if asked.pages:
         _mount_pages(app)
     budgets = not asked.is_private if asked.budgets is None else asked.budgets
-    _compress(app)
     guard.install(app, hosts=asked.hosts, budget=Budget() if budgets else None, seconds=asked.seconds)
     if asked.public_host:
         from werkzeug.middleware.proxy_fix import ProxyFix
 
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1)  # type: ignore[method-assign]
     return app
-
-
-def _compress(app: Flask) -> None:
-    """Send text compressed to who takes it: the pages' scripts are 8 MB of it."""
-    try:
-        from flask_compress import Compress
-    except ImportError as error:
-        raise missing_extra("a server needs packages of the extra web", "web") from error
-    app.config["COMPRESS_ALGORITHM"] = ["br", "gzip"]
-    Compress(app)
 
 
 def _mount_pages(app: Flask) -> None:
@@ -112,8 +101,10 @@ def _address(citation: str) -> str:
 
 
 def _new_flask() -> Flask:
+    """An application that sends text compressed to who takes it: the pages' scripts are 8 MB of it."""
     try:
         import flask
+        from flask_compress import Compress
     except ImportError as error:
         raise missing_extra("a server needs packages of the extra web", "web") from error
 
@@ -125,4 +116,7 @@ def _new_flask() -> Flask:
             if rule != ANY_PATH:
                 super().add_url_rule(rule, *given, **named)
 
-    return Server("llmviewer.server", static_folder=None)
+    app = Server("llmviewer.server", static_folder=None)
+    app.config["COMPRESS_ALGORITHM"] = ["br", "gzip"]
+    Compress(app)
+    return app

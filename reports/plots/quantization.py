@@ -145,8 +145,7 @@ def _times(
     if (names != names[first]).any():
         low, values, high = ratios(rows, curve.y, first, analyses)
         words = [
-            f"{fmt.times(one)}" if one != 1.0 else f"{text} {curve.unit}"
-            for one, text in zip(values, words, strict=True)
+            fmt.times(one) if one != 1.0 else f"{text} {curve.unit}" for one, text in zip(values, words, strict=True)
         ]
         label = f"{curves.axis_label(rows, curve.title, '')}\n(× {at.groups[0]})"
     fills = [ink if fits else style.theme.paper for ink, fits in zip(inks, rows["fits"], strict=True)]

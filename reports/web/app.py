@@ -36,8 +36,6 @@ PAGE = """<!DOCTYPE html>
 <body>{%app_entry%}<div>{%config%}{%scripts%}{%renderer%}</div></body>
 </html>
 """
-#: What a shared link says where there is no answer.
-SUMMARY = "How fast an LLM runs on a chip, why, and what to change"
 #: Libraries that single tabs need, of 1.8 MB together.
 LATER = ("dash_ag_grid", "dash_cytoscape")
 SCRIPT = re.compile(r'(<script[^>]* src="([^"]*)"[^>]*></script>)')
@@ -65,14 +63,17 @@ class Viewer(Dash):
 
 
 def _first(search: str) -> tuple[str, str, str]:
-    """Title and summary of an address, and the verdict as HTML, until the page's script has the whole answer."""
+    """Title and summary of an address, and the verdict as HTML, until the page's script has the whole answer.
+
+    The summary is empty where there is no answer.
+    """
     try:
         view = View(state=parsed(search))
         facts = verdict.at_once(view.answer)
         summary = "; ".join(f"{label}: {text}" for label, text, *_ in facts.lines[:2])
         return f"{view.title} · llmviewer", summary, piece("first", view.title, (facts,))
     except UserError as error:
-        return "llmviewer", SUMMARY, piece("first", str(error), ())
+        return "llmviewer", "", piece("first", str(error), ())
 
 
 def mount(server: Flask, ledger: Ledger) -> Dash:

@@ -10,7 +10,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
-from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS
+from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS, moved, sum_over_layers
 from llmviewer.reports.web.graphs import of_bound, palette
 from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.shown import Shown
@@ -71,20 +71,11 @@ def network(view: View) -> Piece:
     return group("", totals, graph, block("".join(piece("note", text) for text in _notes(view))))
 
 
-#: Traffic of an operator -> what is moved.
-MOVED = {
-    "weights": ("weight_read_bytes",),
-    "activations": ("activation_read_bytes", "activation_write_bytes"),
-    "KV cache": ("kv_read_bytes", "kv_write_bytes"),
-}
-
-
 def _totals(found: Shown, view: View) -> str:
     """Time, operations and bytes of all that is drawn, and the memory of the run."""
-    rows = [(line.operator["layers"], line.operator) for line in found.lines]
-    moved = {what: sum(n * one[key] for n, one in rows for key in keys) for what, keys in MOVED.items()}
-    bytes_of = ", ".join(f"{what} {fmt.traffic(amount)}" for what, amount in moved.items() if amount)
-    per_pass = f"{fmt.count(sum(n * one['flops'] for n, one in rows))} FLOP; moved: {bytes_of}; "
+    drawn = {"operators": [line.operator for line in found.lines]}
+    bytes_of = ", ".join(f"{what} {fmt.traffic(amount)}" for what, amount in moved(drawn).items() if amount)
+    per_pass = f"{fmt.count(sum_over_layers(drawn, 'flops'))} FLOP; moved: {bytes_of}; "
     stored, budget = (fmt.memory(view.answer["memory"][key]) for key in ("total_bytes", "budget_bytes"))
     counted = "" if view.stage == REQUEST else per_pass
     return f"{STAGES[view.stage].capitalize()}: {fmt.duration(found.time_s)}; {counted}memory {stored} of {budget}"

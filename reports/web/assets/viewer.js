@@ -346,7 +346,7 @@
   }
 
   // On a narrow screen the names of bars take two lines and their legend a row each; roofs are named, not their ridge.
-  const NARROW = 480, ROW = 20, PANEL = 392, NARROW_PANEL = 312; // pixels
+  const NARROW = 480, ROW = 20; // pixels
   const narrow = () => window.innerWidth < NARROW;
   const bars = (data) => data.some((trace) => trace.orientation === "h");
   const broken = (trace) => ({ ...trace, y: trace.y.map((row) => row.replace(", ", ",<br>")) });
@@ -371,17 +371,20 @@
     return make("div", { id: one.id, ref: place, role: "group", "aria-label": one.label, style: { height } });
   }
 
+  const graph_of = (place) => place?.querySelector("#network")?._cyreg?.cy;
+  const fit = (cy) => cy.fit(undefined, 12);
+
   // Cytoscape's own observer of its size outlives it and fails; this one ends with the element.
   function fitted(place) {
     const seen = new ResizeObserver(() => {
-      const cy = place.querySelector("#network")?._cyreg?.cy;
+      const cy = graph_of(place);
       if (!cy || cy.destroyed()) return;
       cy.resize();
-      cy.fit(undefined, 12);
+      fit(cy);
     });
     seen.observe(place);
     // a finger scrolls the page: it neither moves the graph, nor does Cytoscape keep its events from the page
-    place.addEventListener("touchstart", () => place.querySelector("#network")?._cyreg?.cy?.userPanningEnabled(false), true);
+    place.addEventListener("touchstart", () => graph_of(place)?.userPanningEnabled(false), true);
     const left = (event) => Object.assign(event, { preventDefault() {} });
     place.addEventListener("touchmove", left);
     place.addEventListener("touchend", (event) => event.cancelable || left(event));
@@ -395,13 +398,9 @@
     return { network: { ...network, elements }, label, width, height };
   }
 
-  const graph_of = (place) => place?.querySelector("#network")?._cyreg?.cy;
+  const zoom = (factor) => (cy) => cy.zoom({ level: cy.zoom() * factor, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } });
   const ZOOM = 1.25;
-  const zooms = {
-    "+": (cy) => cy.zoom({ level: cy.zoom() * ZOOM, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }),
-    "−": (cy) => cy.zoom({ level: cy.zoom() / ZOOM, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }),
-    Fit: (cy) => cy.fit(undefined, 12),
-  };
+  const zooms = { "+": zoom(ZOOM), "−": zoom(1 / ZOOM), Fit: fit };
   const KEYS = { "+": "+", "=": "+", "-": "−", 0: "Fit" };
 
   function picture(cy) {
@@ -422,8 +421,8 @@
   // Boxes have their own size: beside the blocks where there is room, else below them, and the page scrolls.
   function Network({ one: given }) {
     const place = window.React.useRef(null), told = window.React.useRef(null);
-    const beside = window.innerWidth > 1024 ? (window.innerWidth > 1600 ? PANEL : NARROW_PANEL) : 0; // as in web.css
-    const room = ($("#answer")?.clientWidth ?? window.innerWidth) - beside;
+    const [room, measured] = window.React.useState(0);
+    window.React.useLayoutEffect(() => measured(place.current.parentElement.clientWidth));
     const one = room < given.width ? stacked(given) : given;
     const cytoscape = arriving("dash_cytoscape");
     window.React.useEffect(() => fitted(place.current), []);
@@ -437,7 +436,7 @@
     const graph = { ...one.network, style: { width: "100%", height: "100%" }, setProps: events };
     // another block has other places, which a new drawing fits into the frame
     const key = one.network.elements.map((element) => element.data.id ?? "").join(" ");
-    const drawn = cytoscape && make(cytoscape.Cytoscape, { ...graph, key });
+    const drawn = cytoscape && room > 0 && make(cytoscape.Cytoscape, { ...graph, key });
     const frame = { aspectRatio: `${one.width} / ${one.height}`, maxWidth: one.width };
     const act = (name) => () => graph_of(place.current) && zooms[name](graph_of(place.current));
     const pressed = (event) => KEYS[event.key] && !event.ctrlKey && !event.metaKey && act(KEYS[event.key])();

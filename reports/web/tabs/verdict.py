@@ -14,9 +14,7 @@ from llmviewer.reports.html import charts
 from llmviewer.reports.web import graphs
 from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View
-
-#: Least gain of a change that is offered.
-WORTH = 1.02
+from llmviewer.result.result import LEAST_GAIN
 
 
 def content(view: View) -> list[Piece]:
@@ -34,11 +32,9 @@ def content(view: View) -> list[Piece]:
 def changes(view: View) -> str:
     """HTML of the line of the verdict that needs trials of other options.  Raises UserError."""
     found = tried(view.configuration, view.request, view.result)
-    now = view.result.e2e_s
-    gains = {one.option: now / one.result.e2e_s for one in found.changes if one.result.fits}
-    worth = [one for one in found.changes if gains.get(one.option, 0.0) > WORTH]
-    faster = sorted(worth, key=lambda one: -gains[one.option])
-    shown = [(one, f"{gains[one.option]:.2f}×") for one in faster] or [(one, "fits") for one in found.remedies]
+    gains = [(float(view.result.e2e_s / one.result.e2e_s), one) for one in found.changes if one.result.fits]
+    faster = sorted((pair for pair in gains if pair[0] > LEAST_GAIN), key=lambda pair: -pair[0])
+    shown = [(one, f"{gain:.2f}×") for gain, one in faster] or [(one, "fits") for one in found.remedies]
     listed = [(one.option, note, urlencode(one.words)) for one, note in shown]
     return page((verdict.of_trials(found, view.answer),)) + piece("applied", listed, view.state.query())
 
