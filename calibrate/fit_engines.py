@@ -42,7 +42,8 @@ from llmviewer.hardware import specs
 from llmviewer.result.interval import host_share
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
-from llmviewer.timing.engine import CONSTANTS, Engine
+from llmviewer.timing.engine import Engine
+from llmviewer.timing.engine_fit import CONSTANTS
 from llmviewer.timing.engine_work import FACTORS
 
 #: Log error beyond which a residual counts less than its square, and hardly at all far beyond (Cauchy): tables hold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.timing.engine import CONSTANTS
+from llmviewer.timing.engine_fit import CONSTANTS
 from llmviewer.timing.engine_work import FACTORS
 
 #: engine -> its fitted constants; all others are as in its file.

@@ -29,7 +29,8 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable
 from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.of_engine import configuration_of
-from llmviewer.timing.engine import CONSTANTS, Engine
+from llmviewer.timing.engine import Engine
+from llmviewer.timing.engine_fit import CONSTANTS
 from llmviewer.timing.engine_work import FACTORS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ledger import table
 from llmviewer.calibrate import ledger as sources
 from llmviewer.core import data
 from llmviewer.timing import engine, engine_scope, lending
-from llmviewer.timing.engine import Fitted
+from llmviewer.timing.engine_fit import OF_RUNS, Fitted
 from llmviewer.timing.profile import Fit
 
 HERE = Path(__file__).resolve().parent
@@ -59,7 +59,7 @@ def _fitted(name: str) -> Iterator[tuple[str, Fitted]]:
     yield from ((f"{name}, {generation}", own) for generation, own in preset.generations.items())
     for first, own in preset.versions.items():
         if "error" in own:
-            yield f"{name} from {first} on", Fitted(**{field: own.get(field, {}) for field in engine.OF_RUNS})
+            yield f"{name} from {first} on", Fitted(**{field: own.get(field, {}) for field in OF_RUNS})
 
 
 def engines() -> str:

@@ -18,7 +18,8 @@ from llmviewer.core.workload import Request, Step, decode, prefill, verify
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes, rest_of_pass
 from llmviewer.timing import engine
-from llmviewer.timing.engine import CONSTANTS, Engine
+from llmviewer.timing.engine import Engine
+from llmviewer.timing.engine_fit import CONSTANTS, NOT_OF_PASSES
 from llmviewer.timing.engine_work import TERMS_PER_STEP
 
 H100 = specs.load("h100-sxm")
@@ -150,7 +151,7 @@ def test_ideal_times_have_no_engine_terms() -> None:
 def test_calibrated_results_list_engine_terms_by_name() -> None:
     found = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated")
     served = dict(found.answer(api.request(4, 128, 16)).analysis.evaluation.served)
-    assert {name for name in engine.load("vllm").constants if name not in engine.NOT_OF_PASSES} <= set(served)
+    assert {name for name in engine.load("vllm").constants if name not in NOT_OF_PASSES} <= set(served)
 
 
 def test_the_kernels_preset_adds_no_time() -> None:

@@ -265,9 +265,21 @@ def test_a_page_is_small_and_says_its_question_where_links_are_shown(path: Path)
     assert f'<meta property="og:title" content="{question}">' in html
     assert re.search(r'<meta property="og:description" content="Fits: [\d.]+ GiB of a budget of 72 GiB', html)
     assert not re.search(r'(src|href)="https?:', html)  # nothing is fetched
+    assert len(configurations(html)) == 8
+
+
+def configurations(html: str) -> list[dict[str, Any]]:
+    """The configurations that a page holds."""
     packed = re.search(r'id="data">([^<]+)<', html)
     assert packed is not None
-    assert len(json.loads(gzip.decompress(b64decode(packed[1])))["configurations"]) == 8
+    return list(json.loads(gzip.decompress(b64decode(packed[1])))["configurations"])
+
+
+def test_the_command_of_an_answer_has_what_is_stated_although_it_is_a_default() -> None:
+    """vLLM fuses kernels unless --fusion none says otherwise."""
+    (one,) = configurations(lv.page("llama-3.2-1b", "h100-sxm", engine="vllm", fusion="none", set={"bandwidth": 4e12}))
+    options = "--engine vllm --fusion none --set bandwidth=4000000000000.0B/s"
+    assert one["line"] == f"llmviewer analyze llama-3.2-1b --hardware h100-sxm {options}"
 
 
 def test_python_and_the_command_line_write_the_same_page(tmp_path: Path) -> None:

@@ -220,10 +220,7 @@ class System:
         """The system whose engine allocates no more KV cache than requests need."""
         if not self.engine.allocated_tokens:
             return self
-        split = self.split
-        if split is not None:
-            known = {id(one): one.unallocated() for one in split.stages}
-            split = replace(split, stages=tuple(known[id(one)] for one in split.stages))
+        split = None if self.split is None else self.split.with_each(System.unallocated)
         return replace(self, engine=replace(self.engine, max_model_len=None), split=split)
 
     def prefilling(self) -> System:
@@ -263,6 +260,11 @@ class Split:
     shares: tuple[float, ...]
     machines: tuple[int, ...]
     change: Pass = as_built
+
+    def with_each(self, changed: Callable[[System], System]) -> Split:
+        """The split with another system on each device; devices of one system still share one."""
+        known = {id(one): changed(one) for one in self.stages}
+        return replace(self, stages=tuple(known[id(one)] for one in self.stages))
 
 
 Policy: TypeAlias = Callable[[Model, System, Request, float], System]

@@ -22,8 +22,7 @@ TOTALS = ("ideal_time_s", "flops", "traffic_bytes")
 
 def text(pool: Pool, recorded: Sequence[Recorded], facts: Sequence[Mapping[str, Any]]) -> str:
     """JSON of configurations whose operations are in a pool.  facts: what else a page shows of each."""
-    roots = {number for one in recorded for way in one.programs for number in (*way.guards, *way.results.values())}
-    kept = pool.needed(roots)
+    kept = {number for one in recorded for way in one.programs for number in way.needed}
     operations = {number: pool.operations[number - pool.inputs] for number in kept}
     ordered = sorted(kept, key=lambda number: (operations[number][0] != "", number))  # constants first
     place = {**{at: at for at in range(pool.inputs)}, **{n: pool.inputs + at for at, n in enumerate(ordered)}}

@@ -32,7 +32,7 @@ from llmviewer.serving.schedule import Schedule
 from llmviewer.timing.roofline import BOUNDS, OVERHEAD
 
 #: Inputs of the operations: columns of a pass, and sizes of its request.
-INPUTS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "requests", "input_len", "output_len")
+INPUTS = (*PASS_COLUMNS, "requests", "input_len", "output_len")
 #: Figures of memory that a page shows, by the names of `Memory`.
 MEMORY = (
     "total_bytes", "budget_bytes", "weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes",
@@ -274,7 +274,7 @@ def facts_of(one: Configuration, answer: Result) -> dict[str, Any]:
 
 
 def _check(one: Configuration) -> None:
-    """Raise UserError for a configuration whose passes are not those of `plain_passes`."""
+    """Raise UserError for a configuration whose passes are not those of a static batch."""
     system, model = one.system, one.model
     outside = {
         f"batching {system.batching.name}": system.batching is not STATIC,

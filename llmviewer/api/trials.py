@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.api.build import with_devices
+from llmviewer.api.build import technique_text, with_devices
 from llmviewer.api.configuration import Configuration
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
@@ -77,7 +77,7 @@ def run_line(
         elif declared.kind is Kind.WORDS:
             found[name] = tuple(word for one in arguments.words(name, value) for word in (flag(name), one))
         else:
-            found[name] = (flag(name), str(value))
+            found[name] = (flag(name), technique_text(name, value) if name in TECHNIQUES else str(value))
     return found
 
 

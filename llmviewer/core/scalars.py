@@ -205,18 +205,13 @@ class Pool:
 
 def _same(name: str, operands: tuple[int, ...], values: list[float | None]) -> int | None:
     """The operand that an operation leaves as it is, bit for bit; None if there is none."""
-    if name == "where":
-        return operands[1 if values[0] else 2] if values[0] is not None else (
-            operands[1] if operands[1] == operands[2] else None
-        )  # fmt: skip
-    if name in ("max", "min") and operands[0] == operands[1]:
+    if name == "where" and values[0] is not None:
+        return operands[1 if values[0] else 2]
+    if name in ("max", "min", "where") and operands[-2] == operands[-1]:
+        return operands[-1]
+    if name in ("mul", "div", "pow") and values[1] == 1.0:
         return operands[0]
-    neutral = {"mul": 1.0, "div": 1.0, "pow": 1.0}.get(name)
-    if neutral is None:
-        return None
-    if values[1] == neutral:
-        return operands[0]
-    return operands[1] if name == "mul" and values[0] == neutral else None
+    return operands[1] if name == "mul" and values[0] == 1.0 else None
 
 
 def _chosen(pool: Pool, index: Entries, table: Entries) -> Any:

@@ -17,7 +17,8 @@ from llmviewer.core.counts import Array, Count, total
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
 from llmviewer.timing.calibrated import Calibrated
-from llmviewer.timing.engine import OTHER_GENERATION, Residuals
+from llmviewer.timing.engine import OTHER_GENERATION
+from llmviewer.timing.engine_fit import Residuals
 from llmviewer.timing.engine_scope import (
     NO_RUNS,
     NO_RUNS_AFAR,

@@ -122,9 +122,8 @@ class Passes:
             )
 
         if (split := self.system.split) is not None:  # devices send what their last layer makes, priced or not
-            known = {id(one): _of_part(one, selection, mixed=mixed) for one in split.stages}
-            stages = tuple(known[id(one)] for one in split.stages)
-            return replace(self.system, split=replace(split, stages=stages, change=kept))
+            parts = split.with_each(lambda one: _of_part(one, selection, mixed=mixed))
+            return replace(self.system, split=replace(parts, change=kept))
         system = _of_part(self.system, selection, mixed=mixed)
         if system.parallelism.pipeline > 1:  # and so do stages
             return replace(system, exits=PipelineExits(change=lambda _, stages: tuple(map(kept, stages))))

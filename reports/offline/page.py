@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.api import calls, emitted
 from llmviewer.api.configuration import configuration
 from llmviewer.api.recorded import INPUTS, LARGEST, Recorded, facts_of, recorded
+from llmviewer.api.trials import run_line
 from llmviewer.core.arguments import whole_number
 from llmviewer.core.errors import UserError
 from llmviewer.core.scalars import Pool
@@ -122,14 +123,9 @@ def title(answer: Result, first: Mapping[str, int]) -> str:
 
 def _line(words: Mapping[str, Any]) -> str:
     """The command of the same answer, without its sizes."""
-    stated = [
-        part
-        for name, value in words.items()
-        if name in OPTIONS and value != OPTIONS[name].default and value is not None
-        for part in (OPTIONS[name].spellings(name)[0], *(() if value is True else (_word(value),)))
-    ]
-    typed = words["model"], "--hardware", words["hardware"]
-    return shlex.join(("llmviewer", "analyze", *map(_word, typed), *stated))
+    options = {name: value for name, value in words.items() if name in OPTIONS}
+    stated = run_line(words["model"], words["hardware"], options)
+    return shlex.join(("llmviewer", "analyze", *(word for part in stated.values() for word in part)))
 
 
 def _word(value: Any) -> str:

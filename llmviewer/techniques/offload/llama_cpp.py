@@ -143,8 +143,7 @@ def _placed(system: System, placement: Placement, count: int) -> System:
     count: layers of the model.
     """
     if system.split is not None:
-        placed = {id(one): _placed(one, placement, count) for one in system.split.stages}
-        split = replace(system.split, stages=tuple(placed[id(one)] for one in system.split.stages))
+        split = system.split.with_each(lambda one: _placed(one, placement, count))
         return replace(_placed(replace(system, split=None), placement, count), split=split)
     at = [applied.name for applied in system.passes].index(NAME)
     before = replace(system, passes=system.passes[:at], policy=None)

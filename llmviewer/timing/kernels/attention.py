@@ -178,13 +178,13 @@ def decode_mask(operator: Operator) -> Count:
     return np.where(every, 1.0, 0.0)
 
 
-def _own(operator: Operator, decodes: bool) -> Any:  # noqa: FBT001
+def _own(operator: Operator, *, decodes: bool) -> Any:
     """Mask of the passes that a kernel runs in; all of them where it runs in none, as for rows of measurements."""
     mask = decode_mask(operator) == float(decodes)
     return mask if bool(np.any(mask)) else mask | True
 
 
-def limits(operator: Operator, decodes: bool) -> Mapping[str, Count]:  # noqa: FBT001
+def limits(operator: Operator, *, decodes: bool) -> Mapping[str, Count]:
     """Elements of a head, of which every kernel has a largest number (256 in FlashAttention-3), and its KV heads.
 
     A kernel for groups of heads that share keys ends below one KV head per head.  decodes: whether of the decode
@@ -194,11 +194,11 @@ def limits(operator: Operator, decodes: bool) -> Mapping[str, Count]:  # noqa: F
     if not isinstance(shape, AttentionShape):
         return {}
     known = {"head_dim": shape.qk_dim, "kv_share": shape.kv_heads / shape.heads}
-    own = _own(operator, decodes)
+    own = _own(operator, decodes=decodes)
     return {name: np.where(own, value, 0.0) for name, value in known.items()}
 
 
-def variant(operator: Operator, decodes: bool) -> str:  # noqa: FBT001
+def variant(operator: Operator, *, decodes: bool) -> str:
     """Variant by formats: `bf16` for products and cache, `bf16-kv8` with 8-bit cache.
 
     `-mla` if keys exceed values where the kernel runs, `-encoder` without a mask.  decodes: of the decode kernel.
@@ -207,5 +207,7 @@ def variant(operator: Operator, decodes: bool) -> str:  # noqa: FBT001
     if isinstance(shape, AttentionShape) and not shape.causal:
         return f"{operator.compute}{ENCODER_SUFFIX}"
     narrow = cache_bits(operator) < 12.0 and operator.compute not in ("fp8", "int8")
-    latent = isinstance(shape, AttentionShape) and bool(np.any((shape.qk_dim != shape.v_dim) & _own(operator, decodes)))
+    latent = isinstance(shape, AttentionShape) and bool(
+        np.any((shape.qk_dim != shape.v_dim) & _own(operator, decodes=decodes))
+    )
     return f"{operator.compute}{'-kv8' if narrow else ''}{MLA_SUFFIX if latent else ''}"

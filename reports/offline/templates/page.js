@@ -188,7 +188,7 @@
     const write = (at, text, attributes = {}) => picture.append(make("svg:text", { x: at[0], y: at[1], ...attributes }, text));
     for (let d = low; d <= high; d++) {
       picture.append(make("svg:line", { class: "grid-line", x1: x(10 ** d), x2: x(10 ** d), y1: top, y2: H - bottom }));
-      write([x(10 ** d), H - bottom + 17], d >= 0 && d < 4 ? String(10 ** d) : d < 0 && d > -3 ? String(10 ** d) : `1e${d}`, { "text-anchor": "middle" });
+      write([x(10 ** d), H - bottom + 17], d > -3 && d < 4 ? String(10 ** d) : `1e${d}`, { "text-anchor": "middle" });
     }
     for (let d = down; d <= up; d++) {
       picture.append(make("svg:line", { class: "grid-line", x1: left, x2: W - right, y1: y(10 ** d), y2: y(10 ** d) }));
