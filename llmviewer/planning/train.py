@@ -383,7 +383,6 @@ def _trained(model: ModelName, hardware: ChipName, asked: Asked, options: Mappin
         way = "state --quantization bf16" if stored_so else f"remove --{option}"
         raise UserError(f"weights {stored} are not trained; add --lora, or {way}")
     layout, batch = layout_of(chosen.system, asked)
-    crosses = chosen.system.parallelism.devices > chosen.system.chip.near  # replicas that only training joins
     of_replica = request(int(layout.micro_batch), max(asked.input_len - 1, 1), 1)
     alike = {name: value for name, value in options.items() if name not in OF_STUDENT}
     other = None if not asked.teacher else configuration(asked.teacher, hardware, **alike)
@@ -403,7 +402,7 @@ def _trained(model: ModelName, hardware: ChipName, asked: Asked, options: Mappin
         selective=recipe.selective,
         teacher="" if other is None else other.model.name,
         framework_bytes=float(np.max(memory_of(chosen.model, chosen.system, of_replica, np.inf).framework_bytes)),
-        warnings=tuple(text for text in chosen.warnings(of_replica) if not (crosses and "--network:" in text)),
+        warnings=chosen.warnings(of_replica, exchanging=chosen.system.parallelism.devices),
     )
 
 
