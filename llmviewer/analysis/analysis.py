@@ -119,13 +119,17 @@ class Analysis:
         return self.system.batching.times(alone, self.running, users)
 
     @property
+    def caching(self) -> tuple[Analysis, ...]:
+        """The passes of itself and of the drafts that have a cache, which all read the prompts."""
+        return (self, *(own for draft, own in self.drafts if draft.caches))
+
+    @property
     def prefill_s(self) -> Array:
         """Prefill of one batch of prompts [s], by the model and by draft models that have a cache; in mixed steps with
         drafts for the sequences that decode in them."""
         seconds = self.own_prefill_s
-        for draft, analysis in self.drafts:
-            if draft.caches:
-                seconds = seconds + analysis.own_prefill_s
+        for one in self.caching[1:]:
+            seconds = seconds + one.own_prefill_s
         if self.running is None or not np.any(self.running.decodes):
             return seconds
         return seconds + self._drafting_s * self.schedule.prefill(1.0) * np.where(self.running.decodes, 1.0, 0.0)
@@ -243,8 +247,8 @@ class Analysis:
 
     def of_request(self, per_pass: Callable[[Analysis], Count]) -> Array:
         """A count of all passes of a request, prefill and every decode step, of all micro-batches and drafts."""
-        caching = (self, *(own for draft, own in self.drafts if draft.caches))
-        prompts = [one.schedule.prefill(per_pass(one)) for one in (*caching, *(tower for _, tower in self.towers))]
+        towers = (tower for _, tower in self.towers)
+        prompts = [one.schedule.prefill(per_pass(one)) for one in (*self.caching, *towers)]
         done = self.per_round(lambda one: one.schedule.decode_sum(per_pass(one)))
         repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
         return np.asarray((np.sum(prompts, axis=0) + done) * repeats)

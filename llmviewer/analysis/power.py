@@ -89,9 +89,8 @@ def _uses(analysis: Analysis, shares: PowerShares | None) -> tuple[_Use, _Use]:
     """Use of devices by the prompt and by the answer of one request."""
     ones = (analysis, *(own for _, own in analysis.drafts))
     passes = {id(one): _per_pass(one, shares) for one in ones}
-    caching = (analysis, *(own for draft, own in analysis.drafts if draft.caches))
     images = [_per_prompt(one, *_per_pass(one, shares)) * seen.images.count for seen, one in analysis.towers]
-    prompt = np.sum([*(_per_prompt(one, *passes[id(one)]) for one in caching), *images], axis=0)
+    prompt = np.sum([*(_per_prompt(one, *passes[id(one)]) for one in analysis.caching), *images], axis=0)
     answer = analysis.per_round(lambda one: _per_answer(one, *passes[id(one)]))
     return _Use(*prompt), _Use(*answer)
 
