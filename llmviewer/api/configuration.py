@@ -325,6 +325,13 @@ def on_devices(
     return found
 
 
+def of_run(model: Any, hardware: Any, options: Mapping[str, Any]) -> Configuration:
+    """The configuration of one run with its prices and images, as `analyze` takes them.  Raises UserError."""
+    costs, chosen = build.with_costs(hardware, options)
+    images = chosen.pop("images", None)
+    return with_images(priced(on_devices(model, hardware, **chosen), costs), images)
+
+
 def _built(
     model: object, hardware: object, options: Mapping[str, object], several: Devices | None = None
 ) -> Configuration:
