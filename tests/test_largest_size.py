@@ -135,6 +135,7 @@ def test_the_highest_rate_is_that_of_a_search_by_simulation_and_its_command_hold
     made = lv.simulate("llama-3.2-1b", "l4", find_rate=True, ttft="p99:200ms", tpot="50ms", **words)
     assert found.to_dict()["solutions"] == [{"request_rate": made.max_request_rate}]
     assert found.to_dict()["limited_by"] in (["ttft_s"], ["tpot_s"])
+    assert str(found).startswith("Verdict     the highest rate with TTFT p99 ")
     assert found.to_dict()["at_most"] == {
         "ttft_s.p99": made.latencies()["ttft_s"]["p99"],
         "tpot_s.mean": made.latencies()["tpot_s"]["mean"],

@@ -30,10 +30,10 @@ def test_a_training_step_refuses_options_of_serving(name: str) -> None:
     assert train(*SMALL, **{name: None}).step == train(*SMALL).step
 
 
-@pytest.mark.parametrize("name", [name for name in NOT_OF_A_SIZING if LOAD[name].default is not None])
+@pytest.mark.parametrize("name", [name for name in NOT_OF_A_SIZING if {**LOAD, **OPTIONS}[name].default is not None])
 def test_a_sizing_refuses_options_of_a_server(name: str) -> None:
     with pytest.raises(UserError, match=f"remove {name}"):
-        lv.size(*SMALL, request_rate=4, **ONE, **{name: LOAD[name].default})
+        lv.size(*SMALL, request_rate=4, **ONE, **{name: {**LOAD, **OPTIONS}[name].default})
 
 
 def test_a_sizing_refuses_a_start_up_without_an_autoscaler() -> None:

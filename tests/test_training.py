@@ -360,6 +360,19 @@ def test_experts_of_one_device_are_divided_by_no_replica() -> None:
     assert zero.weights_bytes - experts == pytest.approx((whole.weights_bytes - experts) / 2, rel=1e-12)
 
 
+def test_options_of_an_exchange_between_replicas_are_used() -> None:
+    """Replicas exchange gradients, over the stated link in a node of eight and over the network beyond it."""
+    link, network = {"link": "pcie"}, {"network": "infiniband-ndr"}
+    two, all_devices = {"data_parallel_size": 2, "batch_size": 2}, {"data_parallel_size": 16, "batch_size": 16}
+
+    def notes(**options: Any) -> list[str]:
+        return [text for text in train("llama-3.2-1b", "h100-sxm", **options).warnings if "not used" in text]
+
+    assert notes(**two, **link) == notes(**all_devices, **network) == []
+    assert notes(**link) == ["--link: one device, not used"]
+    assert notes(**two, **network) == ["--network: one node, not used"]
+
+
 def test_what_does_not_fit_names_the_least_layout_that_does() -> None:
     """70.6 G weights of 16 bytes are 1.13 TB: 16 devices of 80 GiB with ZeRO 3, by doublings; 8 have 644 GiB."""
     options: dict[str, Any] = {"optimizer": "adamw+master", "input_len": 2048}

@@ -12,16 +12,14 @@ from llmviewer.analysis import memory
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
 from llmviewer.analysis.power_shares import shares_of
 from llmviewer.analysis.system import Drafter, System
-from llmviewer.analysis.training_layout import GRADIENT_BYTES, Layout, States, Times
-from llmviewer.core.errors import UserError
+from llmviewer.analysis.training_layout import Layout, Offload, States, Times, host_rate, updated_bytes
 from llmviewer.core.ir import Block, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group, Step
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import is_routed
 from llmviewer.serving.generation import Draft
-from llmviewer.timing.calibrated import PINNED_SHARE
-from llmviewer.timing.roofline import Timing, ideal
+from llmviewer.timing.roofline import Timing
 
 #: Part of the name of an adapter's weights, and beginning of that of a routed expert's.
 ADAPTER, EXPERT = "_lora_", "expert_"
@@ -250,7 +248,7 @@ def _whole(stages: Sequence[_Stage], system: System, recipe: Recipe, layout: Lay
     states, times = slowest.states, slowest.times
     # of experts every device has its own, which none of the replicas divides
     mine = states.split / layout.divided(1) + states.own
-    moved = mine * (2.0 * recipe.state_bytes + 3.0 * GRADIENT_BYTES)
+    moved = updated_bytes(mine, recipe.state_bytes)
     on_host = mine * recipe.state_bytes * recipe.on_host
     offloaded = layout.offloaded(states, mine, recipe.state_bytes, times, system)
     return TrainingStep(
@@ -262,9 +260,9 @@ def _whole(stages: Sequence[_Stage], system: System, recipe: Recipe, layout: Lay
         forward_s=many * times.forward_s,
         recompute_s=many * times.recompute_s,
         backward_s=many * times.backward_s,
-        optimizer_s=0.0
-        if offloaded.updates
-        else moved / _scalar(system.chip.bandwidth_bytes_per_s) + _paging(system, on_host),
+        optimizer_s=moved / _scalar(system.chip.bandwidth_bytes_per_s) + _paging(system, on_host)
+        if layout.offload is Offload.NONE
+        else 0.0,
         exchange_s=layout.exchange_s(states, times, system),
         bubble_s=layout.bubble(count) * many * times.total_s,
         offload_s=offloaded.time_s,
@@ -279,10 +277,7 @@ def _paging(system: System, states: float) -> float:
     """
     if not states:
         return 0.0
-    link = system.chip.host_link_rate
-    if link is None:
-        raise UserError(f"{system.chip.name} has no link to a host; use an optimizer without `paged-`")
-    return 2.0 * states / (_scalar(link) * (1.0 if system.efficiency is ideal else PINNED_SHARE))
+    return 2.0 * states / host_rate(system, "use an optimizer without `paged-`")
 
 
 def _step(batch: float, length: float, logits: float) -> Step:

@@ -77,11 +77,10 @@ class States:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offloaded:
-    """Bytes on the host per device, time that offloading adds to a step [s], and whether the host updates weights."""
+    """Bytes on the host per device, and time that offloading adds to a step [s]."""
 
     host_bytes: float = 0.0
     time_s: float = 0.0
-    updates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +106,17 @@ class Layout:
         """Replicas that divide what a stage of ZeRO divides: 1 states, 2 gradients, 3 weights."""
         return float(self.data) if self.zero >= stage else 1.0
 
+    def weights_bytes(self, of: States) -> float:
+        """Bytes of the weights of one device."""
+        return of.split_bytes / self.divided(3) + of.own_bytes
+
     def memory(self, of: States, state_bytes: float) -> dict[str, float]:
         """Bytes on one device by kind.  state_bytes: of the optimizer per trained weight."""
         on_host = self.offload is not Offload.NONE
-        weights = of.split_bytes / self.divided(3) + of.own_bytes
         gathers = self.divided(3) > 1.0 or self.offload is Offload.PARAMETERS
         reduces = self.divided(2) > 1.0 or on_host
         return {
-            "weights_bytes": 0.0 if self.offload is Offload.PARAMETERS else weights,
+            "weights_bytes": 0.0 if self.offload is Offload.PARAMETERS else self.weights_bytes(of),
             "gradients_bytes": 0.0 if on_host else GRADIENT_BYTES * (of.split / self.divided(2) + of.own),
             "optimizer_bytes": 0.0 if on_host else state_bytes * (of.split / self.divided(1) + of.own),
             # the layer at work and the next one, and the gradients of one
@@ -183,19 +185,30 @@ class Layout:
         """Memory and time that offloading takes.  mine: trained weights that this device updates."""
         if self.offload is Offload.NONE:
             return Offloaded()
-        link, host = system.chip.host_link_rate, self.host
-        if link is None or host is None:
-            raise UserError(f"{system.chip.name} has no link to a host; remove --cpu-offload")
-        rate = float(np.max(link)) * (1.0 if system.efficiency is ideal else PINNED_SHARE)
+        host, rate = self.host, host_rate(system, "remove --cpu-offload")
+        assert host is not None
         held, copied = mine * (state_bytes + GRADIENT_BYTES), 2.0 * GRADIENT_BYTES * mine / rate
-        moved = mine * (2.0 * state_bytes + 3.0 * GRADIENT_BYTES)
+        moved = updated_bytes(mine, state_bytes)
         seconds = copied + moved * host.devices / (host.bandwidth_bytes_per_s * host.memory_share)
         if self.offload is Offload.PARAMETERS:
-            weights = of.split_bytes / self.divided(3) + of.own_bytes
+            weights = self.weights_bytes(of)
             held += weights
             passes = (times.forward_s, times.recompute_s + times.backward_s)
             seconds += self.micro_batches * sum(_exposed(weights / rate, window, system) for window in passes)
-        return Offloaded(host_bytes=held, time_s=seconds, updates=True)
+        return Offloaded(host_bytes=held, time_s=seconds)
+
+
+def updated_bytes(weights: float, state_bytes: float) -> float:
+    """Bytes that the optimizer moves: it reads and writes its state and the weights, and reads the gradients."""
+    return weights * (2.0 * state_bytes + 3.0 * GRADIENT_BYTES)
+
+
+def host_rate(system: System, instead: str) -> float:
+    """Rate of copies between a device and pinned memory of its host [byte/s].  Raises UserError without a link."""
+    link = system.chip.host_link_rate
+    if link is None:
+        raise UserError(f"{system.chip.name} has no link to a host; {instead}")
+    return float(np.max(link)) * (1.0 if system.efficiency is ideal else PINNED_SHARE)
 
 
 def _exposed(seconds: float, window: float, system: System) -> float:

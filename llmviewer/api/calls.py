@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from llmviewer.api.build import with_costs
-from llmviewer.api.configuration import configuration, on_devices, priced, with_images
+from llmviewer.api.configuration import configuration, of_run, on_devices, priced
 from llmviewer.core import arguments
 from llmviewer.core.arguments import Sizes
 from llmviewer.core.counts import Array
@@ -60,10 +60,7 @@ def analyze(
     output_len: whole numbers, or sequences of one length (one point each; a single number holds for all).  options:
     every option of `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
-    costs, chosen = with_costs(hardware, options)
-    images = chosen.pop("images", None)
-    one = with_images(priced(on_devices(model, hardware, **chosen), costs), images)
-    return one.answer(request(batch_size, input_len, output_len))
+    return of_run(model, hardware, options).answer(request(batch_size, input_len, output_len))
 
 
 @taking(RUN_OPTIONS, COSTS)

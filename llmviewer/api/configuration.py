@@ -113,8 +113,11 @@ class Configuration:
         techniques = {**self.options.techniques, "set": times or default}
         return _assembled(self.model, chip, replace(self.options, techniques=techniques))
 
-    def warnings(self, workload: Request) -> tuple[str, ...]:
-        """Warnings about the model, the system and a request."""
+    def warnings(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
+        """Warnings about the model, the system and a request.
+
+        exchanging: devices that send each other messages; None for those of a pass.
+        """
         generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
         context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
@@ -132,7 +135,13 @@ class Configuration:
         if engine.program:
             allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
             notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))
-        run = unused.Run(model=self.model, system=self.system, options=self.options, workload=workload)
+        run = unused.Run(
+            model=self.model,
+            system=self.system,
+            options=self.options,
+            workload=workload,
+            exchanging=exchanging or self.system.parallelism.exchanging,
+        )
         notes = (*notes, *unused.notes(run))
         drafted = vocabulary_notes(self.candidates or (self.system.generation,), self.model)
         return (*notes, *build.allocation_notes(self.options), *drafted, *_slow_link(self.system))
@@ -314,6 +323,13 @@ def on_devices(
     found = CACHE.get((model, chip, chosen, variables), lambda: _built(model, chip, chosen))
     build.check_devices(chip, count, found.system.parallelism.devices)
     return found
+
+
+def of_run(model: Any, hardware: Any, options: Mapping[str, Any]) -> Configuration:
+    """The configuration of one run with its prices and images, as `analyze` takes them.  Raises UserError."""
+    costs, chosen = build.with_costs(hardware, options)
+    images = chosen.pop("images", None)
+    return with_images(priced(on_devices(model, hardware, **chosen), costs), images)
 
 
 def _built(

@@ -23,12 +23,13 @@ from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, OPTIONS, Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as it was asked."""
+    """A run as it was asked.  exchanging: devices that send each other messages."""
 
     model: Model
     system: System
     options: Options
     workload: Request
+    exchanging: int
 
     @property
     def graph(self) -> Graph:
@@ -46,18 +47,19 @@ class Run:
     @property
     def is_alone(self) -> bool:
         """Whether no two devices exchange data."""
-        return self.system.parallelism.exchanging == 1 and self.system.parallelism.instances == 1
+        return self.exchanging == 1 and self.system.parallelism.instances == 1
 
 
 def _has_no_attention(run: Run) -> bool:
     return not any(operator.kind in (Kind.ATTENTION, Kind.SOFTMAX) for _, operator in run.graph)
 
 
-def _is_one_node(system: System) -> bool:
+def _is_one_node(run: Run) -> bool:
     """Whether no two devices are in different machines."""
+    system = run.system
     if system.split is not None:
         return max(system.split.machines) == 0
-    return system.parallelism.exchanging <= system.chip.near and system.chip.default_link != NETWORK
+    return run.exchanging <= system.chip.near and system.chip.default_link != NETWORK
 
 
 def _limit(run: Run) -> float:
@@ -73,7 +75,7 @@ IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         "the model has no latent attention",
     ),
     "link": (lambda run: run.is_alone, "one device"),
-    "network": (lambda run: _is_one_node(run.system), "one node"),
+    "network": (_is_one_node, "one node"),
     "expert_parallel_size": (lambda run: not has_routed_experts(run.graph), "the model has no routed experts"),
     "attention": (_has_no_attention, "the model has no attention"),
     "kv_cache_dtype": NO_CACHE,

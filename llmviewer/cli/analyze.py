@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmviewer import api
-from llmviewer.api.build import with_costs
-from llmviewer.api.configuration import priced, with_images
+from llmviewer.api.configuration import of_run
 from llmviewer.api.trials import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
@@ -59,9 +58,7 @@ def command(
         raise UserError(f"--brief prints five lines; remove {'--full' if full else f'--format {kind}'}")
     usual = sys.stdout.isatty() and output is None and not full
     request = api.request(batch_size, input_len, output_len)
-    costs, chosen = with_costs(hardware, options)
-    images = chosen.pop("images", None)
-    configuration = with_images(priced(api.on_devices(model, hardware, **chosen), costs), images)
+    configuration = of_run(model, hardware, options)
     result = configuration.answer(request)
     long = "brief" if brief else "usual" if usual else "full"
     views.show(_views(result, lambda: verdict(configuration, request, result), long), kind, output)

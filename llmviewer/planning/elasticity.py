@@ -119,7 +119,7 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
     if chosen.most_points < np.inf:
         raise UserError("a technique adapts to the request and the chip; its time has no elasticity by resource")
     chosen = chosen.settled()
-    value = float(_times(chosen, workload, metric)[0])
+    result = chosen.answer(workload)
     found = dict(_of_figures(chosen, workload, metric))
     found |= dict(_of_times(chosen, workload, metric))
     found[HOST] = _host_share(chosen, workload, metric)
@@ -129,10 +129,10 @@ def elasticities(chosen: Configuration, workload: Request, metric: str) -> Elast
         metric=metric,
         model=chosen.model.name,
         hardware=chosen.chip.name,
-        value=value,
+        value=float(result.figures[metric][0]),
         by_resource=ordered,
         warnings=chosen.warnings(workload),
-        result=chosen.answer(workload),
+        result=result,
     )
 
 

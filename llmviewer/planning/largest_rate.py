@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import run_line
+from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError
 from llmviewer.planning.largest_size import SCHEMA
 from llmviewer.result.result import Result
@@ -21,13 +22,14 @@ from llmviewer.simulation.result import Simulation
 REQUEST_RATE = "request_rate"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the answer of one request is kept
-class LargestRate:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer of one request is kept
+class LargestRate(Answer):
     """The highest rate within the limits, and the simulation at it.
 
     model, hardware, options, sizes: as asked.  limits: texts by option, such as ttft "p99:1s".
     """
 
+    QUESTION: ClassVar[str] = "require"
     found: Simulation
     model: Any
     hardware: Any

@@ -36,8 +36,8 @@ OBJECTIVES: Mapping[str, str] = {
 FRONTS = ("gpus", "usd")
 #: Ways to share devices: one pool, or one for prompts and one for answers.
 BATCHINGS = ("continuous", "disaggregated")
-#: Options of a load that a sizing chooses itself or that make no steady load.
-NOT_OF_A_SIZING = ("burst", "pools", "replicas", "find_rate", "replications")
+#: Options of a load that a sizing chooses itself or that make no steady load, and of a run that choose its server.
+NOT_OF_A_SIZING = ("burst", "pools", "replicas", "find_rate", "replications", "main_gpu")
 #: Options of which one says when requests arrive.
 RATES = ("request_rate", "concurrency", "rate_curve", "trace")
 #: Limits of the engine on a step, searched unless the user lists values.
@@ -121,7 +121,7 @@ class Question:
 
 def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) -> Question:
     """The checked sizing of these options.  Raises UserError."""
-    for name in (*NOT_OF_A_SIZING, "main_gpu"):
+    for name in NOT_OF_A_SIZING:
         if options.get(name) is not None:
             raise UserError(f"size chooses the server and the load is steady; remove {name}")
     words = {

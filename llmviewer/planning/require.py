@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 #: Figures that may vary, as they are told.
 VARIED = ("bandwidth", "peak.DTYPE", CAPACITY, "l2_bandwidth", "vector.DTYPE", "special", "links.NAME")
-#: Size of a run that may vary instead, as it is told -> its name.
-VARIED_SIZES = {name.replace("_", "-"): name for name in SIZES_OF_A_RUN}
+#: Size of a run, or rate of its requests, that may vary alone instead, as it is told -> its name.
+ALONE = {name.replace("_", "-"): name for name in (*SIZES_OF_A_RUN, REQUEST_RATE)}
 #: Figures that may vary at once.
 MOST = 3
 #: Targets, one of which has to be met.
@@ -189,13 +189,11 @@ def require(
     "10ms") or tokens_per_s of one user, for a size any number of them, and those of `analyze`.  Raises UserError.
     """
     output_len = arguments.whole_number("output_len", output_len)
-    if _is_rate(vary):
-        return _rate(
-            model, hardware, given, {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
-        )
+    names, sizes = _varied(vary), {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+    if names[0] == REQUEST_RATE:
+        return _rate(model, hardware, given, sizes)
     targets = _targets({name: given.get(name) for name in (*METRICS, "tokens_per_s")}, output_len)
     options = {name: value for name, value in given.items() if name not in TARGETS}
-    names, sizes = _varied(vary), {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     if names[0] in SIZES_OF_A_RUN:
         return _largest(names[0], model, hardware, options, sizes, targets)
     metric, target = _one_of(targets)
@@ -225,12 +223,6 @@ def require(
         idle=idle,
     )
     return replace(found, nearest=_nearest(found, options)) if solutions else found
-
-
-def _is_rate(vary: str | Sequence[str]) -> bool:
-    """Whether the rate of requests varies."""
-    words = vary.split(",") if isinstance(vary, str) else vary
-    return [word.strip().replace("-", "_") for word in words] == [REQUEST_RATE]
 
 
 def _rate(model: Any, hardware: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> LargestRate:
@@ -346,20 +338,19 @@ def _target(name: str, value: Any, output_len: int) -> tuple[str, float]:
 
 
 def _varied(vary: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of the varied figures, each once, or of the one size."""
+    """Names of the varied figures, each once, or of the one size or rate."""
     words = [word.strip() for word in (vary.split(",") if isinstance(vary, str) else vary)]
-    sizes = [VARIED_SIZES[name] for word in words if (name := word.replace("_", "-")) in VARIED_SIZES]
-    alone = (*VARIED_SIZES, "request-rate")
-    if len(words) > 1 and any(word.replace("_", "-") in alone for word in words):
-        raise UserError(f"vary is {quoted(','.join(words))}; a size or a rate varies alone: {', '.join(alone)}")
-    if sizes:
-        return (sizes[0],)
+    alone = tuple(ALONE[name] for word in words if (name := word.replace("_", "-")) in ALONE)
+    if alone and len(words) > 1:
+        raise UserError(f"vary is {quoted(','.join(words))}; a size or a rate varies alone: {', '.join(ALONE)}")
+    if alone:
+        return alone
     names = tuple(dict.fromkeys(map(_figure_name, words)))
     if not names:
         raise UserError("vary names no figure; give one to three, such as bandwidth")
     for name in names:
         if name in TIMES or name in ("units", "power", "on_chip", "l2"):
-            raise unknown("figure to vary", name, (*VARIED, *VARIED_SIZES))
+            raise unknown("figure to vary", name, (*VARIED, *ALONE))
     if len(names) > MOST:
         raise UserError(f"vary names {len(names)} figures; allowed: at most {MOST}")
     return names
@@ -372,7 +363,7 @@ def _figure_name(word: str) -> str:
     except UserError as error:
         if word.partition(".")[0] in ("peak", "vector", "links"):
             raise
-        raise unknown("figure to vary", word, (*VARIED, *VARIED_SIZES, "request-rate")) from error
+        raise unknown("figure to vary", word, (*VARIED, *ALONE)) from error
 
 
 def _nearest(found: Required, options: Mapping[str, Any]) -> Neighbour | None:

@@ -257,7 +257,7 @@ class Training(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        parallelism, run = self.configuration.system.parallelism, self.run
+        run = self.run
         return {
             "schema": SCHEMA,
             "warnings": list(self.warnings),
@@ -270,28 +270,9 @@ class Training(Answer):
             "optimizer": self.optimizer,
             "recompute": self.recompute,
             "selective_recompute": self.selective,
-            "parallelism": {
-                "tensor": parallelism.tensor,
-                "pipeline": parallelism.pipeline,
-                "data": parallelism.data,
-                "expert": parallelism.expert,
-                "zero": self.layout.zero,
-                "virtual_stages": self.layout.virtual,
-                "micro_batch_size": self.layout.micro_batch,
-                "micro_batches": self.layout.micro_batches,
-                "cpu_offload": self.layout.offload.value,
-                "host": "" if self.layout.host is None else self.layout.host.name,
-            },
+            "parallelism": self._parallelism(),
             "teacher": self.teacher,
-            "second_stage": None
-            if self.second is None
-            else {
-                "batch_size": self.second.batch_size,
-                "input_len": self.second.input_len,
-                "ratio": self.ratio,
-                "time_s": self.second.step.time_s,
-                "total_bytes": self.second.total_bytes,
-            },
+            "second_stage": self._second_stage(),
             "step": {**asdict(self.step), "time_s": self.step.time_s},
             "framework_bytes": self.framework_bytes,
             "total_bytes": self.total_bytes,
@@ -306,6 +287,34 @@ class Training(Answer):
             "watts_per_device": self.watts,
             "price": None if self.price is None else self.price.to_dict(),
             "run": None if run is None else asdict(run),
+        }
+
+    def _parallelism(self) -> dict[str, Any]:
+        """How the step is spread over devices."""
+        parallelism, layout = self.configuration.system.parallelism, self.layout
+        return {
+            "tensor": parallelism.tensor,
+            "pipeline": parallelism.pipeline,
+            "data": parallelism.data,
+            "expert": parallelism.expert,
+            "zero": layout.zero,
+            "virtual_stages": layout.virtual,
+            "micro_batch_size": layout.micro_batch,
+            "micro_batches": layout.micro_batches,
+            "cpu_offload": layout.offload.value,
+            "host": "" if layout.host is None else layout.host.name,
+        }
+
+    def _second_stage(self) -> dict[str, Any] | None:
+        """Sizes, time and memory of the second stage."""
+        if (one := self.second) is None:
+            return None
+        return {
+            "batch_size": one.batch_size,
+            "input_len": one.input_len,
+            "ratio": self.ratio,
+            "time_s": one.step.time_s,
+            "total_bytes": one.total_bytes,
         }
 
 
@@ -383,7 +392,6 @@ def _trained(model: ModelName, hardware: ChipName, asked: Asked, options: Mappin
         way = "state --quantization bf16" if stored_so else f"remove --{option}"
         raise UserError(f"weights {stored} are not trained; add --lora, or {way}")
     layout, batch = layout_of(chosen.system, asked)
-    crosses = chosen.system.parallelism.devices > chosen.system.chip.near  # replicas that only training joins
     of_replica = request(int(layout.micro_batch), max(asked.input_len - 1, 1), 1)
     alike = {name: value for name, value in options.items() if name not in OF_STUDENT}
     other = None if not asked.teacher else configuration(asked.teacher, hardware, **alike)
@@ -403,15 +411,14 @@ def _trained(model: ModelName, hardware: ChipName, asked: Asked, options: Mappin
         selective=recipe.selective,
         teacher="" if other is None else other.model.name,
         framework_bytes=float(np.max(memory_of(chosen.model, chosen.system, of_replica, np.inf).framework_bytes)),
-        warnings=tuple(text for text in chosen.warnings(of_replica) if not (crosses and "--network:" in text)),
+        warnings=chosen.warnings(of_replica, exchanging=chosen.system.parallelism.devices),
     )
 
 
-def _stage_of_zero(zero: object) -> int:
-    found = arguments.whole_number("zero", zero, minimum=0)
-    if found > 3:
-        raise UserError(f"zero is {quoted(zero)}; allowed: 0, 1, 2, 3")
-    return found
+def _stage_of_zero(zero: int) -> int:
+    if zero > 3:
+        raise UserError(f"zero is {zero}; allowed: 0, 1, 2, 3")
+    return zero
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, STEPS
-from llmviewer.result.separable import Sources, in_common, overlap
+from llmviewer.result.separable import Sources, in_common, joined, overlap
 from llmviewer.result.sweep import Candidate, Grid
 from llmviewer.techniques.options import WORKLOAD
 from llmviewer.techniques.registry import TECHNIQUES
@@ -231,16 +231,11 @@ def over_figure(axis: FigureAxis, batch_sizes: Array, contexts: Array, metric: s
         for at in range(len(axis.values))
     ]
     names = ("values", "low", "high")
-    joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in maps], axis=1) for name in names}
-    joined["sources"] = tuple(
-        {
-            name: np.concatenate([one.get(name, np.zeros((1, len(batch_sizes)))) for one in found])
-            for name in dict.fromkeys(name for one in found for name in one)
-        }
-        for found in zip(*(one.sources for one in maps), strict=True)
-    )
-    joined["warnings"] = tuple(dict.fromkeys(text for one in maps for text in one.warnings))
-    return replace(maps[0], **joined, figure=axis.figure, figure_values=axis.values)
+    of_all: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in maps], axis=1) for name in names}
+    shapes = [(1, len(batch_sizes))] * len(maps)
+    of_all["sources"] = tuple(joined(found, shapes) for found in zip(*(one.sources for one in maps), strict=True))
+    of_all["warnings"] = tuple(dict.fromkeys(text for one in maps for text in one.warnings))
+    return replace(maps[0], **of_all, figure=axis.figure, figure_values=axis.values)
 
 
 def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> tuple[Array, Sources]:
@@ -253,17 +248,13 @@ def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> tuple[A
         analysis = configuration.answer(request).analysis
         values = _values(metric, analysis) * _ratios(analysis, kind)
         pieces.append(np.where(analysis.memory.fits, values, np.inf))
+        found: Sources = {}
         if analysis.calibration is not None:
             from llmviewer.result import interval  # ideal times have none
 
-            sources.append(interval.sources(analysis, kind))
-    names = dict.fromkeys(name for found in sources for name in found)
-    zeros = [np.zeros(piece.shape[1]) for piece in pieces]
-    joined = {
-        name: np.concatenate([found.get(name, zero) for found, zero in zip(sources, zeros, strict=True)])
-        for name in names
-    }
-    return np.concatenate(pieces, axis=1), joined
+            found = interval.sources(analysis, kind)
+        sources.append(found)
+    return np.concatenate(pieces, axis=1), joined(sources, [piece.shape[1:] for piece in pieces])
 
 
 def _values(metric: str, analysis: Analysis) -> Array:

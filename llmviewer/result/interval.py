@@ -103,7 +103,7 @@ def sum_bounds(
         deviation = (_row_bounds(row, ratios[id(row)], pick) - pick(row.timing.time_s)) * float(row.block.repeats)
         if evaluation.copying:
             deviation = deviation * _on_slower_side(evaluation, row, pick)
-        fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
+        fit = _fit(calibration, row)
         deviations[fit] = deviations.get(fit, 0.0) + deviation
     by_fit = np.stack(list(deviations.values()))  # fits, bounds, points
     spread = np.sqrt(np.sum(by_fit**2, axis=0)) if calibration.fitted else np.sum(np.abs(by_fit), axis=0)
@@ -165,7 +165,7 @@ def sources(analysis: Analysis, metric: str) -> dict[str, Array]:
     if analysis.calibration is None or analysis.system.split is not None:
         return {}
     passes = (analysis, *(draft for _, draft in analysis.drafts))
-    fits = list(dict.fromkeys(_fit(one, row) for one in passes for row in one.evaluation.rows))
+    fits = list(dict.fromkeys(_fit(one.calibration, row) for one in passes for row in one.evaluation.rows))
     prefill = _spent(analysis, "prefill", fits)
     decode = analysis.per_round(lambda one: _spent(one, "decode", fits))
     prefill, decode = (each / np.maximum(each.sum(axis=0), 1e-300) for each in (prefill, decode))
@@ -175,9 +175,10 @@ def sources(analysis: Analysis, metric: str) -> dict[str, Array]:
     return {f"{where} {fit}": share for fit, share in zip(fits, shares, strict=True) if fit != BESIDE}
 
 
-def _fit(analysis: Analysis, row: TimedOperator) -> str:
-    assert analysis.calibration is not None
-    return analysis.calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
+def _fit(calibration: Calibrated | None, row: TimedOperator) -> str:
+    """The fit in which an operator has its error."""
+    assert calibration is not None
+    return calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else BESIDE
 
 
 def _spent(analysis: Analysis, stage: str, fits: list[str]) -> Array:
@@ -185,7 +186,7 @@ def _spent(analysis: Analysis, stage: str, fits: list[str]) -> Array:
     pick: Pick = getattr(analysis.schedule, stage)
     spent = np.zeros((len(fits), analysis.schedule.points))
     for row in analysis.evaluation.rows:
-        spent[fits.index(_fit(analysis, row))] += pick(row.timing.time_s) * float(row.block.repeats)
+        spent[fits.index(_fit(analysis.calibration, row))] += pick(row.timing.time_s) * float(row.block.repeats)
     return spent
 
 

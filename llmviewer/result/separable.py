@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,13 @@ Sources = Mapping[str, Array]
 def in_common(one: Sources, other: Sources) -> Array | float:
     """The share of both times whose error has the same source: 0 for other kernels or another chip, 1 for the same."""
     return sum((np.minimum(one[name], other[name]) for name in one.keys() & other.keys()), 0.0)
+
+
+def joined(parts: Sequence[Sources], shapes: Sequence[tuple[int, ...]]) -> Sources:
+    """The sources of parts that follow each other along the first axis, of these shapes; 0 where a part lacks one."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    pairs = list(zip(parts, shapes, strict=True))
+    return {name: np.concatenate([part.get(name, np.zeros(shape)) for part, shape in pairs]) for name in names}
 
 
 def own_errors(one: Array, other: Array, common: Array | float = 0.0) -> tuple[Array, Array]:

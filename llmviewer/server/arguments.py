@@ -92,6 +92,11 @@ def launched(call: str, given: Any) -> tuple[Any, list[str]]:
     return {"model": line.model, **line.options, **rest}, notes
 
 
+def noted(document: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The document of an answer, with what is told of a launch line before its own warnings."""
+    return {**document, "warnings": [*notes, *document.get("warnings", ())]} if notes else document
+
+
 @cache
 def _parameters(call: str) -> dict[str, Parameter]:
     """Parameters of a call by name."""

@@ -23,8 +23,7 @@ def answer(call: str, given: object) -> str:
 
 
 def _document(call: str, words: Mapping[str, Any], notes: list[str]) -> str:
-    document = CALLS[call].function()(**words).to_dict()
-    return text({**document, "warnings": [*notes, *document.get("warnings", ())]} if notes else document)
+    return text(arguments.noted(CALLS[call].function()(**words).to_dict(), notes))
 
 
 def _sweep(words: Mapping[str, Any]) -> str:

@@ -45,8 +45,7 @@ def _tool(question: Question) -> Tool:
         if question.name in limits.OF_POINTS:  # loads and sizings take what they need: the machine is the user's own
             limits.check(question.name, words)
         found = question.function()(**words)
-        short = question.short(found, words)
-        return {**short, "warnings": [*notes, *short.get("warnings", ())]} if notes else short
+        return arguments.noted(question.short(found, words), notes)
 
     return Tool(
         name=question.name,

@@ -179,5 +179,5 @@ def _metric(figures: Figures, one: Question, name: str) -> Node:
     named = quantity.names_in(declared.formula)
     inputs = {used: one.at(figures[used]) for used in named if used in INPUTS}
     children = tuple(_metric(figures, one, used) for used in named if used in METRICS)
-    told = dict.fromkeys(INPUTS[used].source(one.analysis, figures.costs) for used in inputs)
+    told = dict.fromkeys(INPUTS[used].source(figures) for used in inputs)
     return of_formula(name, declared.formula, children, "; ".join(told), inputs, declared.unit.symbol)
