@@ -360,6 +360,17 @@ def test_experts_of_one_device_are_divided_by_no_replica() -> None:
     assert zero.weights_bytes - experts == pytest.approx((whole.weights_bytes - experts) / 2, rel=1e-12)
 
 
+def test_a_price_is_of_the_chip_or_named_as_unused() -> None:
+    """A number alone is the price of the chip of the run; a list may have others, which a training has no use for."""
+
+    def found(price: str) -> Training:
+        return train("llama-3.2-1b", "h100-sxm", tokens=1e9, price=price)
+
+    usd = [one.price.usd_per_hour for price in ("2", "h100=2", "a100=3,h100=2") if (one := found(price)).price]
+    assert usd == [2.0, 2.0, 2.0]
+    assert "--price has none of h100-sxm" in found("a100=3").warnings
+
+
 def test_options_of_an_exchange_between_replicas_are_used() -> None:
     """Replicas exchange gradients, over the stated link in a node of eight and over the network beyond it."""
     link, network = {"link": "pcie"}, {"network": "infiniband-ndr"}

@@ -23,7 +23,7 @@ from llmviewer.hardware.prices import RENTED, Price
 from llmviewer.language.grammar import Grammar, Number
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.training_devices import Asked, layout_of, least_layout
-from llmviewer.result.costs import price_list
+from llmviewer.result.costs import Costs, given_prices, price_list
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.techniques.technique import Whole, called
@@ -364,12 +364,14 @@ def train(
     after = None if not words["second_stage"] else called(second_stage, "--second-stage", SECOND, words["second_stage"])
     later = None if after is None else replace(asked, batch_size=after.batch, input_len=after.length)
     found = tried(asked, {})
-    name, price = found.configuration.chip.real.name, words["price"]
-    prices = () if not price else (price if "=" in price else f"{name}={price}",)
+    chip = found.configuration.chip.real
+    prices = (one if "=" in one else f"{chip.name}={one}" for one in given_prices(words["price"]))
+    costs = Costs(prices=price_list(RENTED, prices, chips={chip.name: chip}))
     return replace(
         found,
         tokens=words["tokens"],
-        price=price_list(RENTED, prices).of(name),
+        price=costs.price_of(chip),
+        warnings=(*found.warnings, *costs.notes(chip)),
         least={} if found.fits else least_layout(asked, found.configuration.system, fits),
         second=None if later is None else tried(later, {}),
         ratio=0.0 if after is None else after.ratio,
