@@ -96,17 +96,17 @@ def facts(device: int, gpus: int = 1) -> dict[str, Any]:
 
 def _properties(library: Any, handle: Any) -> dict[str, Any]:
     """Limits, memory and links of one device."""
-    calls: dict[str, tuple[Callable[[Any], int], float]] = {
-        "max_clock_mhz": (lambda value: library.nvmlDeviceGetMaxClockInfo(handle, SM_CLOCK, value), 1.0),
-        "power_limit_w": (lambda value: library.nvmlDeviceGetEnforcedPowerLimit(handle, value), 1e3),  # milliwatts
-        "pcie_generation": (lambda value: library.nvmlDeviceGetMaxPcieLinkGeneration(handle, value), 1),
-        "pcie_width": (lambda value: library.nvmlDeviceGetMaxPcieLinkWidth(handle, value), 1),
+    calls: dict[str, tuple[Callable[[Any], int], Callable[[int], float]]] = {
+        "max_clock_mhz": (lambda value: library.nvmlDeviceGetMaxClockInfo(handle, SM_CLOCK, value), float),
+        "power_limit_w": (lambda value: library.nvmlDeviceGetEnforcedPowerLimit(handle, value), lambda mw: mw / 1e3),
+        "pcie_generation": (lambda value: library.nvmlDeviceGetMaxPcieLinkGeneration(handle, value), int),
+        "pcie_width": (lambda value: library.nvmlDeviceGetMaxPcieLinkWidth(handle, value), int),
     }
     found: dict[str, Any] = {}
     value, memory = ctypes.c_uint(), _Memory()
-    for name, (call, unit) in calls.items():
+    for name, (call, read) in calls.items():
         if call(ctypes.byref(value)) == 0:
-            found[name] = value.value // unit if isinstance(unit, int) else value.value / unit
+            found[name] = read(value.value)
     if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
         found["reported_memory_bytes"] = float(memory.total)
     active = [library.nvmlDeviceGetNvLinkState(handle, link, ctypes.byref(value)) == 0 and value.value == 1
