@@ -52,10 +52,10 @@ def verdict(answer: dict[str, Any]) -> str:
 
 
 def _judged(answer: dict[str, Any]) -> str:
-    rate = fmt.per_second(answer["max_request_rate"])
     if answer["saturated"]:
         p99 = ", ".join(f"{SERVED[name].label} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
-        return f"saturated: highest sustainable rate {rate} requests/s; p99 of this run {p99}"
+        rate = fmt.per_second(answer["requests_per_s"])
+        return f"saturated: more requests arrive than the {rate}/s that are answered; p99 of this run {p99}"
     if not answer["completed"]:
         return "no request is answered: " + (", ".join(_refused(answer)) or "none arrives")
     if not answer["limits"]:
@@ -78,7 +78,7 @@ def _value(answer: dict[str, Any], one: dict[str, Any]) -> float | None:
 def _searched(answer: dict[str, Any]) -> str:
     """Returns the highest rate that a search has found."""
     rate = answer["max_request_rate"]
-    if rate is None or answer["saturated"]:
+    if rate is None:
         return ""
     within = " within the limits" if answer["limits"] else ""
     if not rate:

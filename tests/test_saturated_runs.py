@@ -24,7 +24,7 @@ def test_a_saturated_trace_has_the_percentiles_of_its_run(tmp_path: Path, capsys
     path.write_text("\n".join(["arrival_s,input_len,output_len", *rows]) + "\n")
     assert main(["simulate", SERVER[0], "--hardware", SERVER[1], "--trace", str(path)]) == 1
     page = capsys.readouterr().out
-    assert page.startswith("Verdict  saturated: highest sustainable rate ")
+    assert page.startswith("Verdict  saturated: more requests arrive than the ")
     made = lv.simulate(*SERVER, trace=str(path))
     records, document = made.records, made.to_dict()
     assert document["saturated"] and document["completed"] == 3000

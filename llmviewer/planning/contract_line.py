@@ -412,8 +412,8 @@ def of_server(document: Mapping[str, Any], condition: Condition) -> Found:
     """The value of a metric of a load; a server that is saturated or answers nothing has no latencies."""
     notes = tuple(document["notes"])
     if document["saturated"]:
-        rate = document["max_request_rate"]
-        return Found(value=None, reason=f"the server is saturated above {rate:.3g} requests/s", notes=notes)
+        rate = document["requests_per_s"]
+        return Found(value=None, reason=f"the server is saturated: it answers {rate:.3g} requests/s", notes=notes)
     if not document["completed"]:
         return Found(value=None, reason="no request is answered", notes=notes)
     value = document[condition.metric]

@@ -67,7 +67,7 @@ def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationO
     last = lasting(replace(made, traffic=asked, outcomes=(_whole(asked.requests(), made.fleet),)))
     longer = f"a run at the highest rate needs more requests for a steady state: {len(last.records):,}"
     notes = (*made.notes, *search_notes(made, found), *(longer,) * (last.traffic is not asked))
-    return ready.run(replace(made, traffic=last.traffic, searched_rate=found, notes=notes))
+    return ready.run(replace(made, traffic=last.traffic, max_request_rate=found, notes=notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Prepared:
         made = replace(
             made, ratios=ratios, throughput_ratios=throughput_ratios(made, ratios), near_capacity=edge_ratios
         )
-        return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
+        return replace(made, rate_bounds=_rate_bounds(made)) if made.max_request_rate else made
 
 
 def of_server(hardware: Any, stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
         rates = []
         for ratio in sorted(bounds, reverse=True):
             limits = tuple(replace(one, seconds=one.seconds / ratio) for one in made.limits)
-            scaled = made.searched_rate or 0.0
+            scaled = made.max_request_rate or 0.0
             if limits:
                 traffic = made.traffic.with_pauses(1.0 / ratio)
                 scaled = highest_rate_of(replace(made, limits=limits, traffic=traffic), scaled)
@@ -329,7 +329,7 @@ def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
 
     def kept(rate: float) -> bool:
         asked = traffic.searched(rate)
-        one = replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), searched_rate=None)
+        one = replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), max_request_rate=None)
         return lasting(one).holds
 
     return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess or burst_rate(made), cores())

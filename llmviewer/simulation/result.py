@@ -66,7 +66,7 @@ class Simulation(Answer):
     limits: tuple[Limit, ...] = ()
     ratios: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     throughput_ratios: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    searched_rate: float | None = None
+    max_request_rate: float | None = None
     rate_bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     near_capacity: Callable[[Simulation], Edges] | None = None
     notes: tuple[str, ...] = ()
@@ -107,13 +107,6 @@ class Simulation(Answer):
     @cached_property
     def _summaries(self) -> dict[str, dict[str, float | None]]:
         return _latencies(self.outcomes, self.windows)
-
-    @cached_property
-    def max_request_rate(self) -> float | None:
-        """The highest sustainable rate [1/s]: that of a search, or that of a saturated run; None: neither."""
-        if self.searched_rate is not None or not self.saturated:
-            return self.searched_rate
-        return float(np.mean([stats.capacity(one.records) for one in self.outcomes]))
 
     @cached_property
     def broken(self) -> tuple[Limit, ...]:
