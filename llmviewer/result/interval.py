@@ -145,7 +145,9 @@ def metric_ratios(analysis: Analysis) -> dict[str, Array]:
     e2e = _over_devices(analysis, "decode", lambda one: _metric_ratios(one, "e2e_s", both))
     if analysis.running is not None:
         first = first + (e2e - first) * (analysis.times.queue_s / analysis.ttft_s)
-    return {"ttft_s": first, "tpot_s": further, "e2e_s": e2e}
+    least = e2e[[0, 1, 1, 0]]  # of each level: a request takes its first token, and the rest so long at least
+    beyond = least + (first - least) * (analysis.ttft_s / analysis.e2e_s)
+    return {"ttft_s": first, "tpot_s": further, "e2e_s": np.fmax(e2e, beyond)}
 
 
 def step_ratios(analysis: Analysis) -> dict[str, Array]:

@@ -18,7 +18,7 @@ from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.requests import Gaps, Records
 from llmviewer.simulation.run import REFUSALS, Outcome
-from llmviewer.simulation.statistics import around, of_replications, scaled
+from llmviewer.simulation.statistics import around, in_order, of_replications, scaled
 from llmviewer.simulation.traffic import Traffic
 
 #: Metric -> statistic -> level -> bounds over value.
@@ -96,7 +96,8 @@ class Simulation(Answer):
         recorded = traffic.trace is not None and traffic.trace.arrival_s is not None
         if self.saturated or (self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded)):
             return stats.whole_run(records)
-        start_s = stats.warm_up_s(records) if self.warm_up_s is None else self.warm_up_s
+        begun_s = stats.under_way_s(records) if traffic.is_open else 0.0
+        start_s = max(stats.warm_up_s(records), begun_s) if self.warm_up_s is None else self.warm_up_s
         found = stats.steady_window(records, start_s, traffic.users)
         return found if stats.answers_within(records, found) else stats.whole_run(records)
 
@@ -223,13 +224,17 @@ class Simulation(Answer):
         throughput = {level: [mean * ratio for ratio in bounds] for level, bounds in self.throughput_ratios.items()}
         return {
             "replications": {
-                **{name: of_replications([part[name] for part in parts], latencies[name]) for name in METRICS},
+                **in_order(
+                    {name: of_replications([part[name] for part in parts], latencies[name]) for name in METRICS},
+                    latencies,
+                ),
                 "output_tokens_per_s": around(tokens, mean),
             },
             "calibration": {
-                **{
-                    name: scaled(latencies[name], ratios, self._edges.get(name)) for name, ratios in self.ratios.items()
-                },
+                **in_order(
+                    {name: scaled(latencies[name], own, self._edges.get(name)) for name, own in self.ratios.items()},
+                    latencies,
+                ),
                 **({"output_tokens_per_s": throughput} if throughput else {}),
                 **({"max_request_rate": dict(self.rate_bounds)} if self.rate_bounds else {}),
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,10 +70,40 @@ def scaled(
     return found
 
 
+def in_order(bounds: Mapping[str, Any], values: Mapping[str, Summary]) -> dict[str, Any]:
+    """Intervals of which none begins or ends before that of a part of its time: waiting, then the first token, then all.
+
+    What the part leaves of the value takes as little at least as the lower bound of the whole says.
+    bounds: metric -> statistic -> level -> interval; other metrics stay as they are.
+    """
+    found = dict(bounds)
+    for part, whole in pairwise(name for name in ("queue_s", "ttft_s", "e2e_s") if name in bounds):
+        found[whole] = {
+            statistic: {
+                level: _beyond(found[part][statistic][level], own, values[part][statistic], values[whole][statistic])
+                for level, own in levels.items()
+            }
+            for statistic, levels in found[whole].items()
+        }
+    return found
+
+
+def _beyond(
+    part: Sequence[float | None], own: Sequence[float | None], part_s: float | None, whole_s: float | None
+) -> list[float | None]:
+    """The interval of a time [s], moved up to that of a part of it with the rest at its lower bound."""
+    if None in part or None in own or part_s is None or not whole_s:
+        return list(own)
+    rest_s = own[0] * max(1.0 - part_s / whole_s, 0.0)  # type: ignore[operator]
+    return [max(bound, least + rest_s) for bound, least in zip(own, part, strict=True)]  # type: ignore[operator, type-var]
+
+
 #: Latencies of requests, in the order of results.
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 #: Requests of a batch of MSER-5, and the largest share of a run that it may cut.
 MSER_BATCH, MOST_CUT = 5, 0.5
+#: Share of the turns that may still be missing where the load of sessions is taken to be steady.
+LATE_TURNS = 0.01
 #: Parts of a single run from which intervals are taken (batch means).
 PARTS = 20
 #: A queue grows where each of the last two thirds of the arrivals leaves this share of itself behind, and both together
@@ -124,6 +155,17 @@ def warm_up_s(records: Records) -> float:
     error = (squares - sums**2 / left) / left**2
     cut = int(np.argmin(error[: int(count * MOST_CUT) + 1]))
     return float(records.arrival_s[answered[cut * MSER_BATCH]]) if cut else 0.0
+
+
+def under_way_s(records: Records) -> float:
+    """Time from which turns come at their mean rate [s]: until all but a hundredth of the turns of the first sessions
+    would have been sent; at most half of the time in which sessions begin."""
+    if not np.any(records.turn):
+        return 0.0
+    begins_s = np.full(int(records.session.max()) + 1, np.nan)
+    begins_s[records.session[records.turn == 1]] = records.arrival_s[records.turn == 1]
+    after_s = records.arrival_s - begins_s[records.session]
+    return min(float(np.nanquantile(after_s, 1.0 - LATE_TURNS)), MOST_CUT * last_begin_s(records))
 
 
 def whole_run(records: Records) -> Window:
