@@ -11,6 +11,7 @@ from llmviewer.planning.largest_size import LargestSize
 from llmviewer.planning.require import Required
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, plain, right
+from llmviewer.reports.simulation_page import ending
 from llmviewer.result.columns import figure_text
 
 #: Size that varied -> its word, alone and with a number.
@@ -74,11 +75,16 @@ def _rate_lines(found: LargestRate) -> tuple[tuple[str, str], ...]:
     rate = answer["solutions"][0]["request_rate"]
     between = answer["intervals"]["request_rate"].get("80")
     interval = "" if between is None else f" (80 %: {' to '.join(map(fmt.per_second, between))})"
-    last = found.nearest
-    reached = fmt.duration(latencies[last.metric][last.statistic])
+    reached = ", ".join(
+        f"{LATENCIES[one.metric].label} {one.statistic} is {fmt.duration(latencies[one.metric][one.statistic])}"
+        for one in found.limited
+    )
+    ends = None if found.found.beyond is None else found.found.beyond.ends()
+    limited = () if ends is None else (("Limited by", ending(ends)),)
     return (
         ("Verdict", f"the highest rate with {limits} is {fmt.per_second(rate)} requests/s{interval}"),
-        ("Limited by", f"{LATENCIES[last.metric].label} {last.statistic}: {reached} at this rate"),
+        *limited,
+        ("Reached", f"{reached} at this rate"),
         ("Server", f"{found.found.setting.hardware}, engine {found.found.setting.engine}; simulated"),
         ("Re-run", plain(answer["command"])),
     )

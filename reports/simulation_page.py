@@ -23,6 +23,8 @@ INTERVALS = (
 )
 #: Share of the KV cache from which it is what bounds a server.
 FULL = 0.9
+#: Share of the requests of a saturated run from which their preemptions say the same.
+OFTEN = 0.02
 
 
 def page(found: Simulation) -> Page:
@@ -85,19 +87,32 @@ def _searched(answer: dict[str, Any]) -> str:
         return f"no rate is sustained{within}"
     bounds = answer["intervals"].get("calibration", {}).get("max_request_rate")
     spread = "" if bounds is None else f" (80 %: {' to '.join(map(fmt.per_second, bounds['80']))})"
-    return f"highest rate{within}: {fmt.per_second(rate)} requests/s{spread}"
+    ends = "" if answer.get("beyond") is None else f"; limited by {ending(answer['beyond'])}"
+    return f"highest rate{within}: {fmt.per_second(rate)} requests/s{spread}{ends}"
+
+
+def ending(beyond: dict[str, Any]) -> str:
+    """Returns what a run just above the highest rate does not keep."""
+    at = f"at {fmt.per_second(beyond['request_rate'])} requests/s"
+    if not beyond["broken"]:
+        return f"the server: {at} its queue grows, {_bound(beyond)}"
+    told = (
+        f"{SERVED[one['metric']].label} {one['statistic']}, {fmt.duration(one['value_s'])}" for one in beyond["broken"]
+    )
+    return f"{', '.join(told)} {at}"
 
 
 def _bound(answer: dict[str, Any]) -> str:
     """Returns what keeps requests waiting: the KV cache, or the steps themselves."""
-    if not answer["completed"]:
+    if not answer["completed"] or answer.get("beyond"):
         return ""
-    full = fmt.percent(round(answer["kv_cache_occupancy_mean"], 3))
-    if answer["kv_cache_occupancy_mean"] >= FULL or answer["preemptions"]:
+    full, preempted = fmt.percent(round(answer["kv_cache_occupancy_mean"], 3)), answer["preemptions"]
+    often = answer["saturated"] and preempted > OFTEN * answer["completed"]
+    if answer["kv_cache_occupancy_mean"] >= FULL or often:
         return f"the KV cache bounds it ({full} full)"
     if answer["saturated"]:
         return f"the time of steps bounds it, not the KV cache ({full} full)"
-    return f"the KV cache is {full} full"
+    return f"the KV cache is {full} full{' in the mean, and all of it at times' if preempted else ''}"
 
 
 def _header(answer: dict[str, Any]) -> Facts:

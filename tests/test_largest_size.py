@@ -134,7 +134,11 @@ def test_the_highest_rate_is_that_of_a_search_by_simulation_and_its_command_hold
     found = lv.require("llama-3.2-1b", "l4", vary="request-rate", ttft="p99:200ms", tokens_per_s=20, **words)
     made = lv.simulate("llama-3.2-1b", "l4", find_rate=True, ttft="p99:200ms", tpot="50ms", **words)
     assert found.to_dict()["solutions"] == [{"request_rate": made.max_request_rate}]
-    assert found.to_dict()["limited_by"] in (["ttft_s"], ["tpot_s"])
+    beyond = found.to_dict()["beyond"]
+    assert beyond["request_rate"] > made.max_request_rate
+    assert found.to_dict()["limited_by"] == [one["metric"] for one in beyond["broken"]] != []
+    limits = {"ttft_s": 0.2, "tpot_s": 0.05}
+    assert all(one["value_s"] > limits[one["metric"]] for one in beyond["broken"])
     assert str(found).startswith("Verdict     the highest rate with TTFT p99 ")
     assert found.to_dict()["at_most"] == {
         "ttft_s.p99": made.latencies()["ttft_s"]["p99"],

@@ -9,6 +9,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.core.errors import UserError
+from llmviewer.reports import simulation_page
 from llmviewer.simulation.limits import TOLERANCE, highest_rate
 from llmviewer.simulation.parallel import on_all_cores
 
@@ -105,3 +106,23 @@ def test_a_rate_curve_draws_no_more_requests_than_are_asked_for() -> None:
     found = lv.simulate("llama-3.1-8b", "h100-sxm", rate_curve="0h:3,12h:40", speed_up=100, requests=20)
     assert len(found.records) == 20
     assert found.records.arrival_s[-1] < 1.0  # about 20 at 300 a second
+
+
+def test_what_ends_the_highest_rate_is_told_from_a_run_just_above_it() -> None:
+    """A loose limit: the queue grows before it is reached, while the KV cache is empty; a tight one ends it itself."""
+    small = {"input_len": 64, "output_len": 8, "requests": 1000}
+    grows = lv.simulate("llama-3.2-1b", "l4", find_rate=True, ttft="p99:900s", max_num_seqs=4, **small)
+    ends = grows.to_dict()["beyond"]
+    assert ends["saturated"] and not ends["broken"] and ends["kv_cache_occupancy_mean"] < 0.5
+    assert "its queue grows, the time of steps bounds it" in str(grows)
+    tight = lv.simulate("llama-3.2-1b", "l4", find_rate=True, tpot="p99:12ms", **small)
+    (ended,) = tight.to_dict()["beyond"]["broken"]
+    assert ended["metric"] == "tpot_s" and ended["value_s"] > 0.012
+    assert "limited by TPOT p99, " in str(tight) and "the KV cache bounds it" not in str(tight)
+
+
+def test_a_few_preemptions_are_no_bound() -> None:
+    answer = {"completed": 1000, "saturated": False, "preemptions": 3, "kv_cache_occupancy_mean": 0.4}
+    assert simulation_page._bound(answer) == "the KV cache is 40 % full in the mean, and all of it at times"
+    assert "bounds it (40 % full)" in simulation_page._bound(answer | {"saturated": True, "preemptions": 100})
+    assert "time of steps" in simulation_page._bound(answer | {"saturated": True})

@@ -333,9 +333,23 @@ def test_a_rate_is_that_of_all_turns() -> None:
     asked = drawn(
         sessions="turns=4,first=10,output=5,share=0.25+turns=2..10,first=10,output=5", request_rate=10, duration="1h"
     )
-    assert len(asked) == pytest.approx(36_000, rel=0.05)  # 0.25 x 4 + 0.75 x 6 = 5.5 turns in the mean
+    assert len(asked) == 36_000 and asked.arrival_s.max() == pytest.approx(3600.0)
+    # 0.25 x 4 + 0.75 x 6 = 5.5 turns in the mean
     assert len(set(asked.histories.session.tolist())) == pytest.approx(36_000 / 5.5, rel=0.05)  # type: ignore[union-attr]
     assert len(drawn(sessions="turns=3,first=10,output=5", request_rate=10, requests=100)) == 100
+
+
+@pytest.mark.parametrize("turns", ["turns=8,think=20s", "turns=1..15,think=20s", "turns=4,think=60s,pauses=fixed"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_turns_are_sent_at_the_stated_rate(turns: str, seed: int) -> None:
+    """From when the turns of the first sessions are under way until the last begins, whatever the seed."""
+    words = {"request_rate": 4, "requests": 8000, "seed": seed, "sessions": f"{turns},first=40,then=10,output=4"}
+    made = lv.simulate(*LLAMA, **words)
+    assert made.to_dict()["requests_per_s"] == pytest.approx(4.0, rel=0.03)
+    sent = made.records.arrival_s
+    window = made.windows[0]
+    arrived = np.count_nonzero((sent >= window.start_s) & (sent <= window.end_s))
+    assert arrived / window.length_s == pytest.approx(4.0, rel=0.03)
 
 
 def test_kinds_have_their_shares_and_their_system_prompt() -> None:

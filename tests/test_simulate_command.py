@@ -87,7 +87,9 @@ def test_a_saturated_run_tells_what_it_answers_and_no_highest_rate(answer, run) 
     below, calm = answer(*LLAMA, "--request-rate", 0.7 * found["requests_per_s"], "--requests", "3000")
     assert (below, calm["saturated"]) == (0, False)
     _, page, _ = run(*LLAMA, "--request-rate", "200", "--requests", "3000")
-    assert page.startswith(f"Verdict  saturated: more requests arrive than the {fmt.per_second(found['requests_per_s'])}/s that")
+    assert page.startswith(
+        f"Verdict  saturated: more requests arrive than the {fmt.per_second(found['requests_per_s'])}/s that"
+    )
     text = " ".join(page.split())
     assert "Latencies of a saturated run" in text and "they grow with the length of the run" in text
     assert "scatter of twenty parts" not in text

@@ -20,6 +20,8 @@ from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.result import Simulation
 
 REQUEST_RATE = "request_rate"
+#: What ends a rate beside the limits: requests arrive faster than they are answered.
+SATURATED = "saturated"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer of one request is kept
@@ -53,10 +55,12 @@ class LargestRate(Answer):
         return configuration(self.model, self.hardware, **self.options).answer(request(1, *self.sizes.values()))
 
     @property
-    def nearest(self) -> Limit:
-        """The limit that is nearest to what it limits at the highest rate."""
-        latencies = self.found.latencies()
-        return max(self.found.limits, key=lambda one: (latencies[one.metric][one.statistic] or 0.0) / one.seconds)
+    def _limited_by(self) -> list[str]:
+        """What a run just above the highest rate breaks: latencies, or SATURATED."""
+        beyond = self.found.beyond
+        if beyond is None:
+            return []
+        return [SATURATED] if beyond.saturated else [one.metric for one in beyond.broken]
 
     @property
     def command(self) -> str | None:
@@ -101,7 +105,8 @@ class LargestRate(Answer):
             "intervals": {REQUEST_RATE: {level: list(found) for level, found in bounds.items()}},
             "reached": self.found.latencies()[first.metric][first.statistic] if rate else None,
             "command": self.command,
-            "limited_by": [self.nearest.metric],
+            "limited_by": self._limited_by,
+            **({} if self.found.beyond is None else {"beyond": self.found.beyond.ends()}),
             "at_most": self._reached() if rate else None,
         }
 

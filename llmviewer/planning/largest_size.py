@@ -27,6 +27,11 @@ BATCH_SIZE, CONTEXT, CONCURRENCY = "batch_size", "context", "concurrency"
 SIZES_OF_A_RUN = (BATCH_SIZE, CONTEXT, CONCURRENCY)
 #: Sizes beyond which is not searched.
 MOST = 2**20
+#: What the steady state of `analyze` does not hold, and who does.
+IN_STEP = (
+    "TTFT is of answers that vary in length; users whose answers are all alike fall in step, and first tokens wait "
+    "longer, as llmviewer simulate --concurrency {} tells"
+)
 #: What ends a size beside the limits on latencies.
 MEMORY, SEQUENCES, LONGEST, SEARCH = "memory", "max_num_seqs", "max_context", "search"
 
@@ -212,7 +217,9 @@ def largest_size(
         least = search.at(search._least).result
         if least is not None and np.isnan(float(getattr(least, one.metric))):
             raise UserError(f"{one.metric} has no value here; limit another metric")
-    notes = () if SEARCH not in beyond.broken else (f"more than {MOST:,} were not searched",)
+    notes = [f"more than {MOST:,} were not searched"] * (SEARCH in beyond.broken)
+    if name == CONCURRENCY and best is not None and best.size > 1 and np.all(workload.output_len > 1.0):
+        notes.append(IN_STEP.format(best.size))
     return LargestSize(
         name=name,
         configuration=configuration,

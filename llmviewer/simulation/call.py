@@ -67,7 +67,8 @@ def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationO
     last = lasting(replace(made, traffic=asked, outcomes=(_whole(asked.requests(), made.fleet),)))
     longer = f"a run at the highest rate needs more requests for a steady state: {len(last.records):,}"
     notes = (*made.notes, *search_notes(made, found), *(longer,) * (last.traffic is not asked))
-    return ready.run(replace(made, traffic=last.traffic, max_request_rate=found, notes=notes))
+    beyond = above(made, found) if found else None
+    return ready.run(replace(made, traffic=last.traffic, max_request_rate=found, beyond=beyond, notes=notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +185,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         *last.warnings(workload),
         *_trace_notes(traffic),
         *_session_notes(traffic, sample, fleet, words["router"]),
+        *_in_step_notes(traffic, sample),
         *_room_notes(fleet),
         *_prefix_notes(fleet, sample),
     )
@@ -255,6 +257,17 @@ def _session_notes(traffic: Traffic, sample: Requests, fleet: Fleet, router: str
     if first.room.block_tokens >= first.max_context:
         notes.append("the model's state has no blocks per token: no prompt of a session is found in the cache")
     return tuple(notes)
+
+
+def _in_step_notes(traffic: Traffic, sample: Requests) -> tuple[str, ...]:
+    """A note where users of a closed loop fall in step, which the steady state of `analyze` leaves out."""
+    answers, steady = sample.output_len, traffic.users > 1 and not traffic.burst and sample.histories is None
+    if not steady or np.any(answers != answers[0]) or np.all(answers < 2):
+        return ()
+    return (
+        "all answers are alike: users fall in step and first tokens wait longer; the TTFT of analyze and require is of "
+        f"lengths that vary, as --output-len uniform,low={answers[0] // 2},high={answers[0] + answers[0] // 2}",
+    )
 
 
 def _pool_text(name: str, pool: Pool, fleet: Fleet) -> str:
@@ -333,6 +346,16 @@ def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
         return lasting(one).holds
 
     return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess or burst_rate(made), cores())
+
+
+def above(made: Simulation, rate: float) -> Simulation | None:
+    """The run that ends a search, a little above the highest rate [1/s]; None where rates so near hold by chance."""
+    for steps in (1.0, 2.0, 4.0, 8.0):
+        asked = made.traffic.searched(rate * (1.0 + steps * TOLERANCE))
+        found = lasting(replace(made, traffic=asked, outcomes=(_whole(asked.requests(), made.fleet),)))
+        if not found.holds:
+            return found
+    return None
 
 
 def lasting(made: Simulation) -> Simulation:

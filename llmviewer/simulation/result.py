@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -52,9 +52,10 @@ class Simulation(Answer):
 
     outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
     ratios: metric -> bounds over value by level, from the calibration; empty for ideal times.  max_request_rate: found
-    by a search [1/s]; None: not searched.  rate_bounds: of that rate by level, from the calibration [1/s].
-    throughput_ratios: bounds over value of the output tokens per second by level, from the calibration.  near_capacity:
-    bounds over value of latencies near the capacity, for which it runs again; None: the ratios hold there too.
+    by a search [1/s]; None: not searched.  rate_bounds: of that rate by level, from the calibration [1/s].  beyond: a
+    run just above it.  throughput_ratios: bounds over value of the output tokens per second by level, from the
+    calibration.  near_capacity: bounds over value of latencies near the capacity, for which it runs again; None: the
+    ratios hold there too.
     """
 
     QUESTION: ClassVar[str] = "simulate"
@@ -67,6 +68,7 @@ class Simulation(Answer):
     ratios: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     throughput_ratios: Mapping[str, Sequence[float]] = field(default_factory=dict)
     max_request_rate: float | None = None
+    beyond: Simulation | None = None
     rate_bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     near_capacity: Callable[[Simulation], Edges] | None = None
     notes: tuple[str, ...] = ()
@@ -175,7 +177,26 @@ class Simulation(Answer):
                 if index and not accepted.all()
             },
             "interrupted": not self.outcomes[0].completed,
+            **({} if self.beyond is None else {"beyond": self.beyond.ends()}),
             "notes": list(self.notes),
+        }
+
+    def ends(self) -> dict[str, Any]:
+        """What this run does not keep: its queue grows, or limits are exceeded; and how full its KV cache gets."""
+        latencies, last_s = self.latencies(), stats.last_begin_s(self.records)
+        crowded = replace(self.windows[0], start_s=0.5 * last_s, end_s=last_s)
+        return {
+            "request_rate": self.traffic.mean_rate,
+            "saturated": self.saturated,
+            "broken": []
+            if self.saturated
+            else [
+                {"metric": one.metric, "statistic": one.statistic, "value_s": latencies[one.metric][one.statistic]}
+                for one in self.broken
+            ],
+            "completed": int(np.count_nonzero(~np.isnan(self.records.finish_s))),
+            "kv_cache_occupancy_mean": stats.load(self.outcomes[0], crowded)["kv_cache_occupancy_mean"],
+            "preemptions": round(self.mean_load("preemptions")),
         }
 
     def _hits_by_tier(self) -> dict[str, float]:

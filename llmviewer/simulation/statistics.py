@@ -71,9 +71,9 @@ def scaled(
 
 
 def in_order(bounds: Mapping[str, Any], values: Mapping[str, Summary]) -> dict[str, Any]:
-    """Intervals of which none begins or ends before that of a part of its time: waiting, then the first token, then all.
+    """Intervals of which none begins or ends before that of a part of its time: queue, first token, whole request.
 
-    What the part leaves of the value takes as little at least as the lower bound of the whole says.
+    What the part leaves of the value is at its lower bound at least.
     bounds: metric -> statistic -> level -> interval; other metrics stay as they are.
     """
     found = dict(bounds)
