@@ -139,9 +139,10 @@ COSTS = {
     "api_price": _case("in=0.3,out=1.2"),
 }
 IMAGES = {"images": _case("1x640x480", model="qwen2.5-vl-7b")}
+AUDIO = {"audio": _case("20s", model="whisper-large-v3")}
 #: Options of one command -> their cases, before those of RUN.
 OWN = {
-    "analyze": {**COSTS, **IMAGES},
+    "analyze": {**COSTS, **IMAGES, **AUDIO},
     "sweep": COSTS,
     "compare": COSTS,
     "report": {
@@ -171,6 +172,7 @@ OWN = {
         "gpu_memory_utilization": _case("0.06", CROWDED),
         **COSTS,
         **IMAGES,
+        **AUDIO,
     },
     "why": {"metric": _case("ttft_s", "-q w4a16")},
     "advise": {
@@ -229,7 +231,7 @@ OWN = {
         "latent_attention": _case("absorbed", model=LATENT),
         "expert_skew": _case("0.7", "--batch-size 1 --input-len 4", MOE),
     },
-    "simulate": {**OF_ROOM, "kv_reserve": _case("max")},
+    "simulate": {**OF_ROOM, **IMAGES, "kv_reserve": _case("max")},
     "check": {
         "gpu_memory_utilization": _case("0.06", CROWDED),
         "prefix_cache": _case("0.5"),
@@ -255,6 +257,7 @@ OWN = {
     },
     "size": {
         **OF_ROOM,
+        **IMAGES,
         "kv_block_size": _case("4096", "--gpu-memory-utilization 0.06"),
         "kv_reserve": _case("max"),
         "router": _case("least-loaded", "--max-num-seqs 1 --output-len 64 --requests 30"),

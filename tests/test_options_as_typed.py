@@ -129,7 +129,7 @@ def test_a_wrong_value_is_told_with_the_name_of_its_door(name: str, capsys: pyte
 
 def test_a_mark_in_an_error_is_the_name_of_an_argument() -> None:
     """With dashes for underscores: callers of Python read it with these, as ignore_fields of `--ignore-fields`."""
-    known = {*OPTIONS, *LOAD, *SIZE, *COSTS, *TRAIN, "hardware", "stage", "passes", "images"}
+    known = {*OPTIONS, *LOAD, *SIZE, *COSTS, *TRAIN, "hardware", "stage", "passes", "images", "audio"}
     marks = {
         (path.name, found[1])
         for path in Path(llmviewer.__path__[0]).rglob("*.py")

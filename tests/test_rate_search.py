@@ -114,11 +114,12 @@ def test_what_ends_the_highest_rate_is_told_from_a_run_just_above_it() -> None:
     grows = lv.simulate("llama-3.2-1b", "l4", find_rate=True, ttft="p99:900s", max_num_seqs=4, **small)
     ends = grows.to_dict()["beyond"]
     assert ends["saturated"] and not ends["broken"] and ends["kv_cache_occupancy_mean"] < 0.5
-    assert "its queue grows, the time of steps bounds it" in str(grows)
-    tight = lv.simulate("llama-3.2-1b", "l4", find_rate=True, tpot="p99:12ms", **small)
+    assert "its queue grows, the time of steps bounds it" in " ".join(str(grows).split())
+    tight = lv.simulate("llama-3.2-1b", "l4", find_rate=True, tpot="p99:40ms", **small)
     (ended,) = tight.to_dict()["beyond"]["broken"]
-    assert ended["metric"] == "tpot_s" and ended["value_s"] > 0.012
-    assert "limited by TPOT p99, " in str(tight) and "the KV cache bounds it" not in str(tight)
+    assert ended["metric"] == "tpot_s" and ended["value_s"] > 0.04
+    page = " ".join(str(tight).split())
+    assert "limited by TPOT p99, " in page and "the KV cache bounds it" not in page
 
 
 def test_a_few_preemptions_are_no_bound() -> None:

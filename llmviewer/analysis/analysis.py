@@ -340,20 +340,26 @@ def with_images(found: Analysis, images: tuple[Seen, ...], system: System) -> An
 
     system: that of the tower, whose weights are among those of the model.  Activations are those of the larger of both.
     """
-    towers = []
-    for one in images:
-        sizes = Request(
-            batch_size=found.request.batch_size * float(one.images.count),
-            input_len=0.0 * found.request.input_len + one.patches,
-            output_len=0.0 * found.request.output_len + 1.0,
-        )
-        towers.append((one, analyze(one.tower, system, sizes)))
+    towers = towers_of(found.request, images, system)
 
     def stored() -> Memory:
         activations = [tower.memory.activations_bytes for _, tower in towers]
         return replace(found.memory, activations_bytes=reduce(np.maximum, activations, found.memory.activations_bytes))
 
-    return replace(found, towers=tuple(towers), stored=stored)
+    return replace(found, towers=towers, stored=stored)
+
+
+def towers_of(request: Request, images: tuple[Seen, ...], system: System) -> tuple[tuple[Seen, Analysis], ...]:
+    """The passes of the vision tower over the images of a batch of prompts, one size after another."""
+    sizes = (
+        Request(
+            batch_size=request.batch_size * float(one.images.count),
+            input_len=0.0 * request.input_len + one.patches,
+            output_len=0.0 * request.output_len + 1.0,
+        )
+        for one in images
+    )
+    return tuple((one, analyze(one.tower, system, own)) for one, own in zip(images, sizes, strict=True))
 
 
 def _without_drafts(

@@ -24,6 +24,7 @@ from llmviewer.core.files import CacheOfFiles
 from llmviewer.core.workload import Request
 from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
+from llmviewer.models.audio import Heard, heard
 from llmviewer.models.images import Seen, parse, seen
 from llmviewer.models.model import Model
 from llmviewer.models.wrappers import LANGUAGE_ALONE
@@ -51,7 +52,7 @@ class Configuration:
     or have unlike shares of the layers.  techniques: name -> text of its option, defaults included.  candidates:
     generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
     engine -> this configuration with it, once it was asked for.  costs: prices and emissions, where any are stated.
-    images: of every prompt, beside the tokens of a request.
+    images: of every prompt, beside the tokens of a request.  audio: of every request, in place of them.
     """
 
     model: Model
@@ -64,6 +65,7 @@ class Configuration:
     states_engine: bool = False
     costs: Costs | None = None
     images: tuple[Seen, ...] = ()
+    audio: Heard | None = None
     served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
 
     @property
@@ -95,7 +97,7 @@ class Configuration:
         techniques = {name: value for name, value in words.items() if name in TECHNIQUES}
         others = {name: value for name, value in words.items() if name not in TECHNIQUES}
         options = replace(self.options, **others, techniques={**self.options.techniques, **techniques})
-        return replace(_assembled(self.model, self.chip, options, self.devices), images=self.images)
+        return replace(_assembled(self.model, self.chip, options, self.devices), images=self.images, audio=self.audio)
 
     def on_chip(self, chip: Chip) -> Configuration:
         """The configuration on another chip, such as one with arrays of figures.  Raises UserError."""
@@ -122,7 +124,9 @@ class Configuration:
         context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
         if self.images:
-            notes = (*(note for note in notes if not note.startswith(LANGUAGE_ALONE)), *_images_notes(self.images))
+            notes = (*(note for note in notes if not note.startswith(LANGUAGE_ALONE)), *images_notes(self.images))
+        if self.audio is not None:
+            notes = (*notes, self.audio.note)
         if context > self.model.max_context:
             beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
             notes = (*notes, beyond)
@@ -149,10 +153,11 @@ class Configuration:
     def answer(self, workload: Request) -> Result:
         """The Result of a request with its warnings."""
         budget = self.token_budget
+        if self.audio is not None:
+            workload = replace(workload, input_len=0.0 * workload.input_len + float(self.audio.positions))
         if self.images:
             _check_images(self)
-            tokens = sum(one.images.count * one.tokens for one in self.images)
-            workload = replace(workload, input_len=workload.input_len + float(tokens))
+            workload = replace(workload, input_len=workload.input_len + float(tokens_of(self.images)))
         answered = alone = analysis.analyze(self.model, self._best(workload), workload, budget)
         if self.images:
             answered = analysis.with_images(alone, self.images, build.tower_system(self.chip, self.options))
@@ -268,14 +273,42 @@ def with_images(one: Configuration, text: str | None) -> Configuration:
     return one if text is None else replace(one, images=seen(one.model, parse(arguments.word("images", text))))
 
 
-def _check_images(one: Configuration) -> None:
-    """Raise UserError for what the passes of a vision tower are not modelled with."""
+def images_of(model: Any, options: Mapping[str, Any], text: str | None) -> tuple[Seen, ...]:
+    """The images of --images as a model reads them, in prompts to a server; none without.  Raises UserError."""
+    return () if text is None else seen(build.model_of(model, build.options_of(options)), parse(text))
+
+
+def images_s(one: Configuration, images: tuple[Seen, ...]) -> float:
+    """Passes of the vision tower over the images of one prompt to a server, by its kernels [s].  Raises UserError."""
+    if not images:
+        return 0.0
+    _check_images(one, served=True)
+    prompt = Request(batch_size=np.ones(1), input_len=np.ones(1), output_len=np.ones(1))
+    kernels = Options(efficiency=one.efficiency, profile=one.options.profile, techniques=one.options.techniques)
+    towers = analysis.towers_of(prompt, images, build.tower_system(one.chip, kernels))
+    return float(sum(np.max(tower.own_prefill_s) for _, tower in towers))
+
+
+def tokens_of(images: tuple[Seen, ...]) -> int:
+    """Tokens of the images of a prompt."""
+    return sum(one.images.count * one.tokens for one in images)
+
+
+def _check_images(one: Configuration, *, served: bool = False) -> None:
+    """Raise UserError for what the passes of a vision tower are not modelled with.
+
+    served: requests come one by one to an engine, each with the passes of its own images.
+    """
     own, cache = one.system.parallelism, one.system.kv_cache
+    replicas = own.data * own.instances if served and own.ranks == 1 else 1
     wrong = (
-        (one.options.engine != engines.KERNELS_ONLY.name, "an engine, whose presets time text; allowed: kernels"),
-        (one.system.batching is not STATIC, "batching other than static; allowed: a static batch"),
         (
-            one.devices is not None or one.system.spatial or own.devices != own.tensor,
+            not served and one.options.engine != engines.KERNELS_ONLY.name,
+            "an engine, whose presets time text; allowed: kernels",
+        ),
+        (not served and one.system.batching is not STATIC, "batching other than static; allowed: a static batch"),
+        (
+            one.devices is not None or one.system.spatial or own.devices != own.tensor * replicas,
             "devices other than one tensor group; allowed: --tensor-parallel-size",
         ),
         (cache.hit_rate > 0.0, "prefix hits, which may hold images; allowed: --prefix-cache 0"),
@@ -293,7 +326,7 @@ def _room(answered: analysis.Analysis, alone: analysis.Analysis) -> tuple[str, .
     return ("the vision tower has the largest activations; the largest batch and context leave them out",)
 
 
-def _images_notes(images: tuple[Seen, ...]) -> tuple[str, ...]:
+def images_notes(images: tuple[Seen, ...]) -> tuple[str, ...]:
     """Lines about images: their tokens, and what of their time is not known."""
     each = (
         f"{one.images.count} image{'s' * (one.images.count > 1)} of {one.images.width} x {one.images.height} pixels in "
@@ -326,10 +359,11 @@ def on_devices(
 
 
 def of_run(model: Any, hardware: Any, options: Mapping[str, Any]) -> Configuration:
-    """The configuration of one run with its prices and images, as `analyze` takes them.  Raises UserError."""
+    """The configuration of one run with prices, images and sound, as `analyze` takes them.  Raises UserError."""
     costs, chosen = build.with_costs(hardware, options)
-    images = chosen.pop("images", None)
-    return with_images(priced(on_devices(model, hardware, **chosen), costs), images)
+    images, audio = chosen.pop("images", None), chosen.pop("audio", None)
+    one = with_images(priced(on_devices(model, hardware, **chosen), costs), images)
+    return one if audio is None else replace(one, audio=heard(one.model, audio))
 
 
 def _built(

@@ -144,6 +144,7 @@ class PricedOptions(RunOptions, total=False):
     carbon: float | None
     api_price: str | float | None
     images: str | None
+    audio: str | float | None
 
 
 class PricedOptionLists(RunOptionLists, total=False):
@@ -186,6 +187,7 @@ class SimulationOptions(RunOptions, total=False):
     output_len: str | float
     lengths: str | float | None
     sessions: str | float | None
+    images: str | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None
@@ -228,6 +230,7 @@ class SizingOptions(RunOptionLists, total=False):
     output_len: str | float
     lengths: str | float | None
     sessions: str | float | None
+    images: str | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None

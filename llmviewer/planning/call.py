@@ -7,6 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmviewer.api import build
+from llmviewer.api.configuration import images_notes
 from llmviewer.core import arguments, data
 from llmviewer.core.errors import UserError
 from llmviewer.core.parsing import duration
@@ -99,6 +100,7 @@ def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
         *_version_notes(str(one.options.get("engine", ENGINE)) for one in best),
         *few_bits_notes(str(one.options.get("quantization", "none")) for one in best),
         *asked.prices.notes(chips, date.today()),
+        *images_notes(asked.workload.images),
         *_unused(asked, best),
     )
 

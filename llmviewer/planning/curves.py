@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from llmviewer.api.configuration import images_s
 from llmviewer.core.counts import Array
 from llmviewer.core.workload import Group
 from llmviewer.planning.space import Structure
@@ -37,6 +38,8 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
         round_s += times * decode_s
         alone_s += caches * single_s
         full_s += caches * several_s
+    tower_s = images_s(one, workload.images)
+    alone_s, full_s = alone_s + tower_s, full_s + packed * tower_s
     outside_s = float(np.max(one.system.outside_kernels_s))
     step_s = (round_s + outside_s) / float(np.max(generation.tokens))
     together_s = np.where(packed > 1.0, (full_s - alone_s) / np.maximum(packed - 1.0, 1.0), 0.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from llmviewer.api.build import OF_ENGINE, own_chips
+from llmviewer.api.configuration import images_of, tokens_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
@@ -22,7 +23,7 @@ from llmviewer.simulation import options as load
 from llmviewer.simulation.fleet import ROUTERS, USUAL_ROUTER
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.traffic import Traffic
-from llmviewer.techniques.options import OPTIONS, with_bits
+from llmviewer.techniques.options import MODEL_OPTIONS, OPTIONS, with_bits
 
 #: Objective -> what is least.
 OBJECTIVES: Mapping[str, str] = {
@@ -133,8 +134,10 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
     of_a_run = {name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}}
     lists = _lists(with_bits(of_a_run))
-    traffic = load.traffic_of(loads)
-    workload = _workload(traffic, loads)
+    as_read = {name: options[name] for name in MODEL_OPTIONS if options.get(name) is not None}
+    images = images_of(model, as_read, loads["images"])
+    traffic = replace(load.traffic_of(loads), image_tokens=tokens_of(images))
+    workload = replace(_workload(traffic, loads), images=images)
     given = {name: value for name, value in loads.items() if options.get(name) is not None}
     rate = None if loads["trace"] or workload.users else workload.rate
     for name in (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmviewer.models.images import Seen
 from llmviewer.simulation.limits import QUANTILES, Limit
 
 #: Standard deviations of a normal distribution at the quantiles of limits; the mean has none.
@@ -20,7 +21,8 @@ class Workload:
     users: of a closed loop, who each send a request when their last one is answered, and pause think_s in the mean
     before it; 0: requests arrive at `rate`, which is 0 with users.
     A limit of a metric that the user did not set is infinite, of the mean.  repeated: tokens of a prompt that earlier
-    turns of its session had, in the mean; they are taken to be in the cache.
+    turns of its session had, in the mean; they are taken to be in the cache.  images: of each prompt, whose tokens are
+    among its own.
     """
 
     rate: float
@@ -30,6 +32,7 @@ class Workload:
     users: int = 0
     think_s: float = 0.0
     repeated: float = 0.0
+    images: tuple[Seen, ...] = ()
 
     @property
     def steps(self) -> float:

@@ -24,6 +24,7 @@ from llmviewer.hardware.hypothetical import is_hypothetical
 from llmviewer.hardware.prices import KINDS, RENTED, Price, all_prices, least, parse
 from llmviewer.language.grammar import Grammar, Number
 from llmviewer.language.option import Kind, Option, Panel
+from llmviewer.models.audio import AUDIO
 from llmviewer.models.images import IMAGES
 from llmviewer.techniques.technique import called
 
@@ -57,7 +58,7 @@ COSTS: Mapping[str, Option] = {
     "api_price": _option("An API to break even with, in $ per million tokens: in=0.3,out=1.2."),
 }
 #: Options of one run that no grid of runs has a column for, with those of money and energy.
-OF_ONE_RUN: Mapping[str, Option] = {**COSTS, **IMAGES}
+OF_ONE_RUN: Mapping[str, Option] = {**COSTS, **IMAGES, **AUDIO}
 #: Those that a sizing has too.
 OF_A_SIZING: Mapping[str, Option] = {name: one for name, one in COSTS.items() if name != "api_price"}
 

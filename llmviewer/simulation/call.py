@@ -13,10 +13,11 @@ from llmviewer import api
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.api import build, devices
 from llmviewer.api.build import check_devices, with_devices
-from llmviewer.api.configuration import Configuration
+from llmviewer.api.configuration import Configuration, images_of, images_s, tokens_of
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import taking
 from llmviewer.language.quantity import SERVED
+from llmviewer.models.images import Seen
 from llmviewer.result import interval
 from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
@@ -115,14 +116,15 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
     chosen = of_server(hardware, {name: value for name, value in options.items() if name not in load.LOAD})
-    traffic, limits = load.traffic_of(words), load.limits_of(words)
+    images, limits = images_of(model, with_devices(hardware, chosen)[1], words["images"]), load.limits_of(words)
+    traffic = replace(load.traffic_of(words), image_tokens=tokens_of(images))
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
     if words["find_rate"] and traffic.mean_rate is None:
         if traffic.trace is not None and traffic.trace.after:
             raise UserError("find_rate searches for a rate of arrivals, but turns of the trace follow their answers")
         raise UserError("find_rate needs a trace whose requests arrive at different times")
-    server = _server(model, hardware, chosen, words, traffic)
+    server = _server(model, hardware, chosen, words, traffic, images)
     idle = options.get("router") is not None and all(pool.replicas == 1 for pool in server.fleet.pools)
     made = Simulation(
         setting=server.setting,
@@ -154,7 +156,14 @@ class Server:
     notes: tuple[str, ...]
 
 
-def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping[str, Any], traffic: Traffic) -> Server:
+def _server(
+    model: Any,
+    hardware: Any,
+    chosen: Mapping[str, Any],
+    words: Mapping[str, Any],
+    traffic: Traffic,
+    images: tuple[Seen, ...],
+) -> Server:
     """The server of a simulation.  Raises UserError."""
     hardware, laid_out, count = with_devices(hardware, chosen)
     chosen = laid_out if words["pools"] is None else chosen
@@ -170,6 +179,9 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
+    if images:
+        fleet = _with_images(fleet, configurations[0], images, sample)
+        configurations = (*configurations[:-1], replace(configurations[-1], images=images))
     if words["kv_tiers"] is not None:
         if (sample.histories is None and sample.prefixes is None) or fleet.prefill.kv_cache.hit_rate:
             raise UserError(f"{load.UNNAMED_BLOCKS}, remove prefix_cache")
@@ -201,6 +213,14 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         workload=workload_text(words, sample),
     )
     return Server(fleet=fleet, answering=last, setting=setting, notes=notes)
+
+
+def _with_images(fleet: Fleet, one: Configuration, images: tuple[Seen, ...], sample: Requests) -> Fleet:
+    """The fleet whose prompts have images, each read by the vision tower in the step that ends its prompt."""
+    if sample.prefixes is not None or sample.histories is not None:
+        raise UserError("images: prompts of sessions and of hash_ids repeat text; remove images")
+    prices = replace(fleet.prefill.prices, images_s=images_s(one, images))  # type: ignore[type-var]
+    return replace(fleet, prefill=replace(fleet.prefill, prices=prices))
 
 
 def _hardware(one: Configuration) -> str:
@@ -382,7 +402,7 @@ def ratios_of(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple
     requests, pool = made.records, made.fleet.answering
     running = stats.load(made.outcomes[0], made.windows[0])["running_mean"] / pool.replicas
     sizes = (max(round(value), 1) for value in (running, requests.input_len.mean(), requests.output_len.mean()))
-    found = interval.metric_ratios(one.answer(api.request(*sizes)).analysis)
+    found = interval.metric_ratios(replace(one, images=()).answer(api.request(*sizes)).analysis)
     return {
         name: {
             level: (float(found[own][low, 0]), float(found[own][high, 0]))

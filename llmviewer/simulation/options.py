@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
+from llmviewer.models.images import IMAGES
 from llmviewer.serving.scheduling import POLICIES
 from llmviewer.simulation import traces
 from llmviewer.simulation.lengths import lengths_of
@@ -52,6 +54,7 @@ LOAD: Mapping[str, Option] = {
         Kind.TEXT,
         "Turns of sessions: turns=8,think=20s,system=2000,first=1500,then=400,output=300; + between kinds of them.",
     ),
+    "images": replace(IMAGES["images"], group="load", panel=Panel.LOAD),
     "speed_up": _option(Kind.NUMBER, "Factor of the rate of a trace or curve.", 1.0),
     "duration": _option(
         Kind.TIME, "Time in which requests arrive: 10m, 1h (default: 10m or 2,000 requests, the longer)."

@@ -54,7 +54,7 @@ class StepTimes:
     a pass of each rank -> time of the work on those of all ranks; empty where there is one.  stage_shares: tokens of a
     pass -> share of each pipeline stage in its time; empty without a pipeline.  rows: sequences -> segment of their
     mean context -> time of a decode step as a line over the total context, made when first asked; empty where it is
-    none.
+    none.  images_s: passes of a vision tower over the images of a prompt.
     """
 
     tokens_per_round: float
@@ -68,6 +68,7 @@ class StepTimes:
     shared: list[float]
     stage_shares: list[tuple[float, ...]]
     rows: list[list[Line | tuple[()] | None] | None] = field(repr=False)
+    images_s: float = 0.0
 
     def decode_s(self, sequences: int, context: float) -> float:
         """Time of one decode step of `sequences` sequences over `context` cached tokens in total [s]."""
@@ -108,11 +109,15 @@ class StepTimes:
         """
         if not tokens:
             return self.decode_s(sequences, context)
+        return self.images_s * prompts + self._mixed_s(sequences, context, tokens, pairs, prompts)
+
+    def _mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
+        """The step without the images of its prompts, in passes where it is too long for one."""
         if self.in_passes and tokens > (room := self._room_beside(sequences)):
             return self._passes_s((sequences, context, room), tokens, pairs / tokens, prompts)
         if tokens > self.most_tokens:
             share = tokens / self.most_tokens
-            return share * self.mixed_s(sequences, context, self.most_tokens, pairs / share, prompts)
+            return share * self._mixed_s(sequences, context, self.most_tokens, pairs / share, prompts)
         mean = context / sequences if sequences else 0.0
         seconds = self.target.seconds(sequences, mean, tokens, pairs, prompts)
         if self.drafts:
@@ -130,10 +135,14 @@ class StepTimes:
         """
         sequences, context, first = decoding
         full, last = divmod(tokens - first - 1, self.most_tokens)
-        seconds = self.mixed_s(sequences, context, first, keys * first, 0) if sequences or first else 0.0
+        seconds = 0.0
+        if first:
+            seconds = self._mixed_s(sequences, context, first, keys * first, 0)
+        elif sequences:
+            seconds = self.decode_s(sequences, context)
         if full:
-            seconds += full * self.mixed_s(0, 0.0, self.most_tokens, keys * self.most_tokens, 0)
-        return seconds + self.mixed_s(0, 0.0, last + 1, keys * (last + 1), prompts)
+            seconds += full * self._mixed_s(0, 0.0, self.most_tokens, keys * self.most_tokens, 0)
+        return seconds + self._mixed_s(0, 0.0, last + 1, keys * (last + 1), prompts)
 
     def _drafts_s(self, sequences: int, mean: float, tokens: int, pairs: float) -> float:
         """Draft passes of the decoding sequences, and prompt tokens in the caches of draft models [s]."""

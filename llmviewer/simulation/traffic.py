@@ -105,8 +105,8 @@ class Traffic:
     rate: requests per second; None where `curve`, `trace` or `users` say when requests arrive.  users: of a closed
     loop, who each send the next request when the last is answered; 0: open loop.  burst: all are sent at once.
     gaps: process of arrivals.  input_len, output_len: lengths; a trace has its own, `pairs` is one of which only pairs
-    of lengths are sampled.  sessions: of which the requests are turns, at the same mean rate.  speed_up: factor of a
-    trace's rate.  count, duration_s: length of the run; None: default.
+    of lengths are sampled.  sessions: of which the requests are turns, at the same mean rate.  image_tokens: beside the
+    text of each prompt.  speed_up: factor of a trace's rate.  count, duration_s: length of the run; None: default.
     """
 
     input_len: Lengths
@@ -119,6 +119,7 @@ class Traffic:
     sessions: Sessions | None = None
     users: int = 0
     burst: bool = False
+    image_tokens: int = 0
     speed_up: float = 1.0
     count: int | None = None
     duration_s: float | None = None
@@ -201,6 +202,10 @@ class Traffic:
 
     def requests(self, replication: int = 0) -> Requests:
         """The requests of a run; each replication has random numbers of its own, and a trace is always the same."""
+        made = self._of_text(replication)
+        return replace(made, input_len=made.input_len + self.image_tokens) if self.image_tokens else made
+
+    def _of_text(self, replication: int) -> Requests:
         random = np.random.Generator(np.random.PCG64([self.seed, replication]))
         if self.trace is not None and self.trace.arrival_s is not None and not self.users:
             return self._of_trace(self.trace, self.trace.arrival_s / self.speed_up)
