@@ -240,7 +240,7 @@ class Result(Answer):
             **({"devices": lambda: self.devices_at(point)} if self.analysis.system.split else {}),
             **({"images": lambda: self.images(point)} if self.analysis.towers else {}),
             "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
-            "passes": lambda: [applied.name for applied in self.analysis.system.passes],
+            "passes": lambda: [applied.name for applied in self.analysis.system.passes if applied.name],
             "fusions": lambda: fusions,
             "early_exit": lambda: self._early_exit(point),
             "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency, point),

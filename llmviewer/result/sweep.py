@@ -14,6 +14,7 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import Request
+from llmviewer.models.model import Model
 from llmviewer.result.columns import constant
 from llmviewer.result.result import Result
 from llmviewer.serving.schedule import check_passes
@@ -81,6 +82,10 @@ class Grid:
 
 class Candidate(Protocol):
     """Interface of a configuration that answers requests; implemented by `api.Configuration`."""
+
+    @property
+    def model(self) -> Model:
+        """The model."""
 
     @property
     def efficiency(self) -> str:
