@@ -38,6 +38,7 @@ PROPERTIES: dict[str, Show] = {
 #: Label of ratios to the first configuration; trailing blanks make the keys distinct.
 RATIO = "  vs first"
 INTERVAL = "  80 %"
+TERM = "  term"
 #: Mark of a ratio whose 80 % intervals overlap, and its meaning.
 TIED = "≈"
 TIED_MEANING = "not separable from the first: the 80 % intervals overlap, even without the errors that both share"
@@ -59,11 +60,19 @@ def _figure(part: str, name: str, c: Configuration) -> str:
     return fmt.figure(name, QUANTITIES[name].of(c[part]))
 
 
+def _term(c: Configuration) -> str:
+    """Returns the term of the price: on demand, 3 years."""
+    price = c["provenance"]["price"]
+    return fmt.DASH if price is None else str(price["term"])
+
+
 def _rows_of(name: str, at: int) -> Iterator[tuple[str, Show]]:
     """Yields the rows of a metric; trailing blanks, its place among the metrics, make the keys distinct."""
     yield METRICS[name].label, partial(_figure, "metrics", name)
     if name in ("ttft_s", "tpot_s"):
         yield f"{INTERVAL}{' ' * at}", partial(_interval, metric=name)
+    if name == "usd_per_hour":
+        yield TERM, _term
     if METRICS[name].rank == 0:
         yield f"{RATIO}{' ' * at}", partial(_ratio, metric=name)
 
@@ -109,6 +118,7 @@ TIMES: dict[str, Show] = {
 OPTIONAL_ROWS: dict[str, Callable[[Configuration], bool]] = {
     "Devices": lambda c: c["parallelism"]["devices"] > 1,
     "Host memory": lambda c: c["memory"]["host_bytes"] > 0,
+    TERM: lambda c: c["provenance"]["price"] is not None,
     "  built for": lambda c: bool(beyond_model(c["memory"])),
     **dict.fromkeys(ROUND, lambda c: c["generation"] is not None),
     **{one.label: partial(_is_new, one) for one in METRICS.values()},
@@ -160,9 +170,15 @@ RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
     ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
     ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
     ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", _known(r, "usd_per_million_output_tokens"))),
+    ("Term", 5, lambda r: _term({"provenance": {"price": _price(r)}})),
     ("Memory", 0, lambda r: fmt.memory(float(np.max(r.analysis.memory.total_bytes)))),
     ("Budget", 1, lambda r: fmt.memory(float(np.max(r.analysis.memory.budget_bytes)))),
 )
+
+
+def _price(result: Result) -> dict[str, Any] | None:
+    found = result.figures.costs.price_of(result.analysis.system.chip)
+    return None if found is None else found.to_dict()
 
 
 def _known(result: Result, name: str) -> float | None:
@@ -242,6 +258,10 @@ def _decision(configurations: list[Configuration], names: list[str]) -> tuple[Fa
     priced = ranked(configurations, METRICS["usd_per_million_output_tokens"])
     if len(priced) > 1:
         told.append(_told(configurations, names, priced, "usd_per_million_output_tokens"))
+        terms = {_term(configurations[at]) for at in priced}
+        if len(terms) > 1:
+            each = (f"{names[at]} {_term(configurations[at])}" for at in priced)
+            told.append(f"their prices are of different terms: {', '.join(each)}")
     unpriced = [names[at] for at in fits if at not in priced]
     if unpriced and priced:
         told.append(f"no price of {', '.join(unpriced)} is known")

@@ -156,6 +156,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("GPUs"), lambda one: fmt.whole(one["devices"])),
         (left("Options", wraps=True), options_text),
         (right("$/h"), lambda one: _usd(one["usd_per_hour"])),
+        (left("Term"), lambda one: fmt.DASH if one["price"] is None else str(one["price"]["term"])),
         *((right(title), partial(_latency, name=key)) for title, key in limited),
         (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
         (right("$/Mtok in", 4), lambda one: _split(one, "input")),
@@ -182,7 +183,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
 def _hidden(configurations: list[dict[str, Any]]) -> set[str]:
     """Returns the columns without any figure."""
     columns = {
-        "usd_per_hour": {"$/h", "$/Mtok in", "out"},
+        "usd_per_hour": {"$/h", "Term", "$/Mtok in", "out"},
         "watts": {"W", "J/token"},
         "grams_co2_per_million_output_tokens": {"gCO2/Mtok"},
         "sessions_held": {"Sessions"},

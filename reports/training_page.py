@@ -81,7 +81,7 @@ def _run(found: Training) -> tuple[tuple[str, str], ...]:
         return ()
     dollars = "no known price; add --price"
     if run.usd is not None and price is not None:
-        dollars = f"${run.usd:,.0f} at ${price.usd_per_hour:g}/h"
+        dollars = f"${run.usd:,.0f} at ${price.usd_per_hour:g}/h ({price.term})"
     energy = "" if run.kwh is None else f", {run.kwh:,.0f} kWh"
     hours = f"{run.hours:,.1f} hours, {run.gpu_hours:,.0f} device-hours"
     return (("Run", f"{fmt.count(run.tokens)} tokens in {run.steps:,.0f} steps: {hours}, {dollars}{energy}"),)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer.api.configuration import configuration
 from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Operator, Role, Tensor, check, whole
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
@@ -185,3 +187,84 @@ def test_a_batch_beyond_the_matrix_vector_kernel_does_not_unpack_all_experts() -
     }
     assert per_s[8] < per_s[9] < per_s[16]
     assert 0.7 < per_s[16] / 176.5 < 1.3
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine_name", "quantization", "computed"),
+    [
+        ("h100-sxm", "vllm", "nvfp4", "fp16"),
+        ("h100-sxm", "kernels", "nvfp4", "fp16"),
+        ("l40s", "sglang", "w4a4-nvfp4", "fp16"),
+        ("a100-80gb-sxm", "vllm", "fp8", "fp16"),
+        ("a100-80gb-sxm", "vllm", "w4a8-fp8", "fp16"),
+        ("h100-sxm", "vllm", "fp8", "fp8"),
+        ("b200", "vllm", "nvfp4", "fp4"),
+        ("b200", "trtllm", "nvfp4", "fp4"),
+        ("mi300x", "vllm", "nvfp4", "fp16"),
+    ],
+)
+def test_narrow_inputs_without_units_are_multiplied_in_16_bit(
+    hardware: str, engine_name: str, quantization: str, computed: str
+) -> None:
+    """vLLM's FP8 Marlin (pull 5975) and FP4 Marlin (pull 17687): weights as stored, inputs in 16 bit."""
+    product = named(step("llama-2-7b", hardware, engine=engine_name, quantization=quantization), "o_proj")
+    assert product.compute == computed
+    assert product.weight_dtype.bits < 9.0
+    noted = any("16-bit inputs" in line for line in lv.analyze("llama-2-7b", hardware, engine=engine_name,
+                                                           quantization=quantization).warnings)  # fmt: skip
+    assert noted == (computed == "fp16")
+
+
+def test_weight_only_products_take_the_time_of_other_weight_only_ones() -> None:
+    """4.5 bits a weight against the 4.125 of w4a16: a ninth more bytes, the same kernel."""
+    fp4, int4 = (
+        lv.analyze("llama-3.1-8b", "h100-sxm", engine="vllm", quantization=name, input_len=4096)
+        for name in ("nvfp4", "w4a16")
+    )
+    assert float(fp4.ttft_s) == pytest.approx(float(int4.ttft_s), rel=0.02)
+    assert 1.0 < float(fp4.tpot_s) / float(int4.tpot_s) < 4.5 / 4.125
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine_name", "quantization"),
+    [("h100-sxm", "trtllm", "nvfp4"), ("a100-80gb-sxm", "trtllm", "fp8"), ("h100-sxm", "vllm==0.8", "nvfp4"),
+     ("v100-32gb-sxm", "vllm", "fp8"), ("l40s", "sglang==0.5.9", "nvfp4")],
+)  # fmt: skip
+def test_an_engine_without_such_kernels_refuses(hardware: str, engine_name: str, quantization: str) -> None:
+    with pytest.raises(UserError, match=r"has no kernels for fp[48] products on"):
+        lv.analyze("llama-2-7b", hardware, engine=engine_name, quantization=quantization)
+
+
+def test_the_roofline_keeps_the_fastest_units_that_could_multiply() -> None:
+    assert named(step("llama-2-7b", "h100-sxm", quantization="nvfp4", efficiency="ideal"), "o_proj").compute == "fp4"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine_name", "bits", "stored"),
+    [
+        ("rtx-4090", "llama.cpp", {"weight_bits": 4}, "q4_k_m"),
+        ("rtx-4090", "ollama", {"weight_bits": 8, "activation_bits": 8}, "q8_0"),
+        ("rtx-4090", "llama.cpp", {"weight_bits": 5}, "q5_k_m"),
+        ("m3-max", "mlx-lm", {"weight_bits": 4}, "int4-g64"),
+        ("m3-max", "vllm-mlx", {"weight_bits": 6}, "int6-g64"),
+        ("rtx-4090", "exllamav2", {"weight_bits": 3}, "exl-3"),
+        ("h100-sxm", "vllm", {"weight_bits": 4}, "int4-g128"),
+    ],
+)
+def test_plain_bits_are_the_engines_own_type(
+    hardware: str, engine_name: str, bits: dict[str, int], stored: str
+) -> None:
+    found = lv.analyze("llama-2-7b", hardware, engine=engine_name, **bits)
+    assert named(found.analysis.whole_graph, "o_proj").weight_dtype.name == stored
+    assert any(line.endswith(" here") for line in found.warnings) == (engine_name != "vllm")
+
+
+def test_cache_bits_are_the_types_of_llama_cpp() -> None:
+    found = lv.analyze("llama-2-7b", "rtx-4090", engine="llama.cpp", kv_bits=8)
+    assert "--kv-cache-dtype kv8 of llama.cpp is q8_0 here" in found.warnings
+
+
+@pytest.mark.parametrize(("hardware", "engine_name"), [("rtx-4090", "llama.cpp"), ("m3-max", "mlx-lm")])
+def test_formats_that_are_no_type_of_the_engine_are_refused(hardware: str, engine_name: str) -> None:
+    with pytest.raises(UserError, match=r"has no weights in fp8 .* its own types, as"):
+        lv.analyze("llama-2-7b", hardware, engine=engine_name, quantization="fp8")

@@ -20,6 +20,7 @@ from llmviewer.planning.manifests.commands import ENGINES
 from llmviewer.planning.manifests.dynamo import VERSION
 from llmviewer.planning.manifests.llm_d import CHART
 from llmviewer.planning.manifests.serving import serving_of
+from llmviewer.timing.engine import load
 from tests.manifest_checks import check_core, check_flags, check_program, check_schema, commands, facts
 from tests.manifest_grid import LAYOUTS, configuration, grid
 
@@ -207,3 +208,18 @@ def test_versions_of_the_code_are_those_of_the_data() -> None:
         assert facts(name).get("commit") or facts(name)["tags"]
         assert facts(name)["repository"].count("/") == 1
         assert facts(name)["paths"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "version"),
+    [("vllm", "0.21.0"), ("vllm==0.19", "0.19.0"), ("vllm==0.20.2", "0.20.2"), ("sglang", "0.5.9")],
+)
+def test_the_image_is_of_the_version_that_the_prediction_is_of(asked: str, version: str) -> None:
+    wanted = {
+        "model": "llama-3.1-8b", "hardware": "h100-sxm", "devices": 1, "replicas": 1, "options": {"engine": asked},
+    }  # fmt: skip
+    text = emit("k8s", wanted)
+    assert re.search(r"image: \S+:v(\S+)", text)[1] == version  # type: ignore[index]
+    assert f" {version}" in text.splitlines()[1]
+    if asked == "vllm":
+        assert load("vllm").known_version == "0.21"

@@ -122,6 +122,15 @@ def test_a_comparison_and_a_crossover_are_frames_too():
     assert list(crossed.to_frame()["winner"]) == ["h100"] * 4
 
 
+def test_frames_leave_out_options_that_all_rows_have_at_their_defaults():
+    calls = (lv.sweep("llama-2-7b", "a6000", attention=["flash", "eager"]), lv.compare("llama-2-7b", ["a6000", "h100"]))
+    swept, compared = (one.to_frame() for one in calls)
+    assert {"attention", "quantization", "kv_cache_dtype"} <= set(swept) and "lora" not in swept
+    assert "attention" not in compared and "tensor_parallel_size" not in compared
+    assert {"lora", "attention", "tensor_parallel_size"} <= set(calls[1].rows()[0]), "files have every column"
+    assert {"lora", "prune"} <= set(lv.analyze("llama-2-7b", "a6000").columns())
+
+
 @pytest.mark.parametrize("kind", ["roofline", "operators", "latency", "memory"])
 def test_a_plot_takes_a_result(kind):
     batch = [1, 8] if kind in ("latency", "memory") else 1

@@ -67,7 +67,7 @@ def test_the_json_object_has_the_nouns_of_the_schema() -> None:
         "output_tokens_per_s_per_device usd_per_hour usd_per_million_output_tokens watts joules_per_output_token price"
     )
     assert set(nouns.split()) <= set(found["best"])
-    assert set(found["best"]["price"]) == {"usd_per_hour", "date", "source"}
+    assert set(found["best"]["price"]) == {"usd_per_hour", "kind", "term", "date", "source"}
     json.dumps(found)
 
 

@@ -27,7 +27,8 @@ from llmviewer.result.costs import COSTS, Costs, costs_of
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_limits
-from llmviewer.techniques.options import OPTIONS, RUN, Options, with_bits
+from llmviewer.techniques.options import NUMBER_FORMATS, OPTIONS, RUN, Options, with_bits
+from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
 from llmviewer.timing import engine
@@ -214,8 +215,10 @@ def system(chip: Chip, options: Options) -> System:
         built = _calibrated(built, options)
     own = {name: text for name in OF_ENGINE if (text := getattr(built.engine, name)) != TECHNIQUES[name].default}
     words = {**own, **options.techniques}
-    if forced := built.engine.forced_kernels(words.get("quantization", "")):
-        words["quantization"] = forced
+    for name in NUMBER_FORMATS:
+        if forced := built.engine.forced_kernels(words.get(name, "")):
+            words[name] = forced
+    _check_format(built.engine, words.get("quantization", ""))
     for change in registry.changes(words):
         built = change(built)
     if built.kv_cache.cascade and not built.applies("flash"):
@@ -223,6 +226,20 @@ def system(chip: Chip, options: Options) -> System:
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
     built = with_own_limits(built)
     return replace(built, any_chunks=_any_chunks(built, options))
+
+
+def _check_format(preset: Engine, text: str) -> None:
+    """Raise UserError for weights in a format that an engine with types of its own does not have."""
+    own, known = preset.number_formats.get("quantization"), preset.serves.formats.get("weight")
+    if not own or not known or text in ("", "none") or text.startswith(layer_settings.BUDGET):
+        return
+    for setting in layer_settings.layer_settings("--quantization", text):
+        weights = parse_scheme(setting.text).weights
+        if weights is not None and weights.bits < 16.0 and weights.name.partition("-")[0] not in known:
+            raise UserError(
+                f"{preset.product} has no weights in {weights.name} (--quantization {setting.text}); allowed: its own "
+                f"types, as {', '.join(own)}"
+            )
 
 
 def check_layers(model: Model, options: Options) -> None:

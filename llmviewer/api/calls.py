@@ -153,29 +153,27 @@ def crossover(
     hardware: ChipName | Sequence[ChipName],
     *,
     batch_size: Sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    context: Sizes = (512, 1024, 2048, 4096, 8192, 16384, 32768),
+    context: Sizes | None = None,
     metric: str = "decode_time_s",
     output_len: int = OUTPUT_LEN,
     **options: Unpack[RunOptionLists],
 ) -> Crossover:
     """The fastest combination of models, chips and lists of options at each batch size and context length.
 
-    metric: decode_time_s, ttft_s, tpot_s, e2e_s or device_time_s (decode time x devices).  Raises UserError.
+    context: None for the powers of two from 512 to 32,768 that all models have.  metric: decode_time_s, ttft_s, tpot_s,
+    e2e_s or device_time_s (decode time x devices).  Raises UserError.
     """
-    from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names
+    from llmviewer.result.crossover import CONTEXTS, CROSSOVER_METRICS, configuration_names, within
     from llmviewer.result.crossover import crossover as crossover_of
 
     if metric not in CROSSOVER_METRICS:
         raise unknown("metric", metric, CROSSOVER_METRICS)
     made = combinations({"model": model, "hardware": hardware, **options})
-    names = configuration_names(made)
-    return crossover_of(
-        {name: configuration(**one) for name, one in zip(names, made, strict=True)},
-        np.unique(_column("batch_size", batch_size)),
-        np.unique(_column("context", context)),
-        metric,
-        arguments.whole_number("output_len", output_len),
-    )
+    configurations = {name: configuration(**one) for name, one in zip(configuration_names(made), made, strict=True)}
+    tokens = arguments.whole_number("output_len", output_len)
+    given = np.unique(_column("context", CONTEXTS if context is None else context))
+    contexts = within(given, configurations.values(), metric, tokens) if context is None else given
+    return crossover_of(configurations, np.unique(_column("batch_size", batch_size)), contexts, metric, tokens)
 
 
 @taking(OPTIONS, OF_ONE_RUN)

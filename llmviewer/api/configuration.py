@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -34,8 +34,8 @@ from llmviewer.result.result import Result
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques import llama_cpp
-from llmviewer.techniques.kernels.of_engine import with_own_constants
-from llmviewer.techniques.options import Options
+from llmviewer.techniques.kernels.of_engine import weight_only_note, with_own_constants
+from llmviewer.techniques.options import NUMBER_FORMATS, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.timing import engine as engines
 from llmviewer.timing.engine_serving import usual
@@ -134,8 +134,8 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
-        forced = _forced_note(engine, self.options.techniques.get("quantization", ""))
-        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip), forced)))
+        weights = weight_only_note(self.model, self.system)
+        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip), weights)), *self._forced())
         if engine.program:
             allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
             notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))
@@ -177,6 +177,16 @@ class Configuration:
             serve=partial(self.served, workload) if not has_engine and self.efficiency == "calibrated" else None,
             costs=self.costs,
         )
+
+    def _forced(self) -> Iterator[str]:
+        """Lines for stated formats that are other ones for the engine."""
+        engine = self.system.engine
+        for name in NUMBER_FORMATS:
+            stated = self.options.techniques.get(name, "")
+            if forced := engine.forced_kernels(stated):
+                note = f"--{name.replace('_', '-')} {stated} of {engine.product} is {forced} here"
+                marlin = f"; for a checkpoint where nothing is stated it chooses {stated}_marlin"
+                yield f"{note}{marlin * ('_gemm' in forced)}"
 
     def _unpriced(self) -> tuple[str, ...]:
         """Lines for stated prices that this chip has no use for."""
@@ -465,12 +475,3 @@ def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:
     )
     stated = f"{model.named_format} does not say which layers are in 16 bit"
     return (f"unsure whether it fits: {stated}; with attention in 16 bit {sizes}",)
-
-
-def _forced_note(engine: engines.Engine, quantization: str) -> str:
-    """A line where a stated format is another one for the engine; else empty."""
-    forced = engine.forced_kernels(quantization)
-    if not forced:
-        return ""
-    chosen = f"; for a checkpoint where nothing is stated it chooses {quantization}_marlin" if "_gemm" in forced else ""
-    return f"--quantization {quantization} of {engine.product} is {forced} here{chosen}"

@@ -13,7 +13,7 @@ from llmviewer.cli import views
 from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
-from llmviewer.result.crossover import CROSSOVER_METRICS, OWN, configuration_names, crossover, over_figure
+from llmviewer.result.crossover import CROSSOVER_METRICS, OWN, configuration_names, crossover, over_figure, within
 from llmviewer.result.sweep import parse_values
 
 #: Each configuration has a letter on the map.
@@ -54,7 +54,10 @@ def command(
     names = configuration_names(combinations)
     configurations = {name: api.configuration(**c) for name, c in zip(names, combinations, strict=True)}
     context = CONTEXT if over and context == CONTEXTS else context
-    grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": parse_values("context", context)}
+    contexts = parse_values("context", context)
+    if context == CONTEXTS:
+        contexts = within(contexts, configurations.values(), metric, output_len)
+    grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": contexts}
     if over:
         result = over_figure(figure_axis(over, configurations), metric=metric, output_len=output_len, **grid)
     else:

@@ -36,6 +36,10 @@ def list_hardware(format: opt.Format = "", output: opt.Output = None) -> int:  #
 
 @app.command("prices")
 def list_prices(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", autocompletion=candidates.chips, help="A chip, or several behind commas."),
+    ] = "",
     prices: Annotated[str, typer.Option("--prices", help="Your file of prices beside the known ones.")] = "",
     format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
@@ -44,7 +48,7 @@ def list_prices(
     from llmviewer.result import costs
 
     kind = views.check_output(format, output, (prices,) if prices else ())
-    objects = costs.listed(prices or None)
+    objects = costs.listed(prices or None, filter(None, name.split(",")))
 
     def page() -> Page:
         from llmviewer.reports import catalog_page

@@ -154,7 +154,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 
 @contextmanager
 def atomic_file(path: str) -> Iterator[Path]:
-    """Yield a temporary file next to `path` that replaces it at the end and is removed on any error.
+    """Yield a temporary file next to `path` that replaces it at the end and is removed on any error; say so on stderr.
 
     Symbolic links are followed; a device or a pipe is written to, never replaced.  Raises UserError for a file
     that this command has read, before and after its content is made.
@@ -165,6 +165,7 @@ def atomic_file(path: str) -> Iterator[Path]:
             _check_unread(target, path)
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(target)
+            print(f"wrote {printable(path)}", file=sys.stderr)  # noqa: T201
 
 
 def check_writable(path: str) -> None:

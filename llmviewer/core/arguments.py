@@ -17,8 +17,9 @@ Sizes: TypeAlias = "int | str | Sequence[int] | np.ndarray[tuple[int, ...], np.d
 
 #: A larger size is a typing error.
 MAX_WHOLE_NUMBER = 10**9
-#: Suffixes of sizes on the command line.
-SUFFIXES = {"k": 1024, "m": 1024**2}
+#: Suffixes of sizes and of other numbers on the command line.
+SUFFIXES = {"k": 1024, "m": 1024**2, "b": 10**9}
+OF_COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 #: Programs whose recordings, and whose results, a measured run may be.
 RECORDERS = "torch.profiler, Nsight Systems, rocprofv3"
 BENCHMARKS = "vLLM, SGLang, genai-perf, AIPerf, inference-perf, guidellm, llmperf, llama-bench, Prometheus"
@@ -86,8 +87,16 @@ def parse_number(text: str) -> float | int | str:
     return text
 
 
+def parse_count(text: str) -> float | int | str:
+    """The number in a command-line argument that may end in k, m, b or t: 1.5b is 1.5e9; else the text itself."""
+    plain = text.strip()
+    factor = OF_COUNTS.get(plain[-1:].lower())
+    number = parse_number(plain[:-1] if factor else plain)
+    return text if isinstance(number, str) else number * factor if factor else number
+
+
 def parse_size(text: str) -> float | int | str:
-    """The number in a command-line argument that may end in k (1024) or m (1024²), or a sum: 128k, 4096+512.
+    """The number in a command-line argument that may end in k (1024), m (1024²) or b (10⁹), or a sum: 4096+512.
 
     Powers of two because context lengths have these names: 4k is 4096, 128k is 131,072, 1m is 1,048,576.
     """

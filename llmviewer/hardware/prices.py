@@ -38,7 +38,7 @@ class Price:
 
     def to_dict(self) -> dict[str, Any]:
         """The price as results print it."""
-        return {"usd_per_hour": self.usd_per_hour, "date": self.date, "source": self.source}
+        return {name: getattr(self, name) for name in ("usd_per_hour", "kind", "term", "date", "source")}
 
 
 def least(rows: Iterable[Price], kind: str) -> Mapping[str, Price]:

@@ -93,7 +93,9 @@ class Option:
         """The value of a text of the command line; one that is no number stays a text, for `checked` to refuse."""
         if self.kind is Kind.WHOLE:
             return arguments.parse_size(text)
-        return arguments.parse_number(text) if self.kind in (Kind.FRACTION, Kind.NUMBER) else text
+        if self.kind is Kind.NUMBER:
+            return arguments.parse_count(text)
+        return arguments.parse_number(text) if self.kind is Kind.FRACTION else text
 
     def checked(self, name: str, value: Any) -> Any:
         """The value of a single point.  Raises UserError for a wrong type, a value out of range or not allowed."""
@@ -162,11 +164,13 @@ def whole(least: int) -> dict[str, Any]:
         "type": ["integer", "string"],
         "minimum": least,
         "maximum": most,
-        "pattern": r"^[0-9.]+[kKmM]?(\+[0-9.]+[kKmM]?)*$",
+        "pattern": r"^[0-9.]+[kKmMbB]?(\+[0-9.]+[kKmMbB]?)*$",
     }
 
 
 def _above_zero(name: str, value: Any) -> float:
     if not arguments.is_number(value) or not LEAST_NUMBER <= value < float("inf"):
-        raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0, at least {LEAST_NUMBER:g}")
+        raise UserError(
+            f"{name} is {quoted(value)}; allowed: a number above 0, such as 20, 1e9 or 1b, at least {LEAST_NUMBER:g}"
+        )
     return float(value)

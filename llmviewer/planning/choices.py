@@ -360,6 +360,8 @@ def _price(asked: Question, parts: tuple[Part, ...]) -> dict[str, Any] | None:
         return known[0].to_dict()
     return {
         "usd_per_hour": None,
+        "kind": known[0].kind,
+        "term": "; ".join(dict.fromkeys(one.term for one in known)),
         "date": min(one.date or "" for one in known) or None,
         "source": "; ".join(one.source for one in known),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -76,7 +76,7 @@ OWN = {
     "second_stage": Option(
         kind=Kind.TEXT, help="A stage after the first: batch=128,length=256,ratio=0.4 (its steps over the first's)."
     ),
-    "tokens": Option(kind=Kind.NUMBER, help="Tokens of a whole run: 1e9; its hours, dollars and kWh."),
+    "tokens": Option(kind=Kind.NUMBER, help="Tokens of a whole run: 1e9 or 1b; its hours, dollars and kWh."),
     "price": Option(kind=Kind.TEXT, help="$ per device-hour: 2.10 or h100=2.10; default: the least known rent."),
 }
 #: Option of serving -> what a training step has in place of what it changes.
@@ -318,6 +318,27 @@ class Training(Answer):
         }
 
 
+#: Tokens of a replica's step below which a larger batch is tried, and the largest batch, as a multiple of the asked.
+FEW_TOKENS, LARGEST_MULTIPLE = 4096, 64
+
+
+def _larger_batch(found: Training, asked: Asked, tried: Callable[[Asked, Mapping[str, Any]], Training]) -> list[str]:
+    """A line for a step of few tokens, beside a larger batch that fits and is faster per token."""
+    replicas = found.configuration.system.parallelism.data
+    if not found.fits or found.batch_size / replicas * asked.input_len >= FEW_TOKENS:
+        return []
+    best, most = found, found.tokens_per_s
+    for multiple in (2**power for power in range(1, LARGEST_MULTIPLE.bit_length())):
+        one = tried(replace(asked, batch_size=found.batch_size * multiple), {})
+        if not one.fits or one.tokens_per_s <= most * 1.02:
+            break
+        best, most = one, one.tokens_per_s
+    if best is found:
+        return []
+    gain = f"--batch-size {best.batch_size} fits and trains {most / found.tokens_per_s:.2f} times as many tokens/s"
+    return [f"a step of {found.batch_size} x {asked.input_len} tokens is short: {gain}"]
+
+
 @taking(OWN, RUN_OPTIONS)
 def train(
     model: ModelName,
@@ -371,7 +392,7 @@ def train(
         found,
         tokens=words["tokens"],
         price=costs.price_of(chip),
-        warnings=(*found.warnings, *costs.notes(chip)),
+        warnings=(*found.warnings, *costs.notes(chip), *_larger_batch(found, asked, tried)),
         least={} if found.fits else least_layout(asked, found.configuration.system, fits),
         second=None if later is None else tried(later, {}),
         ratio=0.0 if after is None else after.ratio,

@@ -12,6 +12,8 @@ from llmviewer.hardware import hypothetical
 from llmviewer.language.quantity import MEMORY, METRICS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from llmviewer.analysis.analysis import Analysis
     from llmviewer.analysis.memory import Memory
     from llmviewer.core.counts import Array, Count
@@ -55,6 +57,18 @@ def columns(figures: Figures, efficiency: str, techniques: Mapping[str, str]) ->
     found |= {f"{SET}{name}": value * point for name, value in hypothetical.numbers(a.system.chip, techniques).items()}
     found |= {f"total_{name}": values * point for name, values in totals(a).items()}
     return found | _interval_columns(a) | _stage_columns(a) | memory_columns(a.memory, a.system.chip, point)
+
+
+#: Options whose columns are always there.
+ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
+
+
+def without_defaults(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without columns of techniques that every row has at their defaults; files hold all."""
+    from llmviewer.techniques.registry import TECHNIQUES  # no column needs it before
+
+    optional = [name for name in frame if name in TECHNIQUES and name not in ALWAYS_SHOWN]
+    return frame.drop(columns=[one for one in optional if (frame[one].astype(str) == TECHNIQUES[one].default).all()])
 
 
 def totals(a: Analysis) -> dict[str, Count]:

@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.language.quantity import METRICS, Quantity
-from llmviewer.result.columns import flat
+from llmviewer.result.columns import ALWAYS_SHOWN, flat, without_defaults
 from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
 from llmviewer.result.separable import in_common, overlap
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.comparison/1"
 #: Metrics by which one configuration is taken: time, money, energy.
 DECIDING = ("e2e_s", "usd_per_million_output_tokens", "joules_per_output_token")
-#: Techniques that tables always name, even at their defaults.
-ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
 #: Columns with the value of a technique's option.
 OPTION_COLUMNS = tuple(TECHNIQUES)
 MEMORY_COLUMNS = (
@@ -103,10 +101,13 @@ class Comparison(Answer):
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per configuration: metrics, their bounds and ratios to the first, by the names of the CSV."""
+        """One row per configuration: metrics, their bounds and ratios to the first, by the names of the CSV.
+
+        Options that all have at their defaults have no column.
+        """
         import pandas as pd
 
-        return pd.DataFrame([flat(row) for row in self.rows()])
+        return without_defaults(pd.DataFrame([flat(row) for row in self.rows()]))
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per configuration."""

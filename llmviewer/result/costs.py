@@ -209,9 +209,18 @@ def prices_in(path: str, chips: Mapping[str, Chip] = MappingProxyType({})) -> tu
     return tuple(replace(one, chip=one.chip if one.chip in chips else specs.load(one.chip).name) for one in found)
 
 
-def listed(path: str | None = None) -> list[dict[str, Any]]:
-    """Every known price by chip, the least first, and those of a file, as rows with the columns that it has."""
-    rows = sorted((*all_prices(), *(prices_in(path) if path else ())), key=lambda one: (one.chip, one.usd_per_hour))
+def listed(path: str | None = None, chips: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Every known price by chip, the least first, and those of a file, as rows with the columns that it has.
+
+    chips: names of those that are listed; none: all.  Raises UserError for an unknown one, and one without a price.
+    """
+    known = (*all_prices(), *(prices_in(path) if path else ()))
+    wanted = {specs.load(name).name for name in chips}
+    if lacking := sorted(wanted - {one.chip for one in known}):
+        raise UserError(f"no price of {lacking[0]} is known; --price {lacking[0]}=2.10 states one to a run")
+    rows = sorted(
+        (one for one in known if not wanted or one.chip in wanted), key=lambda one: (one.chip, one.usd_per_hour)
+    )
     return [{name: getattr(one, "usd_per_hour" if name == PRICED else name) for name in COLUMNS} for one in rows]
 
 

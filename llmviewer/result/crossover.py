@@ -13,7 +13,6 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
-from llmviewer.core.workload import Request
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, STEPS
 from llmviewer.result.separable import Sources, in_common, joined, overlap
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.crossover/1"
 #: Metrics that a map minimizes: latencies of a request, and times of a decode step per token.
 CROSSOVER_METRICS = LATENCIES | STEPS
+#: Contexts of a map where none are stated.
+CONTEXTS = tuple(2**power for power in range(9, 16))
 #: Metrics of whole answers; the others are of prefill, or of one token of the decode step shown.
 ANSWER_METRICS = ("tpot_s", "e2e_s")
 #: Option values that need the option's name beside them where several options differ.
@@ -197,11 +198,21 @@ def crossover(
         low=low,
         high=high,
         sources=tuple({name: share.reshape(shape) for name, share in found.items()} for _, found in answers),
-        warnings=tuple(dict.fromkeys(_warnings(configurations.values(), grid.largest(), metric, output_len))),
+        warnings=tuple(dict.fromkeys(_warnings(configurations.values(), grid, metric, output_len))),
     )
 
 
-def _warnings(found: Iterable[Candidate], largest: Request, metric: str, output_len: int) -> Iterator[str]:
+def within(contexts: Array, configurations: Iterable[Candidate], metric: str, output_len: int) -> Array:
+    """The contexts of a default grid that every model has; the shortest where none is."""
+    longest = min(one.model.max_context for one in configurations)
+    kept = contexts[contexts + (output_len if metric in ANSWER_METRICS else 0) <= longest]
+    return kept if len(kept) else contexts[:1]
+
+
+def _warnings(found: Iterable[Candidate], grid: Grid, metric: str, output_len: int) -> Iterator[str]:
+    largest = grid.largest()
+    if metric not in ANSWER_METRICS:  # a context holds the tokens of the step too
+        largest = replace(largest, output_len=0.0 * largest.output_len)
     for one in found:
         yield from one.warnings(largest)
     if metric not in ANSWER_METRICS and output_len != WORKLOAD["output_len"].default:

@@ -184,7 +184,7 @@ def provenance_object(
         "hardware": chip.path,
         "times": SHEET if calibration is None else summary(analysis, calibration, point),
         "figures": sources(chip),
-        "price": None if price is None else {**price.to_dict(), "kind": price.kind, "term": price.term},
+        "price": None if price is None else price.to_dict(),
         "assumed": [
             *_memory(analysis, chip),
             *_version(analysis),

@@ -18,7 +18,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
 from llmviewer.result import describe, provenance, stages
-from llmviewer.result.columns import columns, totals
+from llmviewer.result.columns import columns, totals, without_defaults
 from llmviewer.result.costs import Costs
 from llmviewer.result.describe import number
 from llmviewer.result.figures import Figures
@@ -240,7 +240,7 @@ class Result(Answer):
             **({"devices": lambda: self.devices_at(point)} if self.analysis.system.split else {}),
             **({"images": lambda: self.images(point)} if self.analysis.towers else {}),
             "parallelism": lambda: {"devices": parallelism.devices, **asdict(parallelism)},
-            "passes": lambda: [applied.name for applied in self.analysis.system.passes],
+            "passes": lambda: [applied.name for applied in self.analysis.system.passes if applied.name],
             "fusions": lambda: fusions,
             "early_exit": lambda: self._early_exit(point),
             "efficiency": lambda: provenance.efficiency_object(self.analysis, self.efficiency, point),
@@ -311,10 +311,10 @@ class Result(Answer):
         return json.dumps({"schema": "llmviewer.sweep/1", "points": points})
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per point: workload, times and metrics, counts of both stages, memory."""
+        """One row per point: workload, times and metrics, counts of both stages, memory; stated options alone."""
         import pandas as pd
 
-        return pd.DataFrame(self.columns())
+        return without_defaults(pd.DataFrame(self.columns()))
 
     def roofs(self) -> pd.DataFrame:
         """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""

@@ -14,7 +14,8 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import Request
-from llmviewer.result.columns import constant
+from llmviewer.models.model import Model
+from llmviewer.result.columns import constant, without_defaults
 from llmviewer.result.result import Result
 from llmviewer.serving.schedule import check_passes
 
@@ -83,6 +84,10 @@ class Candidate(Protocol):
     """Interface of a configuration that answers requests; implemented by `api.Configuration`."""
 
     @property
+    def model(self) -> Model:
+        """The model."""
+
+    @property
     def efficiency(self) -> str:
         """`ideal` or `calibrated`."""
 
@@ -140,13 +145,16 @@ class Sweep:
                 advance(len(columns["batch_size"]))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per point, as of `Result.to_frame`; columns of text are categories, ideal times have no bounds."""
+        """One row per point, as of `Result.to_frame`; columns of text are categories, ideal times have no bounds.
+
+        Options that all have at their defaults have no column.
+        """
         import pandas as pd
 
         self.check()
         chunks = list(self.chunks())
         names = dict.fromkeys(name for chunk in chunks for name in chunk)
-        return pd.DataFrame({name: _joined(chunks, name) for name in names}, copy=False)
+        return without_defaults(pd.DataFrame({name: _joined(chunks, name) for name in names}, copy=False))
 
 
 def _joined(chunks: list[dict[str, Any]], name: str) -> Any:

@@ -41,7 +41,7 @@ NAMED: Mapping[str, Schema] = {
     },
 }
 #: Texts of lists and ranges of whole numbers.
-RANGES = "^[0-9.kKmM:*+, ]+$"
+RANGES = "^[0-9.kKmMbB:*+, ]+$"
 #: Argument of a request that stands for a model and options.
 LAUNCH_LINE = "launch_line"
 LINE = "A launch line (vllm serve ..., llama-server ...) in place of model and options; what stands beside it counts."

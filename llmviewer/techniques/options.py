@@ -180,6 +180,10 @@ class Options:
 BITS = ("weight_bits", "activation_bits", "kv_bits")
 
 
+#: Options of number formats, of which an engine may have its own.
+NUMBER_FORMATS = ("quantization", "kv_cache_dtype")
+
+
 def with_bits(words: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a run with number formats in place of numbers of bits: --weight-bits 4 is --quantization w4a16.
 

@@ -131,7 +131,9 @@ class Engine(Fitted):
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
-    forced: values of --quantization that are other formats or kernels to it than to others -> their names here.
+    forced: values of options of number formats that are other formats or kernels to it than to others -> their names.
+    without_units: class of narrow floats -> first version that multiplies weights stored in it with 16-bit inputs where
+    a chip has no units of the class; empty: it refuses them.  Other classes are multiplied in the next wider one.
     accumulation: fp16 if its 16-bit products sum in fp16, which GeForce cards do twice as fast (llama.cpp:
     https://github.com/ggml-org/llama.cpp/pull/3370); empty: in fp32.
     generations: generation of chips, or name of a chip that is unlike others of its generation -> its own fields; with
@@ -192,6 +194,9 @@ class Engine(Fitted):
     uncompiled: float = 0.0
     mxfp8_inputs: str = ""
     forced: Mapping[str, str] = field(default_factory=dict, metadata=stated(record.mapped(record.filled)))
+    without_units: Mapping[str, str] = field(
+        default_factory=dict, metadata=stated(record.mapped(record.text, ("fp8", "fp4")))
+    )
     accumulation: str = ""
     prompt_generations: Sequence[str] = ()
     generations: Mapping[str, OfGeneration] = field(
@@ -589,7 +594,12 @@ class Engine(Fitted):
 
 
 #: No engine, only kernels.  TensorRT-LLM's block-scaled products, as vLLM's were timed with their host launch.
-KERNELS_ONLY = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
+KERNELS_ONLY = Engine(
+    name="kernels",
+    title="kernels only, one after another",
+    borrowed={"gemm/fp8-block": "trtllm"},
+    without_units={"fp8": "0", "fp4": "0"},
+)
 #: Names that engines have elsewhere -> preset.
 ELSEWHERE = {
     "tensorrt": "trtllm",

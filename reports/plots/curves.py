@@ -50,10 +50,12 @@ def each(results: Results) -> list[tuple[str, Result]]:
 
 
 def frame(results: Results) -> pd.DataFrame:
-    """Returns Result.to_frame() of all results with a column `configuration`."""
+    """Returns the points of all results with a column `configuration`."""
     import pandas as pd
 
-    return pd.concat([one.to_frame().assign(configuration=name) for name, one in each(results)], ignore_index=True)
+    return pd.concat(
+        [pd.DataFrame(one.columns()).assign(configuration=name) for name, one in each(results)], ignore_index=True
+    )
 
 
 def along(rows: pd.DataFrame, names: Sequence[str]) -> str:

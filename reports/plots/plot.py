@@ -188,7 +188,7 @@ def _frame_of(results: Sequence[Result]) -> pd.DataFrame:
     """The first point of each result."""
     import pandas as pd
 
-    return pd.concat([one.to_frame().head(1) for one in results], ignore_index=True)
+    return pd.concat([pd.DataFrame(one.columns()).head(1) for one in results], ignore_index=True)
 
 
 def _with_names(rows: pd.DataFrame) -> pd.DataFrame:

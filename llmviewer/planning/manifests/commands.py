@@ -13,6 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.planning.manifests import sglang, trtllm, vllm
 from llmviewer.planning.manifests.flags import Cluster, Expression, Launch
 from llmviewer.planning.manifests.serving import Serving
+from llmviewer.timing.engine import load
 
 
 def word(text: str) -> str:
@@ -60,17 +61,33 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def heading(serving: Serving, launch: Launch, title: str) -> list[str]:
-    """The lines that say what a pool runs, on what and how often."""
+def version_of(serving: Serving) -> str:
+    """The version that the prediction is of: as asked, the newest that the preset knows, or else that of the flags."""
+    known = serving.engine_version or load(serving.engine).known_version or ENGINES[serving.engine].TABLES.version
+    return str(known) + ".0" * (2 - known.count("."))
+
+
+def heading(serving: Serving, launch: Launch, inside: str = "") -> list[str]:
+    """The lines that say what a pool runs, on what and how often.
+
+    inside: the version of the engine in the image; empty: that of the prediction.
+    """
     one = f"{serving.group} {serving.hardware}"
     place = f" on {serving.nodes} computers" if serving.nodes > 1 else ""
     times = "1 replica" if serving.replicas == 1 else f"{serving.replicas} replicas"
     role = f"{serving.role}: " if serving.role else ""
-    asked = serving.engine_version
-    other = f"; predicted for version {asked}" if asked and not title.rsplit(maxsplit=1)[-1].startswith(asked) else ""
+    tables, version = ENGINES[serving.engine].TABLES, version_of(serving)
+    other = f"; predicted for version {version}" if inside and not same_release(inside, version) else ""
+    if not same_release(tables.version, inside or version):
+        other += f"; flags as of {tables.version}"
     limited = f"on every device first: nvidia-smi -pl {serving.power_limit.lower().removesuffix('w')}"
     notes = (*serving.notes, *launch.notes, *((limited,) if serving.power_limit else ()))
-    return [f"{role}{times} of {one}{place}, {title}{other}", *notes]
+    return [f"{role}{times} of {one}{place}, {tables.title} {inside or version}{other}", *notes]
+
+
+def same_release(one: str, two: str) -> bool:
+    """Whether two versions share their first two numbers."""
+    return one.split(".")[:2] == two.split(".")[:2]
 
 
 #: Engine -> its flags; a module has TABLES, IMAGES, PORT, HEALTH, launch(), listen() and join().
@@ -101,8 +118,7 @@ def emit(engine: str, serving: Serving) -> str:
 
 def _pool(engine: ModuleType, pool: Serving) -> str:
     launch = engine.launch(pool)
-    title = f"{engine.TABLES.title} {engine.TABLES.version}"
-    notes = heading(pool, launch, title)
+    notes = heading(pool, launch)
     if pool.replicas > 1:
         notes.append("run this once per replica, behind a load balancer")
     if pool.maker not in engine.IMAGES:

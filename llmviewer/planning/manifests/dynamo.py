@@ -18,7 +18,7 @@ IMAGES = {
     "sglang": "nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.1.0",
     "trtllm": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.1.0",
 }
-INSIDE = {"vllm": "vLLM 0.19.0", "sglang": "SGLang 0.5.10.post1", "trtllm": "TensorRT-LLM 1.3.0rc11"}
+INSIDE = {"vllm": "0.19.0", "sglang": "0.5.10.post1", "trtllm": "1.3.0rc11"}
 #: Flags of `python3 -m dynamo.trtllm` for those of trtllm-serve.
 OF_TRTLLM = {
     "--tp_size": "--tensor-parallel-size",

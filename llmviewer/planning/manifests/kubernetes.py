@@ -30,10 +30,10 @@ def image(serving: Serving) -> str:
     engine = ENGINES[serving.engine]
     if serving.maker not in engine.IMAGES:
         raise UserError(
-            f"{engine.TABLES.title} {engine.TABLES.version} publishes no image for {serving.hardware} of "
+            f"{engine.TABLES.title} {commands.version_of(serving)} publishes no image for {serving.hardware} of "
             f"{serving.maker}; makers with one: {', '.join(engine.IMAGES)}"
         )
-    return str(engine.IMAGES[serving.maker])
+    return f"{engine.IMAGES[serving.maker]}{commands.version_of(serving)}"
 
 
 def resource(serving: Serving) -> str:
@@ -93,7 +93,7 @@ def emit(serving: Serving) -> str:
     notes = ["kubectl apply -f FILE; the token of the Hub is read from the secret hf-token, if there is one"]
     for pool in serving.pools:
         engine = ENGINES[pool.engine]
-        notes += commands.heading(pool, engine.launch(pool), f"{engine.TABLES.title} {engine.TABLES.version}")
+        notes += commands.heading(pool, engine.launch(pool))
         objects += _pool(pool)
     return commands.documents(objects, [*notes, *_needs(serving)])
 

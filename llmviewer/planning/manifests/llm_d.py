@@ -44,7 +44,7 @@ def _notes(serving: Serving) -> list[str]:
     repository = "llm-d-modelservice --repo https://llm-d-incubation.github.io/llm-d-modelservice"
     notes = [f"helm install {serving.label} {repository} --version {CHART} -f FILE; needs the secret hf-token"]
     for pool in serving.pools:
-        notes += commands.heading(pool, vllm.launch(pool), f"vLLM {vllm.TABLES.version}")
+        notes += commands.heading(pool, vllm.launch(pool))
     if serving.prefill:
         notes.append(vllm.IN_IMAGE)
     return [*notes, "the gateway and the InferencePool come with their own charts"]

@@ -9,7 +9,7 @@ from llmviewer.planning.manifests.serving import Serving
 PORT = 30000
 HEALTH = "/health"
 #: Images by the chip's maker.  https://docs.sglang.ai/get_started/install.html
-IMAGES = {"NVIDIA": "lmsysorg/sglang:v0.5.9"}
+IMAGES = {"NVIDIA": "lmsysorg/sglang:v"}
 INIT_PORT = 20000
 TABLES = Tables(
     engine="sglang",

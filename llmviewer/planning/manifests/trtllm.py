@@ -14,7 +14,7 @@ from llmviewer.planning.manifests.serving import Serving
 PORT = 8000
 HEALTH = "/health"
 #: Images by the chip's maker.  https://catalog.ngc.nvidia.com/orgs/nvidia/teams/tensorrt-llm/containers/release
-IMAGES = {"NVIDIA": "nvcr.io/nvidia/tensorrt-llm/release:1.2.0"}
+IMAGES = {"NVIDIA": "nvcr.io/nvidia/tensorrt-llm/release:"}
 #: File of the options of the LLM API that trtllm-serve has no flag for.
 FILE = "extra_llm_api_options.yaml"
 TABLES = Tables(

@@ -9,8 +9,8 @@ from llmviewer.planning.manifests.serving import Serving
 
 PORT = 8000
 HEALTH = "/health"
-#: Images by the chip's maker.  https://docs.vllm.ai/en/v0.19.0/getting_started/installation/gpu/
-IMAGES = {"NVIDIA": "vllm/vllm-openai:v0.19.0", "AMD": "vllm/vllm-openai-rocm:v0.19.0"}
+#: Images by the chip's maker, but for their version.  https://docs.vllm.ai/en/v0.19.0/getting_started/installation/gpu/
+IMAGES = {"NVIDIA": "vllm/vllm-openai:v", "AMD": "vllm/vllm-openai-rocm:v"}
 TABLES = Tables(
     engine="vllm",
     title="vLLM",
@@ -53,7 +53,7 @@ RPC_PORT = 13345
 def launch(serving: Serving) -> Launch:
     """The server process of one replica, on one computer.  Raises UserError for what vLLM cannot run."""
     if serving.max_num_batched_tokens == 0:
-        raise UserError("vLLM 0.19.0 needs a limit of tokens per step; --max-num-batched-tokens 0 has none")
+        raise UserError("vLLM needs a limit of tokens per step; --max-num-batched-tokens 0 has none")
     flags, notes = TABLES.quantized(serving)
     flags = TABLES.flags(serving, {"expert": 1}) + (["--enable-expert-parallel"] if serving.expert > 1 else []) + flags
     cache = TABLES.cache(serving)
@@ -83,7 +83,7 @@ def join(serving: Serving, cluster: Cluster, rank: int) -> tuple[str, ...]:
     inner = serving.tensor * serving.pipeline
     if own % inner:
         raise UserError(
-            f"vLLM 0.19.0 runs whole data-parallel ranks on a computer: {inner} devices do not divide {own}; "
+            f"vLLM runs whole data-parallel ranks on a computer: {inner} devices do not divide {own}; "
             "choose tensor x pipeline sizes that do"
         )
     start = ("--data-parallel-start-rank", Expression(f"$(({cluster.rank} * {own // inner}))")) if rank else ()

@@ -11,14 +11,16 @@ from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core import dtypes
 from llmviewer.core.counts import total
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Access, Block, Graph, Operator, Role, Tensor
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Access, Block, Graph, Operator, Role, Tensor, as_built
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import decode
-from llmviewer.formats.linear import Format, with_formats
+from llmviewer.formats.linear import Format, is_linear, with_formats
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts, is_routed
 from llmviewer.serving.batching import STATIC
 from llmviewer.timing.engine import ENGINE_ROUTING
+from llmviewer.timing.roofline import ideal
 
 NAME = "cache_write"
 
@@ -117,6 +119,59 @@ def _is_mxfp4_expert(operator: Operator) -> bool:
     return is_routed(operator) and any(a.tensor.dtype.name == "mxfp4" for a in operator.reads)
 
 
+#: NVIDIA's generations without the instructions of Marlin, which multiplies narrow weights with 16-bit inputs (SM 75:
+#: https://github.com/sgl-project/sglang/pull/19652, https://docs.vllm.ai/en/stable/features/quantization/fp8/).
+BEFORE_MARLIN = ("pascal", "volta")
+
+
+def units_lacking(system: System) -> frozenset[str]:
+    """Classes of narrow floats that the chip has no units for, of those that its engine then multiplies otherwise.
+
+    Other makers than NVIDIA: fp4 alone, which vLLM emulates with 16-bit inputs.
+    """
+    chip = system.chip
+    classes = system.engine.without_units.keys() - chip.matrix_flops_per_s.keys()
+    return frozenset(classes if chip.maker == "NVIDIA" else classes & {"fp4"})
+
+
+def _weight_only(system: System) -> AppliedTechnique:
+    """Products whose inputs have a narrow format without units read them in 16 bit; no line of the list of passes."""
+    classes, engine, chip = units_lacking(system), system.engine, system.chip
+
+    def format_of(operator: Operator) -> Format:
+        if operator.compute not in classes:
+            return Format()
+        if not engine.is_from(engine.without_units[operator.compute]) or chip.generation in BEFORE_MARLIN:
+            raise UserError(
+                f"{engine.called} has no kernels for {operator.compute} products on {chip.name}, whose units have no "
+                f"{operator.compute}; allowed: {', '.join(sorted(chip.matrix_flops_per_s))}, or w4a16, w8a16"
+            )
+        return Format(activations=dtypes.DTYPES["fp16"])
+
+    def change(block: Block) -> Block:
+        concerned = any(is_linear(op) and op.compute in classes for op in block.operators)
+        return with_formats(block, format_of) if concerned else block
+
+    return AppliedTechnique(name="", make=lambda _: lambda graph: graph.map_blocks(change))
+
+
+def weight_only_note(model: Model, system: System) -> str:
+    """A line for narrow inputs that are multiplied in 16 bit instead, for lack of units; empty: there are none."""
+    if not any(one.name == "" for one in system.passes):
+        return ""
+    if not (system.applies("quantize") or model.checkpoint is not as_built):
+        return ""
+    stated = replace(system, passes=tuple(one for one in system.passes if one.name))
+    products = {op.compute for _, op in stated.prepared(model.graph(decode(1.0, 1.0))) if is_linear(op)}
+    found = " and ".join(sorted(products & units_lacking(system)))
+    if not found:
+        return ""
+    how = "by weight-only kernels (Marlin)"
+    if system.chip.maker != "NVIDIA":
+        how = "which vLLM emulates by unpacking them: slower than told here"
+    return f"{system.chip.name} has no units for {found}: such weights are multiplied with 16-bit inputs, {how}"
+
+
 def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     """The system with the passes of its engine.
 
@@ -132,7 +187,11 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
         before.append(_routing(engine.expert_skew))
     if engine.cache_write:
         after.append(AppliedTechnique(name=NAME, make=lambda _: cache_write))
-    return replace(system, passes=(*before, *system.passes, *after)) if before or after else system
+    passes = list(system.passes)
+    if system.efficiency is not ideal and units_lacking(system):  # after the formats, before what reads them
+        at = max((number for number, one in enumerate(passes, 1) if one.name.startswith("quantize(")), default=0)
+        passes.insert(at, _weight_only(system))
+    return replace(system, passes=(*before, *passes, *after))
 
 
 def with_own_limits(system: System) -> System:

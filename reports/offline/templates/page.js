@@ -280,7 +280,7 @@
     }
     const beyond = one.most_context !== null && sizes.input_len + sizes.output_len > one.most_context ? `${(sizes.input_len + sizes.output_len).toLocaleString("en-US")} tokens are beyond the model's longest context of ${one.most_context.toLocaleString("en-US")}. ` : "";
     tell(before + beyond);
-    const number = value => value.toLocaleString("en-US"), others = menus.filter(name => name !== "hardware").map(name => one.choice[name]).filter(value => !["none", "auto"].includes(value));
+    const number = value => value.toLocaleString("en-US"), others = menus.filter(name => !["model", "hardware"].includes(name) && !["none", "auto", "0", "1"].includes(one.choice[name])).map(name => /^[\d.]+$/.test(one.choice[name]) ? `${names(name)} ${one.choice[name]}` : one.choice[name]);
     const title = `${setup.model} on ${one.devices} × ${one.hardware}${others.length ? `, ${others.join(", ")}` : ""}, batch ${number(sizes.batch_size)}, ${number(sizes.input_len)} + ${number(sizes.output_len)}`;
     $("title").textContent = title;
     document.title = `${title} – llmviewer`;
