@@ -114,7 +114,7 @@ def operator_named(found: dict[str, Any], operator: str, stage: str = "decode") 
 
 
 def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None:
-    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h20"))
+    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h100-pcie"))
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert efficiency_of["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
     assert width(operator_named(efficiency_of, "down_proj")) > width(operator_named(own, "down_proj"))

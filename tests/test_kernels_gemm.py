@@ -284,6 +284,13 @@ def test_few_rows_use_matrix_vector_kernels_on_chips_with_slow_tiles() -> None:
     assert nine > 1.3 * eight  # the matrix is reread, or tiles are mostly padding
 
 
+def test_an_h20_multiplies_few_rows_as_slowly_as_a_whole_tile() -> None:
+    """wgmma takes 64 rows: 2 x 64 x 5120 x 27648 FLOP are 122 us of 148 TFLOP/s, the weights 71 us of 4 TB/s."""
+    chip = specs.load("h20")
+    one, eight, sixty = (microseconds(product(m, 27648.0, 5120.0), chip) for m in (1.0, 8.0, 64.0))
+    assert one < 95.0 < 1.1 * one < eight < sixty < 160.0
+
+
 def test_memory_bound_chips_do_not_use_matrix_vector_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """H100 and A100, the chips with fitted constants."""
     for chip in (H100, specs.load("a100-80gb-sxm")):

@@ -49,6 +49,11 @@ TIMED_RUNS = 6.0
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
+#: Generation whose matrix instruction multiplies this many rows at least (wgmma m64nNk16 of PTX), and the share of
+#: such padding that costs time where reading memory does not hide it, as on the H20: 0.6 by SGLang's decode steps of
+#: 8 to 64 users (https://github.com/zksainx/pipeweave), off by 5.5 % instead of 12.  A grouped product of 32 rows reads
+#: 1.9 TB/s there, and 3.1 with its operands swapped (https://github.com/deepseek-ai/DeepGEMM/pull/192).
+WIDE_TILES, WIDE_TILE_ROWS, WIDE_PADDING = "hopper", 64.0, 0.6
 #: Rows up to which kernels for cut tensor cores take half the smallest tile, the 16 rows of one instruction
 #: (mma.m16n8k16 of PTX; thread_m_blocks = 1 of Marlin), so that padding costs no more time than on uncut ones.
 HALF_TILE_ROWS = 16.0
@@ -88,11 +93,14 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     if present(warm):
         memory_s = memory_s + _from_l2(warm, chip, constants["l2"])
         bandwidth = traffic / memory_s
-    compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
     padded = padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
+    wide = chip.generation == WIDE_TILES
+    padding: Count = padded * WIDE_PADDING if wide else 0.0
+    compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s, padding)
     if padded is not False:
-        compute_s = np.where(padded, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
+        vector = np.logical_and(padded, shape.m <= shape.matrices) if wide else padded
+        compute_s = np.where(vector, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
     compute_s = _slowed(compute_s, flops / sheet.matrix_flops_per_s, chip, constants["droop"])
     unpacking_s: Count = 0.0
     if operator.weight_dtype.name in UNPACKED:
@@ -147,12 +155,18 @@ def _drawn_share(chip: Chip, share: float) -> Count:
 
 
 def _tile_seconds(
-    operator: Operator, shape: GemmShape, chip: Chip, constants: Constants, memory_s: Count
+    operator: Operator, shape: GemmShape, chip: Chip, constants: Constants, memory_s: Count, padding: Count
 ) -> tuple[Count, Count]:
-    """Seconds of tiles on the units, and of the reduction after a split in depth."""
+    """Seconds of tiles on the units, and of the reduction after a split in depth.
+
+    padding: share of padding few rows to WIDE_TILE_ROWS that takes time.
+    """
     grid = _grid(operator, shape, chip, constants)
     groups = shape.matrices
-    count = tiles.tiles_per_unit(grid, shape.m, groups)
+    rows = shape.m
+    if present(padding):
+        rows = rows + padding * np.maximum(WIDE_TILE_ROWS * groups - rows, 0.0)
+    count = tiles.tiles_per_unit(grid, rows, groups)
     sizes = tiles.unsplit(grid, count)
     if constants["by_rows"] == LARGE_TILES:
         return tiles.fastest_large(sizes), 0.0
