@@ -48,7 +48,10 @@ def row(**cells: object) -> dict[str, object]:
         ({"n_gpus": 8, "tp": 8}, None),
         ({"engine": "vllm 0.15"}, None),
         ({"note": "serving with continuous batching"}, None),
-        ({"engine": "sglang 0.5.9", "model": "deepseek-ai/DeepSeek-R1", "device": "b200_sxm", "tp": 8, "n_gpus": 8}, 30),
+        (
+            {"engine": "sglang 0.5.9", "model": "deepseek-ai/DeepSeek-R1", "device": "b200_sxm", "tp": 8, "n_gpus": 8},
+            30,
+        ),
         ({"engine": "sglang 0.5.9", "model": "deepseek-ai/DeepSeek-R1", "tp": 8, "n_gpus": 8}, None),
     ],
 )

@@ -27,8 +27,8 @@ class BlockPool:
     """Free and shared blocks of one replica.
 
     A prefix id names `width` consecutive blocks with the same content wherever it occurs.  free: blocks that can be
-    allocated, those of unused prefixes included.  taken: blocks that were ever allocated.  names_answers: whether blocks
-    of answers have names too.  tiers: where lost blocks are still found.
+    allocated, those of unused prefixes included.  taken: blocks that were ever allocated.  names_answers: whether
+    blocks of answers have names too.  tiers: where lost blocks are still found.
     """
 
     __slots__ = ("_queue", "_readers", "_stamp", "_stored", "free", "taken", "tiers", "total", "width")

@@ -35,7 +35,18 @@ class Replica(Decoding):
     that steps have computed in part.  beside: sequences of other micro-batches of the same replica (`pipeline.py`).
     """
 
-    __slots__ = ("_finds", "_kept", "_loaded", "_loads_until_s", "_most", "_order", "_scheduler", "beside", "prompt", "waiting")
+    __slots__ = (
+        "_finds",
+        "_kept",
+        "_loaded",
+        "_loads_until_s",
+        "_most",
+        "_order",
+        "_scheduler",
+        "beside",
+        "prompt",
+        "waiting",
+    )
 
     def __init__(
         self,
