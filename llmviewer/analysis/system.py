@@ -23,6 +23,9 @@ from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.timing.engine import KERNELS_ONLY, Engine
 from llmviewer.timing.roofline import Efficiency, ideal
 
+#: Fraction of the memory that an engine may use unless the user states it.
+USUAL_UTILIZATION = 0.9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RuleOutcome:
@@ -155,7 +158,7 @@ class System:
     chip: Chip
     passes: tuple[AppliedTechnique, ...] = ()
     efficiency: Efficiency = ideal
-    memory_utilization: float = 0.9
+    memory_utilization: float = USUAL_UTILIZATION
     margin_bytes: float = 0.0
     cache_fraction: float | None = None
     kv_cache: KvCache = DEFAULT_KV_CACHE
