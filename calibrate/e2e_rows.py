@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.models import aliases
 from llmviewer.models.model import Model
+from llmviewer.serving.holding import Hold, Until
 from llmviewer.timing import engine as engines
 from llmviewer.timing import engine_backends
 from llmviewer.timing.engine_memory import PINNED, split_version
@@ -83,8 +84,19 @@ FP8_CACHES = (
 #: and 1 of the nominal ones: benchmark_serving.py and the scripts beside it in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/utils/bench_serving.
 INFERENCEX, REQUESTS_PER_USER, MEAN_OF_NOMINAL = "InferenceX", 10.0, 0.9
-#: Engine whose scripts there state enable_balance in attention_dp_config: dsr1_fp4_b200_trt.sh, gptoss_fp4_b200_trt.sh.
-BALANCED = "trtllm"
+#: Engine, part of the model's name, beginning of the chip's, and how prompts are held back by its scripts there:
+#: attention_dp_config of dsr1_fp4_b200_trt.sh and gptoss_fp4_b200_trt.sh (timeout_iters is 50 where it is not stated:
+#: https://nvidia.github.io/TensorRT-LLM/llm-api/reference/AttentionDpConfig.html); batch_wait_timeout_iters of
+#: 70b_fp8_h200_trt_slurm.sh, for prompts and answers of 1,024 tokens on fewer than eight devices;
+#: SCHEDULER_RECV_INTERVAL of dsr1_fp4_b200.sh, dsr1_fp8_b200.sh, qwen3.5_fp8_b200.sh, from BUSY_USERS users on 30.
+HOLDS = (
+    ("trtllm", "gpt-oss", "", Hold(steps=50, until=Until.RANKS)),
+    ("trtllm", "", "", Hold(steps=60, until=Until.RANKS)),
+    ("trtllm", "70B", "", Hold(steps=20, until=Until.FIRST)),
+    ("sglang", "DeepSeek", "b200", Hold(steps=10, until=Until.POLL)),
+    ("sglang", "Qwen3.5", "b200", Hold(steps=10, until=Until.POLL)),
+)
+BUSY_USERS, BUSY_STEPS = 16.0, 30
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
@@ -102,8 +114,7 @@ class RequestCase:
     version: of the engine, if its preset tells versions apart; empty: its newest.
     options: fields of Options and techniques.  token_budget: most tokens of a forward pass; 0: that of the preset.
     per_user: requests of each of the users, who begin together; infinite: for ever, so that this is not seen.
-    balanced: replicas that share experts hold prompts until all of them have some.  backend: of llama.cpp's build;
-    empty: the chip's default.
+    hold: how prompts are held back.  backend: of llama.cpp's build; empty: the chip's default.
     Cases with the same `run` are evaluated together.
     """
 
@@ -119,7 +130,7 @@ class RequestCase:
     version: str = ""
     token_budget: int = 0
     per_user: float = float("inf")
-    balanced: bool = False
+    hold: Hold | None = None
     backend: str = ""
 
     @property
@@ -131,7 +142,7 @@ class RequestCase:
     def run(self) -> tuple[Any, ...]:
         """Everything except sizes and metric."""
         engine = (self.preset, self.backend, self.batching, self.options, self.token_budget)
-        return (self.hardware, self.model, *engine, self.balanced)
+        return (self.hardware, self.model, *engine, self.hold)
 
     @property
     def layout(self) -> Layout:
@@ -183,7 +194,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         version=version_of(str(row["engine"]), engine) or BENCHED.get((engine, chip.generation), ""),
         token_budget=int(size_of(row, "max_num_batched_tokens", 0.0)),
         backend=engine_backends.spelled(text_of(row, "backend")),
-        balanced=engine == BALANCED and random and layout.data > 1,
+        hold=_hold_of(row, engine, layout) if random else None,
         per_user=REQUESTS_PER_USER if random else 1.0 if is_burst(row, note) else float("inf"),
     )
 
@@ -318,6 +329,22 @@ def is_burst(row: Mapping[str, Any], note: str) -> bool:
     First tokens of aiconfigurator's authors with SGLang on H100 are those of bursts within 8 %, with nothing fitted.
     """
     return "authors' own run" in note and str(row["engine"]).startswith("sglang") and row["device"] == "h100_sxm"
+
+
+def _hold_of(row: Mapping[str, Any], engine: str, layout: Layout) -> Hold | None:
+    """How the scripts of InferenceX's runs hold prompts back."""
+    short = (size_of(row, "input_len"), size_of(row, "output_len")) == (1024.0, 1024.0)
+    applies = {
+        Until.RANKS: layout.data > 1,
+        Until.FIRST: short and layout.devices < 8,
+        Until.POLL: True,
+    }
+    for name, model, chip, hold in HOLDS:
+        named = name == engine and model in str(row["model"]) and str(row["device"]).startswith(chip)
+        if named and applies[hold.until]:
+            busy = hold.until is Until.POLL and layout.tensor == 8 and size_of(row, "batch", 0.0) >= BUSY_USERS
+            return replace(hold, steps=BUSY_STEPS) if busy else hold
+    return None
 
 
 def _batching(row: Mapping[str, Any], note: str) -> str:

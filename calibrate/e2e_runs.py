@@ -244,7 +244,7 @@ def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tu
     if configuration.candidates or configuration.system.policy is not None:
         raise UserError("options that are chosen per request cannot be scored; specify what was run")
     efficiency = calibrated.calibrated(chip, preset.kernels, profile, preset.borrowed)
-    system = replace(configuration.system, balanced=case.balanced)
+    system = replace(configuration.system, hold=case.hold)
     routed = "expert_skew" in dict(case.options)
     own, *drafting = (
         with_engine_kernels(replace(one, engine=engine_of, efficiency=efficiency), routed=routed)

@@ -425,3 +425,14 @@ def test_unused_techniques_are_not_imported() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_the_cache_of_tensorrt_llm_takes_nine_tenths_of_what_all_else_leaves_unless_a_limit_is_stated() -> None:
+    """KvCacheConfig, free_gpu_memory_fraction: 0.9 by default (its API reference)."""
+    words = {"engine": "trtllm", "batching": "continuous", "quantization": "fp8"}
+    asked = {**words, "efficiency": "calibrated"}
+    found = memory_result("llama-3.1-70b", "h200", **asked)
+    others = found["weights_bytes"] + found["activations_bytes"] + found["framework_bytes"]
+    assert found["kv_cache_budget_bytes"] == pytest.approx(0.9 * (found["capacity_bytes"] - others))
+    stated = memory_result("llama-3.1-70b", "h200", **asked, gpu_memory_utilization=0.8)
+    assert stated["budget_bytes"] == pytest.approx(0.8 * stated["capacity_bytes"])

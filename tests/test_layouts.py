@@ -123,7 +123,7 @@ def test_ranks_of_tensorrt_llm_in_inferencex_hold_prompts_for_each_other() -> No
         for engine, note in (("trtllm 1.2.0", INFERENCEX), ("trtllm 1.2.0", ""), ("vllm 0.19", INFERENCEX))
     ]
     cases = [case_of(row) for row in rows]
-    assert [case.balanced for case in cases] == [True, False, False]
+    assert [case.hold is not None for case in cases] == [True, False, False]
     assert [case.layout for case in cases] == [Layout(data=8, expert=8)] * 3
     parts = list(evaluate_groups(dict(enumerate(cases))))
     assert [part.analysis.times.ranks for part in parts] == [1, 8, 8]

@@ -38,12 +38,16 @@ class Reference:
     preempted, waiting requests in order, as long as there are tokens, places and blocks for all that each has
     (scheduler_reserve_full_isl, true by default: https://github.com/vllm-project/vllm/pull/37307).
 
-    Facts: https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
+    Free blocks keep their content, and the first of their queue is taken first; a request's last block is freed first.
+
+    Facts: https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py, Scheduler.schedule;
+    https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/block_pool.py.
     """
 
     def __init__(self, asked: Requests, served: Fleet) -> None:
         self.asked, self.prices, self.room = asked, served.prefill.prices, served.prefill.room
         self.mixes = served.prefill.scheduler.mixes
+        self.queue: list[tuple[int, int]] = [(-1, 0)] * self.room.blocks  # request and number of each free block
         self.free, self.clock = self.room.blocks, 0.0
         self.coming = [One(i, *sizes) for i, sizes in enumerate(zip(asked.input_len, asked.output_len, strict=True))]
         self.waiting: list[One] = []
@@ -55,8 +59,21 @@ class Reference:
     def needed(self, one: One, tokens: int) -> int:
         return -(-(one.computed + tokens) // self.room.block_tokens) - one.blocks
 
-    def preempt(self, one: One) -> None:
+    def leave(self, one: One) -> None:
         self.free += one.blocks
+        whole = one.computed // self.room.block_tokens
+        self.queue += [(one.index, block) if block < whole else (-1, 0) for block in reversed(range(one.blocks))]
+
+    def find(self, one: One) -> None:
+        """Give a waiting request its own blocks that are still in the queue, in order from the first."""
+        while self.mixes and (one.index, one.blocks) in self.queue:
+            self.queue.remove((one.index, one.blocks))
+            self.free -= 1
+            one.blocks += 1
+            one.computed += self.room.block_tokens
+
+    def preempt(self, one: One) -> None:
+        self.leave(one)
         one.blocks = one.computed = 0
         one.decodes = False
         self.preempted[one.index] += 1
@@ -64,6 +81,7 @@ class Reference:
 
     def take(self, one: One, tokens: int) -> None:
         self.free -= self.needed(one, tokens)
+        del self.queue[: self.needed(one, tokens)]
         one.blocks += self.needed(one, tokens)
 
     def run(self) -> None:
@@ -112,9 +130,10 @@ class Reference:
             budget -= tokens
         while self.waiting and budget > 0 and len(self.running) < self.room.max_sequences:
             one = self.waiting[0]
-            tokens = min(one.tokens - one.computed, budget)
-            if self.needed(one, one.tokens - one.computed) > self.free:  # the whole prompt, not its first chunk
+            if self.needed(one, one.tokens) > self.free:  # the whole prompt, not its first chunk
                 break
+            self.find(one)
+            tokens = min(one.tokens - one.computed, budget)
             self.take(self.waiting.pop(0), tokens)
             self.running.append(one)
             chosen.append((one, tokens))
@@ -142,7 +161,7 @@ class Reference:
                     self.first[one.index] = self.clock
                 if one.generated == one.answer:
                     self.last[one.index] = self.clock
-                    self.free += one.blocks
+                    self.leave(one)
                     self.running.remove(one)
 
 

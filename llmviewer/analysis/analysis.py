@@ -36,6 +36,7 @@ from llmviewer.models.images import Seen
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, RequestTimes, Running, per_token
 from llmviewer.serving.generation import Draft
+from llmviewer.serving.holding import Until
 from llmviewer.serving.schedule import Schedule
 from llmviewer.timing.roofline import ideal
 
@@ -108,8 +109,9 @@ class Analysis:
         if self.running is None:
             return alone
         next_s = self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
-        alone = replace(alone, next_s=next_s)
-        if (ranks := self.system.parallelism.ranks) > 1 and not self.system.balanced:
+        hold, ranks = self.system.hold, self.system.parallelism.ranks
+        alone = replace(alone, next_s=next_s, hold=hold, holding=ranks)
+        if ranks > 1 and not (hold and hold.until is Until.RANKS):  # else none waits for another
             growing, fixed = rank_shares(self.model, self.system, self.schedule, self.evaluation)
             alone = replace(alone, ranks=ranks, growing=growing, fixed=fixed)
         elif (parts := self.system.parallelism.microbatches) > 1:

@@ -18,9 +18,13 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, Batching
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation, GenerationScheme
+from llmviewer.serving.holding import Hold
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.timing.engine import KERNELS_ONLY, Engine
 from llmviewer.timing.roofline import Efficiency, ideal
+
+#: Fraction of the memory that an engine may use unless the user states it.
+USUAL_UTILIZATION = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,7 +147,7 @@ class System:
     copies_beside: offloaded tensors are copied to the device while the layer before computes.
     block: micro-batches go through one device, layer by layer, and share copies of the weights (GPU batches).
     any_chunks: engines may cut prefill passes into chunks of any size; times in a pipeline are bounds over all sizes.
-    balanced: replicas that share experts hold prompts until all of them have some, so that none waits for another.
+    hold: how its engine holds prompts back; None: a prompt joins the next step that has room.
     policy: adapts the system to a request: model, system, request, token budget -> system.
     exits: early exit in a pipeline.  over_answer: adapts the system to the place of the tokens of every pass in their
     answer (passes.places_in_answers); None if no technique depends on it.
@@ -154,7 +158,7 @@ class System:
     chip: Chip
     passes: tuple[AppliedTechnique, ...] = ()
     efficiency: Efficiency = ideal
-    memory_utilization: float = 0.9
+    memory_utilization: float = USUAL_UTILIZATION
     margin_bytes: float = 0.0
     cache_fraction: float | None = None
     kv_cache: KvCache = DEFAULT_KV_CACHE
@@ -168,7 +172,7 @@ class System:
     copies_beside: bool = False
     block: bool = False
     any_chunks: bool = False
-    balanced: bool = False
+    hold: Hold | None = None
     policy: Policy | None = None
     exits: PipelineExits | None = None
     over_answer: Callable[[System, Count], System] | None = None

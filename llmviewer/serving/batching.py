@@ -10,6 +10,7 @@ import numpy as np
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.workload import Request
+from llmviewer.serving.holding import Hold
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL, Scheduler
 
 #: Figures of a batching in a result: name with unit -> counts per point, or a word per point.
@@ -31,7 +32,8 @@ class RequestTimes:
     prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.  ranks: replicas that share experts;
     growing, fixed: shares of a prompt's time that are work on the tokens of all of them, and grow with these or not.
     staged: `ranks` are micro-batches of the running sequences in a pipeline: one with prompts takes its time on every
-    stage, the others follow behind it, and a prompt joins the one that begins next.
+    stage, the others follow behind it, and a prompt joins the one that begins next.  hold: how prompts are held back,
+    on `holding` ranks; a user waits for that beside a cycle of the replica.
 
     One of A sequences ends with a step of the others, and its next prompt comes when the host has prepared it: it waits
     for the end of the step that runs then (`rest_s`) and shares its pass with those that came in the same step.  This
@@ -54,6 +56,8 @@ class RequestTimes:
     growing: Count = 0.0
     fixed: Count = 0.0
     staged: bool = False
+    hold: Hold | None = None
+    holding: Count = 1
 
     @property
     def others_s(self) -> Array:
@@ -190,6 +194,14 @@ class RequestTimes:
         return np.minimum(waiting, self.others / self.cycle_s * self.met_s)
 
     @property
+    def held(self) -> tuple[Count, Count]:
+        """Steps for which one's own prompt is held back while others decode, and the prompts that go with it."""
+        if self.hold is None:
+            return 0.0, 0.0
+        steps, beside = self.hold.of(self.ending, self.holding)
+        return np.where(self.others > 0.0, steps, 0.0), beside
+
+    @property
     def share_before(self) -> Count:
         """Share of the prompts that come with one's own which run before its end: all of its pass."""
         return 1.0
@@ -206,14 +218,16 @@ class RequestTimes:
         Without tokens after the first there is no time between them: all prompts of others run before one's own.
         """
         rest_s = np.where((self.others > 0.0) | (self.ranks > 1), self.rest_s, 0.0) / self.parts
-        more = np.maximum(1.0 + self.share_before * self.together - self.prompts_per_pass, 0.0)
+        together = self.together + self.held[1]
+        more = np.maximum(1.0 + self.share_before * together - self.prompts_per_pass, 0.0)
         ahead = rest_s + more * self.prompt_s * self.alone
         return np.where(self.steps > 0, np.minimum(ahead, self.most_ahead_s), self.others_s)
 
     @property
     def ttft_s(self) -> Array:
         """Queue, the time before its own pass, its own prefill, and its host time [s]."""
-        return np.asarray(self.queue_s + self.ahead_s + self.prefill_s + self.own_wait_s + self.request_s)
+        before_s = self.queue_s + self.held[0] * self.step_s + self.ahead_s
+        return np.asarray(before_s + self.prefill_s + self.own_wait_s + self.request_s)
 
     @property
     def generation_s(self) -> Array:

@@ -20,7 +20,8 @@ class Scheduler:
     run in steps of their own, before decode steps.  chunks: a prompt longer than the rest of the budget is cut;
     otherwise it waits for a step with room.  alone: a prompt longer than a whole step, which is not cut, runs alone
     unless the user states the budget; otherwise it is refused.  reserved: share of the output for which blocks must be
-    free when a request is admitted; with 1.0 nothing is ever preempted.
+    free when a request is admitted; with 1.0 nothing is ever preempted.  keeps: the blocks of a preempted request keep
+    their content until others take them, so that only the lost ones are computed again.
 
     logical_batch: tokens of a step that runs as forward passes of the engine's token budget, one after another; 0: a
     step is one pass, and has that budget.  pipelined: steps follow each other through the stages of a pipeline;
@@ -39,6 +40,7 @@ class Scheduler:
     chunks: bool = True
     alone: bool = False
     reserved: float = 0.0
+    keeps: bool = False
     logical_batch: float = 0.0
     pipelined: bool = True
     policies: tuple[str, ...] = ("fcfs",)
@@ -53,6 +55,7 @@ SCHEDULERS = {
         Scheduler(
             name="vllm",
             policies=POLICIES[:2],
+            keeps=True,  # answers are hashed for it: cache_full_blocks of vllm/v1/core/block_pool.py
             source="https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
         ),
         Scheduler(

@@ -27,17 +27,17 @@ class BlockPool:
     """Free and shared blocks of one replica.
 
     A prefix id names `width` consecutive blocks with the same content wherever it occurs.  free: blocks that can be
-    allocated, those of unused prefixes included.  names_answers: whether blocks of answers have names too.  tiers:
-    where lost blocks are still found.
+    allocated, those of unused prefixes included.  taken: blocks that were ever allocated.  names_answers: whether
+    blocks of answers have names too.  tiers: where lost blocks are still found.
     """
 
-    __slots__ = ("_queue", "_readers", "_stamp", "_stored", "free", "tiers", "total", "width")
+    __slots__ = ("_queue", "_readers", "_stamp", "_stored", "free", "taken", "tiers", "total", "width")
     names_answers = False
 
     def __init__(self, total: int, width: int = 0, tiers: Sequence[Tier] = ()) -> None:
         self.tiers = [Kept(one) for one in tiers]
         self.total = self.free = total
-        self.width = width
+        self.taken, self.width = 0, width
         self._readers: dict[int, int] = {}
         self._stored: dict[int, int] = {}
         self._stamp: dict[int, int] = {}
@@ -110,6 +110,7 @@ class BlockPool:
     def take(self, blocks: int) -> None:
         """Allocate blocks; of the free ones, the content that was used least recently is lost."""
         self.free -= blocks
+        self.taken += blocks
         if not self.width:
             return
         queue, stamp = self._queue, self._stamp
@@ -125,6 +126,7 @@ class BlockPool:
     def return_first(self, blocks: int) -> None:
         """Free blocks that are about to be taken again: no other is taken before them."""
         self.free += blocks
+        self.taken -= blocks
         if self.width and blocks:
             self._queue.appendleft((NAMELESS, blocks))
 

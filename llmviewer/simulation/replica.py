@@ -35,7 +35,18 @@ class Replica(Decoding):
     that steps have computed in part.  beside: sequences of other micro-batches of the same replica (`pipeline.py`).
     """
 
-    __slots__ = ("_finds", "_loaded", "_loads_until_s", "_most", "_order", "_scheduler", "beside", "prompt", "waiting")
+    __slots__ = (
+        "_finds",
+        "_kept",
+        "_loaded",
+        "_loads_until_s",
+        "_most",
+        "_order",
+        "_scheduler",
+        "beside",
+        "prompt",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -56,12 +67,14 @@ class Replica(Decoding):
         self._order = orders.get(scheduler.policy, [])
         self.prompt: Prompt | None = None
         self._finds = bool(self.pool.width) or any(ledger.held) or any(ledger.found)
+        self._kept: dict[int, tuple[int, int]] = {}
         self.beside = 0
 
     def share(self, other: Replica) -> None:
         """Take queue and cache of another replica, as one more of its micro-batches."""
         self.pool, self.inbox, self.waiting, self.following = other.pool, other.inbox, other.waiting, other.following
         self._loaded, self._lost_s, self.turns = other._loaded, other._lost_s, other.turns
+        self._kept = other._kept
 
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]; idle replicas keep their clock."""
@@ -203,7 +216,7 @@ class Replica(Decoding):
         request = begun[0] if begun else self._head()
         if request < 0:
             return None
-        _, computed, blocks, prefixes, loaded = begun or (self._found(request) if self._finds else NOTHING_FOUND)
+        _, computed, blocks, prefixes, loaded = begun or self._found(request)
         rest = ledger.input_len[request] + ledger.generated[request] - computed
         count = rest if rest <= budget or not self._scheduler.chunks else budget
         if count > budget and not is_first:
@@ -238,11 +251,16 @@ class Replica(Decoding):
         if ledger.start_s[request] != ledger.start_s[request]:  # NaN: it has not been preempted
             ledger.start_s[request], ledger.cached_tokens[request] = self.clock_s, computed
         self._loaded.discard(request)
+        if (kept := self._kept.pop(request, None)) is not None:  # its blocks leave the queue behind those of others
+            found = computed // self._room.block_tokens
+            self._kept |= {one: (n + found, whole) for one, (n, whole) in self._kept.items() if n < kept[0]}
         if prefixes:
             self.pool.read(prefixes)
 
     def _found(self, request: int) -> Prompt:
         """A waiting request with the part of its prompt that the cache, or another replica, has computed."""
+        if not self._finds:
+            return self._found_again(request) if self._kept else NOTHING_FOUND
         ledger, block = self._ledger, self._room.block_tokens
         held = ledger.held[request] or ledger.found[request]
         if held or not self.pool.width or ledger.prefixes is None:
@@ -284,7 +302,7 @@ class Replica(Decoding):
             if pool.free < len(running) * steps:
                 steps = self.fitting(steps)
             self.advance(steps, steps * (first + rise * (steps - 1)))
-            if (self.waiting and not self.blocked) or limit <= self.clock_s or self._next_turn_is_here:
+            if (self.waiting and not self.blocked) or limit <= self.clock_s or self._next_is_here:
                 break
 
     def advance(self, steps: int, seconds: float) -> None:
@@ -322,14 +340,9 @@ class Replica(Decoding):
         return base + slope * context, 0.5 * slope * added, steps
 
     @property
-    def _next_turn_is_here(self) -> bool:
-        """Whether a user has sent a turn as soon as the one before it ended."""
-        return (
-            bool(self.turns)
-            and not self.blocked
-            and bool(self.inbox)
-            and (self._ledger.ready_s[self.inbox[0]] <= self.clock_s)
-        )
+    def _next_is_here(self) -> bool:
+        """Whether a user has sent a request as soon as the one before it ended, and no host takes time for it."""
+        return not self.blocked and bool(self.inbox) and self._ledger.ready_s[self.inbox[0]] <= self.clock_s
 
     def _preempt(self) -> None:
         """Free the blocks of the request that started last; it is computed again, before those that wait."""
@@ -343,14 +356,28 @@ class Replica(Decoding):
             self.handed_over.pop()
             self._lost_s[request] = ledger.first_token_s[request]
         ledger.generated[request] += 1 + ceil(steps * self._tokens)
+        self._keep(request, ledger.input_len[request] + ledger.generated[request] - 1)
         ledger.held[request] = 0
         ledger.preemptions[request] += 1
         self._queue(request)
 
+    def _keep(self, request: int, computed: int) -> None:
+        """Remember the blocks that a request has just given back, the last first: with how many taken none is left."""
+        if self._scheduler.keeps and not self._finds and not self._room.sequence_blocks:
+            self._kept[request] = self.pool.taken + self.pool.free, computed // self._room.block_tokens
+
+    def _found_again(self, request: int) -> Prompt:
+        """A request whose blocks were given back, with the tokens of those that have not been taken since."""
+        if request not in self._kept:
+            return NOTHING_FOUND
+        until, whole = self._kept[request]
+        return request, max(min(until - self.pool.taken, whole), 0) * self._room.block_tokens, 0, NO_PREFIXES, 0
+
     def _put_back(self, prompt: Prompt) -> None:
         """Free the blocks of a prompt that has been computed in part; it begins anew, before those that wait."""
-        request, _, blocks, prefixes, _ = prompt
+        request, computed, blocks, prefixes, _ = prompt
         self.pool.give_back(blocks, prefixes)
+        self._keep(request, computed)
         self._ledger.preemptions[request] += 1
         self.prompt = None
         self._queue(request)

@@ -111,7 +111,8 @@ class Engine(Fitted):
     small_chips: limits of its server on chips with less memory, least first.
     late_from: version from which a user sees every token one step late, as its output is processed while the next step
     runs, but with speculation; empty: none.  late_source: where that stands.
-    reserved: fraction of the output for which a sequence reserves KV cache when it starts.
+    reserved: fraction of the output for which a sequence reserves KV cache when it starts.  free_fraction: of the
+    memory that all else leaves, which its server's cache takes unless the user states a limit; 0.0: none.
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
@@ -174,6 +175,7 @@ class Engine(Fitted):
     late_from: str = field(default="", metadata=stated(engine_memory.a_version))
     late_source: str = ""
     reserved: float = 0.5
+    free_fraction: float = 0.0
     borrowed: Mapping[str, str] = field(default_factory=dict)
     unit_bytes: float = 0.0
     share: float = 1.0

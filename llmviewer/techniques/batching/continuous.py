@@ -224,7 +224,7 @@ class ChunkedTimes(RequestTimes):
     @property
     def ttft_s(self) -> Array:
         """Queueing time, the prompts ahead, the mixed steps of the request's own prompt, and its host time [s]."""
-        before_s = self.queue_s + self.waiting_s + self.ahead_s
+        before_s = self.queue_s + self.waiting_s + self.held[0] * self.step_s + self.ahead_s
         return np.asarray(before_s + self.prefill_s + self.own_wait_s + self.request_s)
 
     @property
