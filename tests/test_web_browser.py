@@ -143,6 +143,26 @@ def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> No
     web.page.evaluate("() => window.scrollTo(0, 0)")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_two_chips_are_compared_in_one_network(browser: Any, address: str, scheme: str) -> None:
+    """B is chosen by keys; boxes have both times, the pointer shows the card, the split by factor follows."""
+    web = WebPage(browser, address, "tab=network", color_scheme=scheme)
+    menu = web.page.get_by_label("Against")
+    menu.focus()
+    menu.select_option("hardware=h200")
+    web.until(f"() => {GRAPH}?.getElementById('operator down_proj').data('label').includes('→')")
+    expect(web.page.get_by_role("group", name="A against B, decode")).to_contain_text("Moved: weights")
+    expect(web.page.get_by_role("group", name="Where the difference is")).to_contain_text("down_proj (layer)")
+    fill = web.page.evaluate(f"() => {GRAPH}.getElementById('operator down_proj').style('border-color')")
+    assert fill == {"light": "rgb(0,121,90)", "dark": "rgb(47,199,155)"}[scheme]  # --series-2: faster in B
+    web.page.mouse.move(*web.page.evaluate(PLACE_OF_NODE, "operator down_proj"))
+    expect(web.page.locator(".zoom output")).to_contain_text(re.compile(r"^down_proj: A .* ms, B .* ms, 0\.\d+×"))
+    expect(web.page.locator("#late")).to_contain_text("of the difference is bandwidth")
+    web.page.go_back()
+    web.until(f"() => !{GRAPH}?.getElementById('operator down_proj').data('label').includes('→')")
+    web.close()
+
+
 def test_another_model_and_another_chip_are_chosen_from_menus(web: WebPage) -> None:
     web.open()
     web.choose("Model", "mistral-7b")

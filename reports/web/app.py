@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from llmviewer.reports.web.layout import layout, tabs
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.state import State as Asked
 from llmviewer.reports.web.state import parsed
-from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs import TABS, content, network
 from llmviewer.reports.web.tabs.ledger import ROWS
 from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View
@@ -41,6 +41,8 @@ LATER = ("dash_ag_grid", "dash_cytoscape")
 SCRIPT = re.compile(r'(<script[^>]* src="([^"]*)"[^>]*></script>)')
 #: Where the page's own script asks for answers.
 CALLBACKS = "/_dash-update-component"
+#: Tab -> what is shown below it once nothing moves.
+LATE: Mapping[str, Callable[[View], str]] = {"verdict": changes, "network": network.late}
 #: Published figures: source, address, number of figures, mean error.
 Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
 
@@ -202,12 +204,12 @@ def _check_tab(state: Asked) -> None:
 
 
 def _late(settled: tuple[str, float]) -> str:
-    """HTML of the changes of options that were tried, which take longer than the verdict itself.
+    """HTML of what takes longer than the answer itself: changes of options that were tried, factors of a difference.
 
     settled: the address, and the time at which it was reached.
     """
     try:
         state = parsed(settled[0] if settled and isinstance(settled[0], str) else "")
-        return changes(View(state=state)) if state.tab == "verdict" else ""
+        return LATE[state.tab](View(state=state)) if state.tab in LATE else ""
     except UserError:  # the answer says so
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports import format as fmt
@@ -141,13 +142,13 @@ def _tree(view: View, words: str, line: Line) -> str:
     return tree(f"Where the time{words} comes from", root, "")
 
 
-def switches(view: View, names: Sequence[str]) -> Piece:
-    """The switches of these names."""
-    listed = []
+def switches(view: View, names: Sequence[str], *more: Mapping[str, Any]) -> Piece:
+    """The switches of these names, and more: each with name, label, value, and choices."""
+    listed: list[Mapping[str, Any]] = []
     for name in names:
         value, choices = _values(view, name)
         listed.append({"name": name, "label": name.capitalize(), "value": value, "choices": choices})
-    return block(piece("switches", listed))
+    return block(piece("switches", [*listed, *more]))
 
 
 def _values(view: View, name: str) -> tuple[str, dict[str, str]]:

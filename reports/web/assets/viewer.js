@@ -7,7 +7,7 @@
   // Milliseconds between two changes; until text is read; until nothing moves; of one movement.
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
-  const SHOWN = ["tab", "stage", "block", "operator", "colour", "number", "run"]; // as in state.py
+  const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "number", "run"]; // as in state.py
   let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false;
 
   // ---- the address --------------------------------------------------------------------------------------------
