@@ -107,6 +107,39 @@ def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
 
 
+DOT = """chip => {
+  const place = document.getElementById("fits-on");
+  for (const trace of place.querySelectorAll(".scatterlayer .trace")) {
+    const at = trace.__data__[0].trace.customdata.indexOf(chip);
+    if (at < 0) continue;
+    const box = trace.querySelectorAll(".point")[at].getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+  }
+}"""
+
+
+def test_a_chip_is_chosen_from_all_that_hold_the_request(web: WebPage) -> None:
+    """A click on a dot, or the menu by keys; the control on the left follows."""
+    web.open("model=llama-3.3-70b&quantization=fp8&hardware=h200")
+    web.until("() => document.querySelectorAll('#fits-on .point').length > 9")
+    web.page.locator("#fits-on").scroll_into_view_if_needed()
+    place = web.page.evaluate(DOT, "b200")
+    web.page.mouse.move(*place)
+    web.page.wait_for_selector("#fits-on .hovertext")
+    web.page.mouse.click(*place)
+    shows(web, cards("llama-3.3-70b", "b200", quantization="fp8"))
+    expect(web.menu("Chip")).to_have_value("b200")
+    menu = web.page.locator("#strip select")
+    expect(menu).to_have_value("b200")
+    menu.select_option("mi300x")
+    shows(web, cards("llama-3.3-70b", "mi300x", quantization="fp8"))
+    web.choose("Quantization", "none")  # another question, to which the dots are no answer
+    expect(web.page.locator("#fits-on")).to_have_count(0)
+    web.page.locator("#tabs").get_by_text("Memory").click()
+    web.rest()
+    expect(web.page.locator("#fits-on")).to_have_count(0)
+
+
 #: Least height of letters on the screen that people read without effort [pixel].
 READABLE = 8.0
 GRAPH = "document.getElementById('network')?._cyreg?.cy"
@@ -155,8 +188,9 @@ def test_two_chips_are_compared_in_one_network(browser: Any, address: str, schem
     expect(web.page.get_by_role("group", name="Where the difference is")).to_contain_text("down_proj (layer)")
     fill = web.page.evaluate(f"() => {GRAPH}.getElementById('operator down_proj').style('border-color')")
     assert fill == {"light": "rgb(0,121,90)", "dark": "rgb(47,199,155)"}[scheme]  # --series-2: faster in B
-    web.page.mouse.move(*web.page.evaluate(PLACE_OF_NODE, "operator down_proj"))
-    expect(web.page.locator(".zoom output")).to_contain_text(re.compile(r"^down_proj: A .* ms, B .* ms, 0\.\d+×"))
+    web.page.evaluate("() => document.getElementById('network').scrollIntoView()")
+    web.page.mouse.move(*web.page.evaluate(PLACE_OF_NODE, "block layer"))
+    expect(web.page.locator(".zoom output")).to_contain_text(re.compile(r"^layer × 32: A .* ms, B .* ms, 0\.\d+×"))
     expect(web.page.locator("#late")).to_contain_text("of the difference is bandwidth")
     web.page.go_back()
     web.until(f"() => !{GRAPH}?.getElementById('operator down_proj').data('label').includes('→')")

@@ -15,13 +15,13 @@ from flask import Flask, Response, request
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports import verdict
 from llmviewer.reports.html.page import library
-from llmviewer.reports.web import possible
+from llmviewer.reports.web import fits_on, possible
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.downloads import downloads
 from llmviewer.reports.web.equivalents import OWN, foot
 from llmviewer.reports.web.graphs import sheet
 from llmviewer.reports.web.layout import layout, tabs
-from llmviewer.reports.web.markup import piece
+from llmviewer.reports.web.markup import Piece, piece
 from llmviewer.reports.web.state import State as Asked
 from llmviewer.reports.web.state import parsed
 from llmviewer.reports.web.tabs import TABS, content, network
@@ -162,6 +162,9 @@ def _callbacks(app: Dash) -> None:
     offered = "offered", "data"
     app.callback(Output("side", "text"), Output(*offered), address, State(*offered))(_controls)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
+    app.callback(
+        Output("strip", "pieces"), Input("settled", "data"), State("theme", "data"), prevent_initial_call=True
+    )(_strip)
     begin = ClientsideFunction("viewer", "begin")
     app.clientside_callback(begin, Output("address", "data"), Output("theme", "data"), Input("address", "id"))  # type: ignore[no-untyped-call]
 
@@ -203,13 +206,24 @@ def _check_tab(state: Asked) -> None:
         raise unknown("tab", state.tab, TABS, where="the address")
 
 
-def _late(settled: tuple[str, float]) -> str:
-    """HTML of what takes longer than the answer itself: changes of options that were tried, factors of a difference.
+def _settled(settled: tuple[str, float]) -> Asked:
+    """The state at which nothing moves.  settled: its address, and when it was reached.  Raises UserError."""
+    return parsed(settled[0] if settled and isinstance(settled[0], str) else "")
 
-    settled: the address, and the time at which it was reached.
-    """
+
+def _late(settled: tuple[str, float]) -> str:
+    """HTML of what takes longer than the answer itself: changes of options that were tried, factors of a difference."""
     try:
-        state = parsed(settled[0] if settled and isinstance(settled[0], str) else "")
+        state = _settled(settled)
         return LATE[state.tab](View(state=state)) if state.tab in LATE else ""
     except UserError:  # the answer says so
         return ""
+
+
+def _strip(settled: tuple[str, float], theme: str) -> list[Piece]:
+    """All chips that hold the request, below its verdict."""
+    try:
+        view = View(state=_settled(settled), theme=theme)
+        return fits_on.content(view) if view.state.tab == "verdict" else []
+    except UserError:  # the answer says so
+        return []

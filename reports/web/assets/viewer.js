@@ -8,7 +8,7 @@
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
   const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "number", "run"]; // as in state.py
-  let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false;
+  let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false, compared = "";
 
   // ---- the address --------------------------------------------------------------------------------------------
   // Several changes of one control in a row are one step back; an answer is asked for at once, or after the last of many.
@@ -87,9 +87,18 @@
     if (part) row.scrollLeft = Math.max(0, part.offsetLeft - row.offsetLeft - (row.clientWidth - part.clientWidth) / 2);
   }
 
+  // What is asked of all chips: the address without the chip and what is shown of the tab.
+  function question(search) {
+    const parameters = new URLSearchParams(search);
+    ["hardware", ...SHOWN.filter((key) => key !== "tab")].forEach((key) => parameters.delete(key));
+    return parameters.toString();
+  }
+
   // What was tried for the last question is not shown beside another answer.
   function settle(search) {
     window.dash_clientside.set_props("late", { text: "" });
+    if (question(search) !== compared) window.dash_clientside.set_props("strip", { pieces: [] });
+    compared = question(search);
     window.clearTimeout(still);
     const data = () => ({ data: [search, Date.now()] });
     still = window.setTimeout(() => window.dash_clientside.set_props("settled", data()), SETTLED);
@@ -296,6 +305,8 @@
   }
 
   const clicked = (event) => choose(event?.points?.[0]?.customdata);
+  const picked = (event) => event?.points?.[0]?.customdata && apply([["hardware", event.points[0].customdata]]);
+  const clicks = { roofline: clicked, "fits-on": picked }; // by the id of a graph
   const selected = (rows) => choose(rows?.[0]?.key, { tab: "network", block: rows?.[0]?.block ?? "" });
 
   function mark_node(event) {
@@ -361,9 +372,9 @@
         if (!place.current) return;
         const fresh = !place.current.classList.contains("js-plotly-plot");
         await library.react(place.current, fitting(one.figure.data), one.figure.layout, one.config);
-        if (!fresh || one.id !== "roofline") return;
-        place.current.on("plotly_click", clicked);
-        place.current.on("plotly_hover", mark_node);
+        if (!fresh || !clicks[one.id]) return;
+        place.current.on("plotly_click", clicks[one.id]);
+        if (one.id === "roofline") place.current.on("plotly_hover", mark_node);
       });
     }, [one]);
     window.React.useEffect(() => () => place.current && window.Plotly?.purge(place.current), []);
@@ -491,7 +502,7 @@
       return make("div", { id, className, ref: place, dangerouslySetInnerHTML: { __html: text || "" } });
     },
     Answer: ({ id, pieces }) => {
-      window.React.useEffect(arrived, [pieces]);
+      window.React.useEffect(() => { if (id === "answer") arrived(); }, [pieces]);
       return make("div", { id }, (pieces || []).map(keyed));
     },
   };
