@@ -141,7 +141,7 @@ def test_a_b_that_has_no_answer_is_told_beside_the_graph_of_a(words: str, told: 
     view = View(state=parsed(f"{LLAMA}&against={words}"))
     with pytest.raises(UserError, match=told):
         other(view)
-    said, network = content(view)[2]["pieces"][0]["pieces"]
+    said, network = content(view)[3]["pieces"][0]["pieces"]
     assert "B: " in said["html"] and network["pieces"][1]["network"]["elements"]
 
 

@@ -107,6 +107,47 @@ def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
 
 
+@pytest.mark.parametrize(("size", "word", "start"), [("batch_size", "batch", 0.0), ("input_len", "context", 10.0)])
+def test_a_size_is_played_and_stopped(web: WebPage, size: str, word: str, start: float) -> None:
+    """Steps are of half a power of two, and one step back together; its button, Escape and other controls end it."""
+    ends = {
+        "button": lambda: web.page.locator(f"[data-act=play-{size}]").click(),
+        "key": lambda: web.page.keyboard.press("Escape"),
+        "control": lambda: web.choose("KV cache format", "fp8"),
+    }
+    web.open("tab=memory")
+    web.page.wait_for_selector(f"[data-slider={size}]")
+    button = web.page.locator(f"[data-act=play-{size}]")
+    place = f"() => Number(document.querySelector('[data-slider={size}]').value)"
+    for end in ends.values():
+        expect(button).to_have_text(f"Play over {word}")
+        button.focus()
+        web.page.keyboard.press("Enter")
+        expect(button).to_have_text(f"Stop over {word}")
+        web.page.wait_for_function(f"start => ({place})() >= start + 1", arg=start)
+        end()
+        expect(button).to_have_text(f"Play over {word}")
+        web.rest()
+        start = web.page.evaluate(place)
+        web.page.wait_for_timeout(1000)
+        assert web.page.evaluate(place) == start
+    assert start % 0.5 == 0.0
+    assert int(parse_qs(urlsplit(web.page.url).query)[size][0]) == round(2**start)
+
+
+def test_without_motion_a_press_is_one_step(browser: Any, address: str) -> None:
+    web = WebPage(browser, address, "tab=network", reduced_motion="reduce")
+    web.page.wait_for_selector("[data-slider=batch_size]")
+    button = web.page.get_by_role("button", name="Step over batch")
+    button.click()
+    expect(web.page.locator("#asked")).to_contain_text("batch 2, 1,024 + 128")
+    web.page.wait_for_timeout(1000)
+    expect(web.field("Batch size")).to_have_value("2")
+    button.click()
+    expect(web.page.locator("#asked")).to_contain_text("batch 3, 1,024 + 128")
+    web.close()
+
+
 DOT = """chip => {
   const place = document.getElementById("fits-on");
   for (const trace of place.querySelectorAll(".scatterlayer .trace")) {

@@ -53,7 +53,7 @@ def test_a_dot_stands_at_the_price_of_its_devices() -> None:
 
 def test_the_chip_of_the_page_is_the_star() -> None:
     for chip in ("b200", "mi300x"):
-        priced, _ = traces(pieces(LARGE.replace("h200", chip)))
+        priced, _ = traces(pieces(f"model=llama-3.1-8b&hardware={chip}"))
         stars = [
             name for name, one in zip(priced["customdata"], priced["marker"]["symbol"], strict=True) if one == "star"
         ]

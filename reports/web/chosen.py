@@ -18,6 +18,8 @@ from llmviewer.result.request_time import passes
 
 HINT = "A click on an operator shows where its time comes from, down to the data sheet and the fits."
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
+#: Buttons that move a size along its slider, with the functions of assets/viewer.js that they call.
+PLAY = (("play-input_len", "Play over context"), ("play-batch_size", "Play over batch"))
 #: Columns of the table that the panel leaves out: the same for all operators, and those of its title.
 LEFT_OUT = ("Configuration", "Operator")
 #: Columns that one stage of a request leaves out, since they are those of all stages.

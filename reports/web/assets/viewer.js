@@ -63,6 +63,7 @@
     const stale = asked && content?.textContent.trim() ? "; the figures shown are those of the question before" : "";
     tell(`no answer: ${text}${stale}${away ? "; it is asked again" : ""}`);
     failed = true;
+    stop();
     window.clearTimeout(waiting);
     if (away) waiting = window.setTimeout(again, pause);
     pause = Math.min(2 * pause, LONGEST);
@@ -82,6 +83,7 @@
     document.title = asked ? `${asked} · llmviewer` : "llmviewer";
     window.clearTimeout(waiting);
     [failed, pause] = [false, AGAIN];
+    played();
     // on a narrow screen the row of tabs scrolls
     const row = $(".parts"), part = row?.querySelector("[aria-current]");
     if (part) row.scrollLeft = Math.max(0, part.offsetLeft - row.offsetLeft - (row.clientWidth - part.clientWidth) / 2);
@@ -146,6 +148,51 @@
     option(slider.dataset.slider, field.value);
   }
 
+  // A size moves along its slider, half a power of two at a time, each step once the answer before it has arrived.  For who
+  // wants no motion a press is one step.
+  const HALF = 0.5, PACE = 700;
+  const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+  let playing = "", pace = 0;
+
+  function step(key) {
+    const slider = $(`[data-slider="${key}"]`), at = Number(slider?.value), most = Number(slider?.max);
+    if (!(at < most)) return stop();
+    slider.value = at < 1 ? 1 : Math.min(at + HALF, most); // there is no size between 1 and 2
+    slide(slider);
+  }
+
+  function play(key) {
+    const before = playing, slider = $(`[data-slider="${key}"]`);
+    stop();
+    if (!slider || before === key) return; // controls may come after the answer
+    if (Number(slider.value) >= Number(slider.max)) slider.value = slider.min;
+    if (!calm.matches) playing = key;
+    step(key);
+    plays();
+  }
+
+  function stop() {
+    window.clearTimeout(pace);
+    playing = "";
+    plays();
+  }
+
+  // The next step, unless the last one has no answer; the buttons say what a press does.
+  function played() {
+    plays();
+    window.clearTimeout(pace);
+    if (playing && !$("#answer").childElementCount) stop();
+    if (playing) pace = window.setTimeout(() => step(playing), PACE);
+  }
+
+  function plays() {
+    for (const button of $$("[data-act^=play]")) {
+      button.dataset.title ??= button.textContent;
+      const verb = button.dataset.act === `play-${playing}` ? "Stop" : calm.matches ? "Step" : "Play";
+      button.textContent = button.dataset.title.replace("Play", verb);
+    }
+  }
+
   // Fields of single figures make the text of --set; figures without a field stay.
   function figures() {
     const fields = $$("[data-figure]"), own = fields.map((field) => field.dataset.figure);
@@ -206,6 +253,8 @@
   }
 
   const acts = {
+    "play-input_len": () => play("input_len"),
+    "play-batch_size": () => play("batch_size"),
     remove: () => go(change("config", "")),
     reset: () => {
       const parameters = current();
@@ -228,6 +277,7 @@
   };
 
   document.addEventListener("input", ({ target }) => {
+    stop();
     if (target.dataset?.slider) slide(target);
     else if (target.matches?.('input[data-option], input[data-figure]')) {
       window.clearTimeout(target.reading);
@@ -263,6 +313,7 @@
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-act]"), link = event.target.closest("a[data-go], a[data-set]");
+    if (!button?.dataset.act.startsWith("play")) stop();
     if (button) acts[button.dataset.act](button);
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
@@ -278,7 +329,10 @@
     });
   }
 
+  document.addEventListener("keydown", (event) => event.key === "Escape" && stop());
+
   window.addEventListener("popstate", () => {
+    stop();
     name = ""; // the next change is a step of its own
     show();
     ask();
