@@ -107,6 +107,80 @@ def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
 
 
+@pytest.mark.parametrize(("size", "word", "start"), [("batch_size", "batch", 0.0), ("input_len", "context", 10.0)])
+def test_a_size_is_played_and_stopped(web: WebPage, size: str, word: str, start: float) -> None:
+    """Steps are of half a power of two, and one step back together; its button, Escape and other controls end it."""
+    ends = {
+        "button": lambda: web.page.locator(f"[data-act=play-{size}]").click(),
+        "key": lambda: web.page.keyboard.press("Escape"),
+        "control": lambda: web.choose("KV cache format", "fp8"),
+    }
+    web.open("tab=memory")
+    web.page.wait_for_selector(f"[data-slider={size}]")
+    button = web.page.locator(f"[data-act=play-{size}]")
+    place = f"() => Number(document.querySelector('[data-slider={size}]').value)"
+    for end in ends.values():
+        expect(button).to_have_text(f"Play over {word}")
+        button.focus()
+        web.page.keyboard.press("Enter")
+        expect(button).to_have_text(f"Stop over {word}")
+        web.page.wait_for_function(f"start => ({place})() >= start + 1", arg=start)
+        end()
+        expect(button).to_have_text(f"Play over {word}")
+        web.rest()
+        start = web.page.evaluate(place)
+        web.page.wait_for_timeout(1000)
+        assert web.page.evaluate(place) == start
+    assert start % 0.5 == 0.0
+    assert int(parse_qs(urlsplit(web.page.url).query)[size][0]) == round(2**start)
+
+
+def test_without_motion_a_press_is_one_step(browser: Any, address: str) -> None:
+    web = WebPage(browser, address, "tab=network", reduced_motion="reduce")
+    web.page.wait_for_selector("[data-slider=batch_size]")
+    button = web.page.get_by_role("button", name="Step over batch")
+    button.click()
+    expect(web.page.locator("#asked")).to_contain_text("batch 2, 1,024 + 128")
+    web.page.wait_for_timeout(1000)
+    expect(web.field("Batch size")).to_have_value("2")
+    button.click()
+    expect(web.page.locator("#asked")).to_contain_text("batch 3, 1,024 + 128")
+    web.close()
+
+
+DOT = """chip => {
+  const place = document.getElementById("fits-on");
+  for (const trace of place.querySelectorAll(".scatterlayer .trace")) {
+    const at = trace.__data__[0].trace.customdata.indexOf(chip);
+    if (at < 0) continue;
+    const box = trace.querySelectorAll(".point")[at].getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+  }
+}"""
+
+
+def test_a_chip_is_chosen_from_all_that_hold_the_request(web: WebPage) -> None:
+    """A click on a dot, or the menu by keys; the control on the left follows."""
+    web.open("model=llama-3.3-70b&quantization=fp8&hardware=h200")
+    web.until("() => document.querySelectorAll('#fits-on .point').length > 9")
+    web.page.locator("#fits-on").scroll_into_view_if_needed()
+    place = web.page.evaluate(DOT, "b200")
+    web.page.mouse.move(*place)
+    web.page.wait_for_selector("#fits-on .hovertext")
+    web.page.mouse.click(*place)
+    shows(web, cards("llama-3.3-70b", "b200", quantization="fp8"))
+    expect(web.menu("Chip")).to_have_value("b200")
+    menu = web.page.locator("#strip select")
+    expect(menu).to_have_value("b200")
+    menu.select_option("mi300x")
+    shows(web, cards("llama-3.3-70b", "mi300x", quantization="fp8"))
+    web.choose("Quantization", "none")  # another question, to which the dots are no answer
+    expect(web.page.locator("#fits-on")).to_have_count(0)
+    web.page.locator("#tabs").get_by_text("Memory").click()
+    web.rest()
+    expect(web.page.locator("#fits-on")).to_have_count(0)
+
+
 #: Least height of letters on the screen that people read without effort [pixel].
 READABLE = 8.0
 GRAPH = "document.getElementById('network')?._cyreg?.cy"
@@ -141,6 +215,27 @@ def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> No
     _, y = web.page.evaluate(PLACE_OF_NODE, "operator shared_down_proj")
     assert 0 < y < DESKTOP["height"]
     web.page.evaluate("() => window.scrollTo(0, 0)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_two_chips_are_compared_in_one_network(browser: Any, address: str, scheme: str) -> None:
+    """B is chosen by keys; boxes have both times, the pointer shows the card, the split by factor follows."""
+    web = WebPage(browser, address, "tab=network", color_scheme=scheme)
+    menu = web.page.get_by_label("Against")
+    menu.focus()
+    menu.select_option("hardware=h200")
+    web.until(f"() => {GRAPH}?.getElementById('operator down_proj').data('label').includes('→')")
+    expect(web.page.get_by_role("group", name="A against B, decode")).to_contain_text("Moved: weights")
+    expect(web.page.get_by_role("group", name="Where the difference is")).to_contain_text("down_proj (layer)")
+    fill = web.page.evaluate(f"() => {GRAPH}.getElementById('operator down_proj').style('border-color')")
+    assert fill == {"light": "rgb(0,121,90)", "dark": "rgb(47,199,155)"}[scheme]  # --series-2: faster in B
+    web.page.evaluate("() => document.getElementById('network').scrollIntoView()")
+    web.page.mouse.move(*web.page.evaluate(PLACE_OF_NODE, "block layer"))
+    expect(web.page.locator(".zoom output")).to_contain_text(re.compile(r"^layer × 32: A .* ms, B .* ms, 0\.\d+×"))
+    expect(web.page.locator("#late")).to_contain_text("of the difference is bandwidth")
+    web.page.go_back()
+    web.until(f"() => !{GRAPH}?.getElementById('operator down_proj').data('label').includes('→')")
+    web.close()
 
 
 def test_another_model_and_another_chip_are_chosen_from_menus(web: WebPage) -> None:

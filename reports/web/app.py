@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,16 @@ from flask import Flask, Response, request
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports import verdict
 from llmviewer.reports.html.page import library
-from llmviewer.reports.web import possible
+from llmviewer.reports.web import fits_on, possible
 from llmviewer.reports.web.controls import controls
 from llmviewer.reports.web.downloads import downloads
 from llmviewer.reports.web.equivalents import OWN, foot
 from llmviewer.reports.web.graphs import sheet
 from llmviewer.reports.web.layout import layout, tabs
-from llmviewer.reports.web.markup import piece
+from llmviewer.reports.web.markup import Piece, piece
 from llmviewer.reports.web.state import State as Asked
 from llmviewer.reports.web.state import parsed
-from llmviewer.reports.web.tabs import TABS, content
+from llmviewer.reports.web.tabs import TABS, content, network
 from llmviewer.reports.web.tabs.ledger import ROWS
 from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View
@@ -41,6 +41,8 @@ LATER = ("dash_ag_grid", "dash_cytoscape")
 SCRIPT = re.compile(r'(<script[^>]* src="([^"]*)"[^>]*></script>)')
 #: Where the page's own script asks for answers.
 CALLBACKS = "/_dash-update-component"
+#: Tab -> what is shown below it once nothing moves.
+LATE: Mapping[str, Callable[[View], str]] = {"verdict": changes, "network": network.late}
 #: Published figures: source, address, number of figures, mean error.
 Ledger = Callable[[], Iterable[tuple[str, str, int, float]]]
 
@@ -160,6 +162,9 @@ def _callbacks(app: Dash) -> None:
     offered = "offered", "data"
     app.callback(Output("side", "text"), Output(*offered), address, State(*offered))(_controls)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
+    app.callback(
+        Output("strip", "pieces"), Input("settled", "data"), State("theme", "data"), prevent_initial_call=True
+    )(_strip)
     begin = ClientsideFunction("viewer", "begin")
     app.clientside_callback(begin, Output("address", "data"), Output("theme", "data"), Input("address", "id"))  # type: ignore[no-untyped-call]
 
@@ -201,13 +206,24 @@ def _check_tab(state: Asked) -> None:
         raise unknown("tab", state.tab, TABS, where="the address")
 
 
-def _late(settled: tuple[str, float]) -> str:
-    """HTML of the changes of options that were tried, which take longer than the verdict itself.
+def _settled(settled: tuple[str, float]) -> Asked:
+    """The state at which nothing moves.  settled: its address, and when it was reached.  Raises UserError."""
+    return parsed(settled[0] if settled and isinstance(settled[0], str) else "")
 
-    settled: the address, and the time at which it was reached.
-    """
+
+def _late(settled: tuple[str, float]) -> str:
+    """HTML of what takes longer than the answer itself: changes of options that were tried, factors of a difference."""
     try:
-        state = parsed(settled[0] if settled and isinstance(settled[0], str) else "")
-        return changes(View(state=state)) if state.tab == "verdict" else ""
+        state = _settled(settled)
+        return LATE[state.tab](View(state=state)) if state.tab in LATE else ""
     except UserError:  # the answer says so
         return ""
+
+
+def _strip(settled: tuple[str, float], theme: str) -> list[Piece]:
+    """All chips that hold the request, below its verdict."""
+    try:
+        view = View(state=_settled(settled), theme=theme)
+        return fits_on.content(view) if view.state.tab == "verdict" else []
+    except UserError:  # the answer says so
+        return []

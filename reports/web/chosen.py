@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports import format as fmt
@@ -17,6 +18,8 @@ from llmviewer.result.request_time import passes
 
 HINT = "A click on an operator shows where its time comes from, down to the data sheet and the fits."
 COLOURS = {"bound": "what limits the time", "time": "share of the time"}
+#: Buttons that move a size along its slider, with the functions of assets/viewer.js that they call.
+PLAY = (("play-input_len", "Play over context"), ("play-batch_size", "Play over batch"))
 #: Columns of the table that the panel leaves out: the same for all operators, and those of its title.
 LEFT_OUT = ("Configuration", "Operator")
 #: Columns that one stage of a request leaves out, since they are those of all stages.
@@ -141,13 +144,13 @@ def _tree(view: View, words: str, line: Line) -> str:
     return tree(f"Where the time{words} comes from", root, "")
 
 
-def switches(view: View, names: Sequence[str]) -> Piece:
-    """The switches of these names."""
-    listed = []
+def switches(view: View, names: Sequence[str], *more: Mapping[str, Any]) -> Piece:
+    """The switches of these names, and more: each with name, label, value, and choices."""
+    listed: list[Mapping[str, Any]] = []
     for name in names:
         value, choices = _values(view, name)
         listed.append({"name": name, "label": name.capitalize(), "value": value, "choices": choices})
-    return block(piece("switches", listed))
+    return block(piece("switches", [*listed, *more]))
 
 
 def _values(view: View, name: str) -> tuple[str, dict[str, str]]:

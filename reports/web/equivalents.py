@@ -9,6 +9,7 @@ from typing import Any
 from llmviewer.api.trials import run_line
 from llmviewer.core.errors import UserError
 from llmviewer.planning.call import size
+from llmviewer.reports.web import against
 from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.questions import is_asked
 from llmviewer.reports.web.state import OF_FORMS
@@ -40,6 +41,9 @@ def equivalents(view: View) -> tuple[str, str]:
         return _loaded(view, OF_FORMS[tab].function(), view.state.hardware, asked.words_of(view))
     if tab == "compare" and view.state.others:
         return _compared(view_of(view.state.others[0], view.theme), view)
+    other = against.other(view) if tab == "network" else None
+    if other is not None:
+        return _compared(view, other)
     return of_tabs.get(tab, lambda: run_of(view, "analyze", "", view.options))()
 
 

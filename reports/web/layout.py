@@ -37,6 +37,7 @@ def layout() -> html.Div:
                             Markup(id="alert"),
                             html.Div(Answer(id="answer", pieces=[]), id="content", tabIndex="-1"),
                             Markup(id="late", className="late"),
+                            html.Div(Answer(id="strip", pieces=[]), className="strip"),
                         ]
                     ),
                 ],

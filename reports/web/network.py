@@ -42,6 +42,11 @@ Point = tuple[float, float]
 
 def network(view: View) -> Piece:
     """The graph of the shown stage, and what is to be known about it."""
+    return group("", block(piece("note", _totals(view))), graph(view), notes(view))
+
+
+def graph(view: View) -> Piece:
+    """The graph of the shown stage."""
     found, chosen = view.shown, view.unfolded
     drawn = drawing([line.operator for line in found.blocks[chosen]])
     elements = [*_chain(found, chosen, view), *_drafts(found, view), *_operators(drawn, found.blocks[chosen], view)]
@@ -49,7 +54,7 @@ def network(view: View) -> Piece:
     described = (
         f"Blocks of {view.configuration.model.name} in {STAGES[view.stage]}, {chosen} unfolded into its operators"
     )
-    graph = {
+    return {
         "network": {
             "id": ELEMENTS,
             "elements": elements,
@@ -67,12 +72,11 @@ def network(view: View) -> Piece:
         "height": round(height),
         "stacked": _stacked(drawn, len(found.blocks) + len(found.drafts)),
     }
-    totals = block(piece("note", _totals(found, view)))
-    return group("", totals, graph, block("".join(piece("note", text) for text in _notes(view))))
 
 
-def _totals(found: Shown, view: View) -> str:
+def _totals(view: View) -> str:
     """Time, operations and bytes of all that is drawn, and the memory of the run."""
+    found = view.shown
     drawn = {"operators": [line.operator for line in found.lines]}
     bytes_of = ", ".join(f"{what} {fmt.traffic(amount)}" for what, amount in moved(drawn).items() if amount)
     per_pass = f"{fmt.count(sum_over_layers(drawn, 'flops'))} FLOP; moved: {bytes_of}; "
@@ -84,7 +88,7 @@ def _totals(found: Shown, view: View) -> str:
 def _stacked(drawn: Drawing, boxes: int) -> dict[str, float]:
     """The graph with the operators below the boxes of blocks and drafts, for narrow screens.
 
-    left: where operators begin beside the boxes.  across, down: by how much they move.
+    left: where operators begin beside the boxes.  across, down: by how much they move.  tall: height of operators.
     """
     left, down = BLOCK_WIDTH / 2.0 + APART, PITCH * boxes
     return {
@@ -93,6 +97,7 @@ def _stacked(drawn: Drawing, boxes: int) -> dict[str, float]:
         "down": down,
         "width": max(drawn.width, BLOCK_WIDTH),
         "height": down + drawn.height,
+        "tall": drawn.height,
     }
 
 
@@ -131,7 +136,7 @@ def _drafts(found: Shown, view: View) -> list[dict[str, Any]]:
     ]
 
 
-def _notes(view: View) -> list[str]:
+def notes(view: View) -> Piece:
     """Sentences below the graph: what its boxes join, and why times do not add up."""
     found = view.shown
     said = []
@@ -143,7 +148,7 @@ def _notes(view: View) -> list[str]:
         said.append(f"Operators one after another{OVERLAP_NOTE}.")
     if found.factor < 1.0:
         said.append(AT_ONCE)
-    return said
+    return block("".join(piece("note", text) for text in said))
 
 
 def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, Any]]:
@@ -168,15 +173,20 @@ def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, 
     return elements
 
 
-def _label(line: Line) -> str:
-    """Name, bound and time of an operator; the name of a fused one has a line for every few of its parts."""
+def named_rows(name: str) -> list[str]:
+    """The name of an operator; that of a fused one has a line for every few of its parts."""
     rows = [""]
-    for part in re.split(r"(?<=\+)", line.operator["name"]):
+    for part in re.split(r"(?<=\+)", name):
         if rows[-1] and len(rows[-1]) + len(part) > MOST_CHARACTERS:
             rows.append("")
         rows[-1] += part
+    return rows
+
+
+def _label(line: Line) -> str:
+    """Name, bound and time of an operator."""
     times = f"{fmt.duration(line.operator['time_s'])} · {fmt.share(line.share)}"
-    return "\n".join((*rows, line.operator["bound"], times))
+    return "\n".join((*named_rows(line.operator["name"]), line.operator["bound"], times))
 
 
 def _card(line: Line) -> str:
@@ -239,6 +249,7 @@ def _styles(theme: str) -> list[dict[str, Any]]:
                       "font-size": 13},
         },
         {"selector": ".operator", "style": {"font-size": 11}},
+        {"selector": ".added", "style": {"border-style": "dashed"}},
         {"selector": ".chosen", "style": {"border-width": 5}},
         {"selector": ".near", "style": {"border-width": 7, "border-color": colours["--focus"]}},
         {

@@ -7,8 +7,8 @@
   // Milliseconds between two changes; until text is read; until nothing moves; of one movement.
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
-  const SHOWN = ["tab", "stage", "block", "operator", "colour", "number", "run"]; // as in state.py
-  let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false;
+  const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "number", "run"]; // as in state.py
+  let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false, compared = "";
 
   // ---- the address --------------------------------------------------------------------------------------------
   // Several changes of one control in a row are one step back; an answer is asked for at once, or after the last of many.
@@ -63,6 +63,7 @@
     const stale = asked && content?.textContent.trim() ? "; the figures shown are those of the question before" : "";
     tell(`no answer: ${text}${stale}${away ? "; it is asked again" : ""}`);
     failed = true;
+    stop();
     window.clearTimeout(waiting);
     if (away) waiting = window.setTimeout(again, pause);
     pause = Math.min(2 * pause, LONGEST);
@@ -82,14 +83,24 @@
     document.title = asked ? `${asked} · llmviewer` : "llmviewer";
     window.clearTimeout(waiting);
     [failed, pause] = [false, AGAIN];
+    played();
     // on a narrow screen the row of tabs scrolls
     const row = $(".parts"), part = row?.querySelector("[aria-current]");
     if (part) row.scrollLeft = Math.max(0, part.offsetLeft - row.offsetLeft - (row.clientWidth - part.clientWidth) / 2);
   }
 
+  // What is asked of all chips: the address without the chip and what is shown of the tab.
+  function question(search) {
+    const parameters = new URLSearchParams(search);
+    ["hardware", ...SHOWN.filter((key) => key !== "tab")].forEach((key) => parameters.delete(key));
+    return parameters.toString();
+  }
+
   // What was tried for the last question is not shown beside another answer.
   function settle(search) {
     window.dash_clientside.set_props("late", { text: "" });
+    if (question(search) !== compared) window.dash_clientside.set_props("strip", { pieces: [] });
+    compared = question(search);
     window.clearTimeout(still);
     const data = () => ({ data: [search, Date.now()] });
     still = window.setTimeout(() => window.dash_clientside.set_props("settled", data()), SETTLED);
@@ -135,6 +146,51 @@
     const field = $(`[data-option="${slider.dataset.slider}"]`);
     field.value = String(Math.round(2 ** Number(slider.value)));
     option(slider.dataset.slider, field.value);
+  }
+
+  // A size moves along its slider, half a power of two at a time, each step once the answer before it has arrived.  For who
+  // wants no motion a press is one step.
+  const HALF = 0.5, PACE = 700;
+  const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+  let playing = "", pace = 0;
+
+  function step(key) {
+    const slider = $(`[data-slider="${key}"]`), at = Number(slider?.value), most = Number(slider?.max);
+    if (!(at < most)) return stop();
+    slider.value = at < 1 ? 1 : Math.min(at + HALF, most); // there is no size between 1 and 2
+    slide(slider);
+  }
+
+  function play(key) {
+    const before = playing, slider = $(`[data-slider="${key}"]`);
+    stop();
+    if (!slider || before === key) return; // controls may come after the answer
+    if (Number(slider.value) >= Number(slider.max)) slider.value = slider.min;
+    if (!calm.matches) playing = key;
+    step(key);
+    plays();
+  }
+
+  function stop() {
+    window.clearTimeout(pace);
+    playing = "";
+    plays();
+  }
+
+  // The next step, unless the last one has no answer; the buttons say what a press does.
+  function played() {
+    plays();
+    window.clearTimeout(pace);
+    if (playing && !$("#answer").childElementCount) stop();
+    if (playing) pace = window.setTimeout(() => step(playing), PACE);
+  }
+
+  function plays() {
+    for (const button of $$("[data-act^=play]")) {
+      button.dataset.title ??= button.textContent;
+      const verb = button.dataset.act === `play-${playing}` ? "Stop" : calm.matches ? "Step" : "Play";
+      button.textContent = button.dataset.title.replace("Play", verb);
+    }
   }
 
   // Fields of single figures make the text of --set; figures without a field stay.
@@ -197,6 +253,8 @@
   }
 
   const acts = {
+    "play-input_len": () => play("input_len"),
+    "play-batch_size": () => play("batch_size"),
     remove: () => go(change("config", "")),
     reset: () => {
       const parameters = current();
@@ -219,6 +277,7 @@
   };
 
   document.addEventListener("input", ({ target }) => {
+    stop();
     if (target.dataset?.slider) slide(target);
     else if (target.matches?.('input[data-option], input[data-figure]')) {
       window.clearTimeout(target.reading);
@@ -254,6 +313,7 @@
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-act]"), link = event.target.closest("a[data-go], a[data-set]");
+    if (!button?.dataset.act.startsWith("play")) stop();
     if (button) acts[button.dataset.act](button);
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
@@ -269,7 +329,10 @@
     });
   }
 
+  document.addEventListener("keydown", (event) => event.key === "Escape" && stop());
+
   window.addEventListener("popstate", () => {
+    stop();
     name = ""; // the next change is a step of its own
     show();
     ask();
@@ -296,6 +359,8 @@
   }
 
   const clicked = (event) => choose(event?.points?.[0]?.customdata);
+  const picked = (event) => event?.points?.[0]?.customdata && apply([["hardware", event.points[0].customdata]]);
+  const clicks = { roofline: clicked, "fits-on": picked }; // by the id of a graph
   const selected = (rows) => choose(rows?.[0]?.key, { tab: "network", block: rows?.[0]?.block ?? "" });
 
   function mark_node(event) {
@@ -361,9 +426,9 @@
         if (!place.current) return;
         const fresh = !place.current.classList.contains("js-plotly-plot");
         await library.react(place.current, fitting(one.figure.data), one.figure.layout, one.config);
-        if (!fresh || one.id !== "roofline") return;
-        place.current.on("plotly_click", clicked);
-        place.current.on("plotly_hover", mark_node);
+        if (!fresh || !clicks[one.id]) return;
+        place.current.on("plotly_click", clicks[one.id]);
+        if (one.id === "roofline") place.current.on("plotly_hover", mark_node);
       });
     }, [one]);
     window.React.useEffect(() => () => place.current && window.Plotly?.purge(place.current), []);
@@ -491,7 +556,7 @@
       return make("div", { id, className, ref: place, dangerouslySetInnerHTML: { __html: text || "" } });
     },
     Answer: ({ id, pieces }) => {
-      window.React.useEffect(arrived, [pieces]);
+      window.React.useEffect(() => { if (id === "answer") arrived(); }, [pieces]);
       return make("div", { id }, (pieces || []).map(keyed));
     },
   };

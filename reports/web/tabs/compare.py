@@ -70,13 +70,18 @@ def why_of(last: View) -> Why:
     """The difference from the first configuration that was kept to this one.  Raises UserError."""
     if not last.state.others:
         raise UserError("no configuration is kept to compare this one with")
-    return _why(last.state.others[0], replace(last.state, shown={}, asked={}, others=()).query())
+    return why_between(view_of(last.state.others[0], "light"), last)
+
+
+def why_between(first: View, last: View, metric: str = "tpot_s") -> Why:
+    """The difference between two configurations in a metric, TTFT where nothing is decoded.  Raises UserError."""
+    queries = (replace(one.state, shown={}, asked={}, others=()).query() for one in (first, last))
+    return _why(*queries, metric if last.sizes["output_len"] > 1 else "ttft_s")
 
 
 @lru_cache(maxsize=MOST_ANSWERS)
-def _why(before: str, after: str) -> Why:
+def _why(before: str, after: str, metric: str) -> Why:
     """The difference between two questions by their queries, which the page and its file share.  Raises UserError."""
     first, last = view_of(before, "light"), view_of(after, "light")
     sides = [{"model": one.state.subject(), "hardware": one.state.hardware, **one.options} for one in (first, last)]
-    metric = "tpot_s" if last.sizes["output_len"] > 1 else "ttft_s"  # an encoder decodes nothing
     return why(*sides, metric=metric)

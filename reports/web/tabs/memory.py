@@ -5,7 +5,8 @@ from __future__ import annotations
 from llmviewer.reports import analysis_page
 from llmviewer.reports.html import charts, curves
 from llmviewer.reports.web import graphs
-from llmviewer.reports.web.markup import Piece, block, page
+from llmviewer.reports.web.chosen import PLAY
+from llmviewer.reports.web.markup import Piece, block, page, piece
 from llmviewer.reports.web.view import View, memory_points, report
 
 #: Prompt lengths of the curves, and batch sizes as multiples of the one asked.
@@ -14,7 +15,7 @@ MULTIPLES = (1, 4, 16, 64)
 
 
 def content(view: View) -> list[Piece]:
-    """The bar of the request, its table, and memory over the context for larger and larger batches."""
+    """The bars of the request, its table, and memory over the context for larger and larger batches."""
     answer = view.answer
     longest = view.configuration.model.max_context
     lengths = [one for one in LENGTHS if one + view.sizes["output_len"] <= longest] or [view.sizes["input_len"]]
@@ -22,7 +23,9 @@ def content(view: View) -> list[Piece]:
     found = curves.sweep(report(view, memory_points(view, batches, lengths)), ("total_bytes",))
     (chart,) = found.charts
     return [
+        block(piece("buttons", PLAY)),
         graphs.graph(charts.memory([answer]), view.theme),
+        graphs.graph(charts.bounds([answer]), view.theme),
         graphs.graph(chart, view.theme),
         graphs.legend(found, view.theme),
         block(page(analysis_page.memory(answer))),
