@@ -13,6 +13,9 @@ from llmviewer.server import arguments, limits
 #: Questions that are asked over HTTP.
 CALLS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(HTTP)}
 
+#: Those that answer in a moment, and may be asked by an address alone.
+CHEAP = ("analyze", "compare", "explain", "why", "require", "elasticity", "train")
+
 
 def answer(call: str, given: object) -> str:
     """The JSON text of a call's document.  Raises UserError with the line that a caller of Python reads."""
