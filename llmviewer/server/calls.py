@@ -22,11 +22,14 @@ def answer(call: str, given: object) -> str:
     given, notes = arguments.launched(call, given)
     words = arguments.check(call, given)
     limits.check(call, words)
-    return _sweep(words) if call == "sweep" else _document(call, words, notes)
+    return document(CALLS[call], words, notes)
 
 
-def _document(call: str, words: Mapping[str, Any], notes: list[str]) -> str:
-    return text(arguments.noted(CALLS[call].function()(**words).to_dict(), notes))
+def document(question: Question, words: Mapping[str, Any], notes: list[str]) -> str:
+    """The JSON text of the document of a question with checked arguments, and what is told of its launch line."""
+    if question.name == "sweep":
+        return _sweep(words)
+    return text(arguments.noted(question.function()(**words).to_dict(), notes))
 
 
 def _sweep(words: Mapping[str, Any]) -> str:
