@@ -16,7 +16,8 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
-from llmviewer.server import arguments, compact, tools
+from llmviewer.questions import QUESTIONS
+from llmviewer.server import arguments, calls, compact, tokens, tools
 from llmviewer.server.tools import TOOLS
 from tests.test_sizing import by_hand
 
@@ -82,6 +83,11 @@ def answers(talk: Talk) -> dict[str, Any]:
     return found
 
 
+def digits(value: float) -> float:
+    """A value as an assistant reads it: five significant digits."""
+    return float(f"{value:.5g}")
+
+
 def found_in(answer: Any) -> dict[str, Any]:
     """The structured content of an answer, which its text repeats for clients that read text alone."""
     assert not answer.is_error, answer.content[0].text
@@ -95,13 +101,63 @@ def test_every_tool_is_listed_with_the_arguments_of_its_call(talk: Talk) -> None
         return (await session.list_tools()).tools
 
     listed = {one.name: one for one in talk(said)}
-    assert set(listed) == set(TOOLS) == set(GIVEN)
+    assert set(listed) == set(TOOLS) == set(GIVEN) == {*QUESTIONS, "list_models", "list_hardware"}
     for name, one in listed.items():
         jsonschema.Draft202012Validator.check_schema(one.input_schema)
         jsonschema.validate(GIVEN[name], one.input_schema)
         assert one.description and one.annotations.read_only_hint
         if not name.startswith("list_"):
             assert one.input_schema == arguments.schema(name)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_answer_has_at_most_2000_tokens(name: str, answers: dict[str, Any]) -> None:
+    assert tokens.tokens(found_in(answers[name])) <= tokens.MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("compare", {**RUN, "hardware": ["h100-sxm", "l40s", "h200"], "quantization": ["none", "fp8", "w4a16"]}),
+        ("sweep", {**RUN, "batch_size": "1:128"}),
+        ("list_models", {}),
+        ("explain", {"number": "ttft_s", "model": "deepseek-v3", "hardware": "h200", "tensor_parallel_size": 8}),
+    ],
+)
+def test_a_long_answer_is_cut_to_2000_tokens(name: str, given: dict[str, Any]) -> None:
+    found = tokens.fitted(TOOLS[name].called(given))
+    assert tokens.MOST / 2 < tokens.tokens(found) <= tokens.MOST
+    assert found.get("sources") or name == "list_models"
+
+
+def test_what_is_cut_is_counted_where_it_stood() -> None:
+    """Numbers in pieces of three digits, words in pieces of six letters, signs alone."""
+    assert tokens.tokens({"values": [1234.5]}) == 6 + 4 + 2  # {"values": [ and 123 4 . 5 and ]}
+    inner = [{"name": "x" * 60, "values": list(range(100, 164))} for _ in range(4)]
+    found = tokens.fitted({"rows": inner, "value": 0.123456789}, 300)
+    assert found["value"] == 0.12346 and tokens.tokens(found) <= 300
+    assert len(found["rows"]) == 4  # lists within rows are cut first
+    assert all(len(one["values"]) + one["values_left_out"] == 64 for one in found["rows"])
+    rows = tokens.fitted({"rows": inner, "value": 1.0}, 60)
+    assert len(rows["rows"]) + rows["rows_left_out"] == 4
+
+
+def test_the_resource_of_an_answer_is_its_whole_document(talk: Talk) -> None:
+    asked = {"analyze": GIVEN["analyze"], "sweep": GIVEN["sweep"], "list_models": {}}
+
+    async def said(session: Any) -> Any:
+        found = [(await session.call_tool(name, given)).structured_content["document"] for name, given in asked.items()]
+        texts = [(await session.read_resource(uri)).contents[0].text for uri in found]
+        listed = [str(one.uri) for one in (await session.list_resources()).resources]
+        with pytest.raises(Exception, match="did you mean 'llmviewer://answers/3'"):
+            await session.read_resource("llmviewer://answers/33")
+        return found, texts, listed
+
+    found, texts, listed = talk(said)
+    assert found == listed == [f"llmviewer://answers/{number}" for number in (1, 2, 3)]
+    assert json.loads(texts[0]) == json.loads(calls.answer("analyze", GIVEN["analyze"]))
+    assert json.loads(texts[1]) == json.loads(calls.answer("sweep", GIVEN["sweep"]))
+    assert len(json.loads(texts[2])) == len(lv.list_models())
 
 
 def test_only_the_tools_that_are_asked_for_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,8 +171,8 @@ def test_an_analysis_has_values_intervals_basis_and_sources(answers: dict[str, A
     expected = lv.analyze("llama-3.2-1b", "a100-80gb-sxm", batch_size=8, engine="vllm").to_dict()
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         metric = found["metrics"][name]
-        assert metric["value"] == expected["metrics"][name] and metric["unit"] == "s"
-        assert metric["interval80"] == expected["metrics"]["intervals"][name]["80"]
+        assert metric["value"] == digits(expected["metrics"][name]) and metric["unit"] == "s"
+        assert metric["interval80"] == [*map(digits, expected["metrics"]["intervals"][name]["80"])]
     assert found["fits"] is True
     assert found["basis"]["kind"] == "calibrated" and found["basis"]["engine"] == "vllm"
     assert found["basis"]["times"] and "measured" in found["basis"]["kernels_by_basis"]
@@ -128,10 +184,10 @@ def test_an_analysis_has_values_intervals_basis_and_sources(answers: dict[str, A
 def test_the_interval_of_a_rate_is_that_of_e2e_inverted(name: str, answers: dict[str, Any]) -> None:
     for found in (found_in(answers["analyze"]), *found_in(answers["compare"])["configurations"]):
         rate, time = found["metrics"][name], found["metrics"]["e2e_s"]
-        users = found["workload"]["batch_size"] if name == "output_tokens_per_s" else 1
-        assert rate["value"] * time["value"] == pytest.approx(128 * users)
+        users = found.get("workload", {"batch_size": 1})["batch_size"] if name == "output_tokens_per_s" else 1
+        assert rate["value"] * time["value"] == pytest.approx(128 * users, rel=1e-4)
         low, high = (rate["value"] * time["value"] / bound for bound in reversed(time["interval80"]))
-        assert rate["interval80"] == pytest.approx([low, high])
+        assert rate["interval80"] == pytest.approx([low, high], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -227,6 +283,8 @@ def test_a_configuration_of_a_sizing_keeps_the_intervals_of_80_percent() -> None
 def test_rows_of_a_sweep_that_are_left_out_are_counted() -> None:
     found = TOOLS["sweep"].called({**RUN, "batch_size": "1:128"})
     assert len(found["rows"]) == 100 and found["rows_left_out"] == 28
+    assert [row[found["columns"].index("batch_size")] for row in found["rows"]] == [*range(1, 101)]
+    assert found["of_all"]["model"] == "llama-3.2-1b" and "model" not in found["columns"]
 
 
 def test_the_largest_parts_of_a_sum_are_shown_first() -> None:
@@ -254,7 +312,7 @@ def test_a_comparison_has_ratios_to_the_first(answers: dict[str, Any]) -> None:
     first, second = found_in(answers["compare"])["configurations"]
     ratio = second["metrics"]["tpot_s"]["value"] / first["metrics"]["tpot_s"]["value"]
     assert first["ratio_to_first"]["tpot_s"] == 1.0
-    assert second["ratio_to_first"]["tpot_s"] == pytest.approx(ratio) != pytest.approx(1.0)
+    assert second["ratio_to_first"]["tpot_s"] == pytest.approx(ratio, rel=1e-4) != pytest.approx(1.0, rel=1e-4)
     assert (first["techniques"]["quantization"], second["techniques"]["quantization"]) == ("none", "w4a16")
 
 
@@ -274,14 +332,16 @@ def test_where_nothing_fits_the_gate_is_named() -> None:
 
 def test_an_explanation_is_a_tree_with_sources(answers: dict[str, Any]) -> None:
     found = found_in(answers["explain"])
-    assert found["value"] == lv.explain("tpot_s", "llama-3.2-1b", "a100-80gb-sxm").value and found["unit"] == "s"
+    assert (
+        found["value"] == digits(lv.explain("tpot_s", "llama-3.2-1b", "a100-80gb-sxm").value) and found["unit"] == "s"
+    )
     assert 1 < len(found["parts"]) <= 8 and all(part["value"] <= found["value"] for part in found["parts"])
-    assert found["sources"] and len(answers["explain"].content[0].text) < 20_000
+    assert found["sources"]
 
 
 def test_a_difference_adds_up(answers: dict[str, Any]) -> None:
     found = found_in(answers["why"])
-    assert sum(one["amount"] for one in found["factors"]) == pytest.approx(found["difference"])
+    assert sum(one["amount"] for one in found["factors"]) == pytest.approx(found["difference"], rel=1e-4)
     assert found["interval80"]["a"] and 0.5 <= found["probability"] <= 1.0
 
 

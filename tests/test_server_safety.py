@@ -252,6 +252,12 @@ def test_a_request_that_takes_too_long_is_ended(clock: Callable[[], None], monke
     monkeypatch.setattr(calls, "answer", endless)
     answer = client().post(f"{openapi.PREFIX}/sweep", json=RUN)
     assert answer.status_code == 503 and answer.mimetype == problems.MEDIA_TYPE
+    assert answer.headers["Retry-After"] == "60"  # it computed next to nothing
+    assert "busy" in answer.get_json()["detail"]
+    computed = iter((0.0, 40.0, 40.0))
+    monkeypatch.setattr(guard.time, "thread_time", lambda: next(computed))
+    answer = client().post(f"{openapi.PREFIX}/sweep", json=RUN)
+    assert answer.status_code == 503 and "Retry-After" not in answer.headers
 
 
 def test_the_limit_of_time_reaches_only_its_own_function(clock: Callable[[], None]) -> None:

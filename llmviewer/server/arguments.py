@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.parsing import from_json
 from llmviewer.questions import QUESTIONS
 from llmviewer.techniques.options import OPTIONS, RUN_OPTIONS
 
@@ -45,6 +46,9 @@ RANGES = "^[0-9.kKmMbB:*+, ]+$"
 #: Argument of a request that stands for a model and options.
 LAUNCH_LINE = "launch_line"
 LINE = "A launch line (vllm serve ..., llama-server ...) in place of model and options; what stands beside it counts."
+#: Key of a schema: the value of an option that is not stated, where that is not the same as stating it.  Clients that
+#: are generated send what is called `default` with every request.
+UNSET = "x-unset"
 #: Arguments of Python that are functions.
 LEFT_OUT = ("advance",)
 
@@ -114,11 +118,11 @@ def _described(call: str, parameter: Parameter) -> Schema:
     if name in question.lists or (question.lists_of_options and name in RUN_OPTIONS and name != "ignore_fields"):
         made = _listed(made)
     default = [] if parameter.default == () else parameter.default
+    if name in RUN_OPTIONS and default is not Parameter.empty:  # null, as a default written out is one that is stated
+        return {**_nullable(made), **({} if default is None else {UNSET: default})}
     if default is not Parameter.empty and default is not None:
         made["default"] = list(default) if isinstance(default, tuple) else default
-    if default is None or ("default" in made and name in RUN_OPTIONS):
-        made = _nullable(made)
-    return made
+    return _nullable(made) if default is None else made
 
 
 def _listed(one: Schema) -> Schema:
@@ -159,9 +163,29 @@ def check(call: str, given: object) -> dict[str, Any]:
     return {name: _whole(value, known["properties"][name]) for name, value in given.items()}
 
 
+def of_query(call: str, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Arguments of a call as an address has them; a name that comes several times is a list.
+
+    A text is JSON where its argument takes no text, and where it is an object or a list.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, text in query:
+        described = schema(call)["properties"].get(name)
+        plain = (described is None or _takes(described, "string")) and not text.startswith(("{", "["))
+        found.setdefault(name, []).append(text if plain else _json_or_text(text))
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
 def _is_unset(call: str, name: str) -> bool:
     """Whether null, which callers of Python write as None, leaves an argument at its default."""
-    return name in RUN_OPTIONS and "default" in schema(call)["properties"].get(name, {})
+    return UNSET in schema(call)["properties"].get(name, {})
 
 
 def _whole(value: Any, described: Schema) -> Any:

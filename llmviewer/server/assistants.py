@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmviewer.core.errors import UserError, missing_extra, printable, unknown
 from llmviewer.core.version import __version__
+from llmviewer.server.tokens import fitted
 from llmviewer.server.tools import INSTRUCTIONS, Tool
+
+JSON = "application/json"
 
 
 def serve(tools: Mapping[str, Tool]) -> None:
@@ -23,11 +26,19 @@ def serve(tools: Mapping[str, Tool]) -> None:
     except ImportError as error:
         raise missing_extra("the tools for assistants need the package mcp", "mcp") from error
 
+    documents: dict[str, Callable[[], str]] = {}
+
     async def list_tools(context: Any, asked: Any) -> Any:
         return _listed(tools)
 
     async def call_tool(context: Any, asked: Any) -> Any:
-        return await anyio.to_thread.run_sync(lambda: _called(tools, asked.name, asked.arguments or {}))
+        return await anyio.to_thread.run_sync(lambda: _called(tools, asked.name, asked.arguments or {}, documents))
+
+    async def list_resources(context: Any, asked: Any) -> Any:
+        return _resources(documents)
+
+    async def read_resource(context: Any, asked: Any) -> Any:
+        return await anyio.to_thread.run_sync(lambda: _read(documents, str(asked.uri)))
 
     server: Any = Server(
         "llmviewer",
@@ -35,6 +46,8 @@ def serve(tools: Mapping[str, Tool]) -> None:
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
     )
 
     async def run() -> None:
@@ -63,12 +76,38 @@ def _listed(tools: Mapping[str, Tool]) -> Any:
     )
 
 
-def _called(tools: Mapping[str, Tool], name: str, given: object) -> Any:
-    """The result of one of the tools, or an error with the line that a user of the command line reads."""
+def _resources(documents: Mapping[str, Any]) -> Any:
+    """The documents of the answers so far."""
+    from mcp import types
+
+    return types.ListResourcesResult(
+        resources=[types.Resource(uri=uri, name=uri.rpartition("/")[2], mime_type=JSON) for uri in documents]
+    )
+
+
+def _read(documents: Mapping[str, Callable[[], str]], uri: str) -> Any:
+    """The whole document of an answer of this conversation, computed again."""
+    from mcp import MCPError, types
+
+    if uri not in documents:
+        raise MCPError(code=types.INVALID_PARAMS, message=str(unknown("document", uri, documents)))
+    return types.ReadResourceResult(
+        contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=documents[uri]())]
+    )
+
+
+def _called(tools: Mapping[str, Tool], name: str, given: Any, documents: dict[str, Callable[[], str]]) -> Any:
+    """The result of one of the tools, or an error with the line that a user of the command line reads.
+
+    documents: what gives the whole document of an answer by its address, to which that of this one is added.
+    """
     try:
         if name not in tools:
             raise unknown("tool", name, tools)
-        return _result(tools[name].called(given))
+        tool, uri = tools[name], f"llmviewer://answers/{len(documents) + 1}"
+        found = fitted({**tool.called(given), "document": uri})
+        documents[uri] = lambda: tool.document(given)
+        return _result(found)
     except UserError as error:
         return _failed(str(error))
     except Exception as error:

@@ -13,17 +13,23 @@ from llmviewer.server import arguments, limits
 #: Questions that are asked over HTTP.
 CALLS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(HTTP)}
 
+#: Those that answer in a moment, and may be asked by an address alone.
+CHEAP = ("analyze", "compare", "explain", "why", "require", "elasticity", "train")
+
 
 def answer(call: str, given: object) -> str:
     """The JSON text of a call's document.  Raises UserError with the line that a caller of Python reads."""
     given, notes = arguments.launched(call, given)
     words = arguments.check(call, given)
     limits.check(call, words)
-    return _sweep(words) if call == "sweep" else _document(call, words, notes)
+    return document(CALLS[call], words, notes)
 
 
-def _document(call: str, words: Mapping[str, Any], notes: list[str]) -> str:
-    return text(arguments.noted(CALLS[call].function()(**words).to_dict(), notes))
+def document(question: Question, words: Mapping[str, Any], notes: list[str]) -> str:
+    """The JSON text of the document of a question with checked arguments, and what is told of its launch line."""
+    if question.name == "sweep":
+        return _sweep(words)
+    return text(arguments.noted(question.function()(**words).to_dict(), notes))
 
 
 def _sweep(words: Mapping[str, Any]) -> str:

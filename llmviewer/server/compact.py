@@ -42,6 +42,11 @@ MEMORY_KEYS = (*MEMORY, "budget_bytes")
 LEVEL = "80"
 #: Levels of a tree, parts of a sum, rows of a table, and sources that are shown.
 LEVELS, PARTS, ROWS, SOURCES = 3, 8, 10, 24
+#: Metrics of configurations side by side.
+COMPARED = (
+    "ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "output_tokens_per_s_per_user", "joules_per_output_token",
+    "usd_per_million_output_tokens",
+)  # fmt: skip
 #: Points of a sweep that are shown.
 POINTS = 100
 #: Facts of a sizing's configuration that an assistant needs.
@@ -142,26 +147,38 @@ def basis_of(run: Result) -> dict[str, Any]:
 
 
 def comparison(found: Comparison, words: Words = NO_WORDS) -> dict[str, Any]:
-    """Configurations side by side: each analysis in short, its options, its ratios to the first."""
+    """Configurations side by side: each analysis in short, its options, its ratios to the first; sources of all."""
     rows, answer = [], found.to_dict()
     for one, run in zip(answer["configurations"], found.results, strict=True):
-        short = _short(run, one)
-        more = {name: one[name] for name in ("dtype", "techniques", "ratio_to_first", "separable_from_first")}
-        rows.append({**short, **more})
-    return {"workload": answer["workload"], "configurations": rows}
+        short = {name: value for name, value in _short(run, one).items() if name not in ("workload", "sources")}
+        more = {name: one[name] for name in ("dtype", "techniques")}
+        for name in ("ratio_to_first", "separable_from_first"):
+            more[name] = {metric: one[name][metric] for metric in COMPARED if metric in one[name]}
+        short["metrics"] = {metric: short["metrics"][metric] for metric in COMPARED if metric in short["metrics"]}
+        memory = {name: short["memory"][name] for name in ("total_bytes", "budget_bytes") if name in short["memory"]}
+        rests_on = {name: value for name, value in short["basis"].items() if name != "kernels_by_basis"}
+        rows.append({**short, "memory": memory, "basis": rests_on, **more})
+    return {"workload": answer["workload"], "configurations": rows, "sources": sources(*found.results)}
 
 
 def sweep(found: Sweep, words: Words) -> dict[str, Any]:
-    """The points of a sweep: sizes, what differs between its configurations, and metrics with 80 % intervals."""
+    """The points of a sweep: sizes, what differs between its configurations, and metrics with 80 % intervals.
+
+    What all points share stands once; the rest as one row of values per point, after the names of its columns.
+    """
     frame = found.to_frame()
     differing = [name for name in frame.columns if name in OPTIONS and frame[name].nunique(dropna=False) > 1]
     kept = dict.fromkeys(("model", "hardware", *WORKLOAD, *differing, "fits", *METRICS))
     bounds = [name for name in frame.columns if name.endswith(("_low80_s", "_high80_s"))]
-    listed = frame[[name for name in (*kept, *bounds) if name in frame.columns]]
-    rows = json.loads(listed.head(POINTS).to_json(orient="records"))
+    listed = frame[[name for name in (*kept, *bounds) if name in frame.columns]].dropna(axis="columns", how="all")
+    shared = [name for name in listed.columns if listed[name].nunique(dropna=False) == 1]
+    table = listed.drop(columns=shared).head(POINTS)
+    of_all = json.loads(listed[shared].head(1).to_json(orient="records"))[0]
+    rows = json.loads(table.to_json(orient="values"))
     grid, left_out = found.grid, max(len(listed) - POINTS, 0)
     first = found.configurations[0].answer(request(grid.batch_sizes[:1], grid.input_lens[:1], grid.output_lens[:1]))
-    return {"rows": rows, "rows_left_out": left_out, "basis": basis_of(first), "sources": sources(first)}
+    named = {"of_all": of_all, "columns": [*table.columns], "rows": rows}
+    return {**named, "rows_left_out": left_out, "basis": basis_of(first), "sources": sources(first)}
 
 
 def simulation(found: Simulation, words: Words) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core import files
 from llmviewer.server import headers, limits, problems
+from llmviewer.server.calls import CHEAP
 from llmviewer.server.limits import Budget, client_of
+from llmviewer.server.openapi import PREFIX
 
 if TYPE_CHECKING:
     from flask import Flask, Response
@@ -20,7 +23,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 #: Methods that a page of another origin may use without harm.
 READING = ("GET", "HEAD", "OPTIONS")
 #: Beginnings of paths that compute an answer whatever the method.
-COMPUTING = ("/download/",)
+COMPUTING = ("/download/", *(f"{PREFIX}/{name}" for name in CHEAP))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +49,19 @@ class Guard:
             with files.only_package_data():
                 return limits.within(self.seconds, lambda: self._answered(environ, start_response))
         except limits.OverTimeError:
-            return self._problem(environ, start_response, 503)
+            return self._problem(environ, start_response, 503, *self._busy(time.thread_time() - began))
         finally:
             if self.budget is not None:
                 self.budget.charge(client, time.thread_time() - began)
+
+    def _busy(self, computed_s: float) -> tuple[str, dict[str, str]]:
+        """Detail and headers where a request that is over its time waited for others more than it computed itself.
+
+        By the end of another such time all of these have ended.
+        """
+        if computed_s > 0.5 * self.seconds:
+            return "", {}
+        return "the server is busy with other requests; try again later", {"Retry-After": str(math.ceil(self.seconds))}
 
     def _answered(self, environ: Environ, start_response: StartResponse) -> list[bytes]:
         """The whole body; nothing of a response is sent before all of it is made."""

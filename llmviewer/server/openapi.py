@@ -7,7 +7,7 @@ from typing import Any
 from llmviewer.core.version import __version__
 from llmviewer.questions import Question
 from llmviewer.server import arguments, limits, problems
-from llmviewer.server.calls import CALLS, LISTS
+from llmviewer.server.calls import CALLS, CHEAP, LISTS
 
 PREFIX = "/api/v1"
 SUMMARY = "Predictions of how fast a language model runs on a chip, why, and what to change."
@@ -17,7 +17,9 @@ OF_ALL, OF_CALLS = (404, 405, 408, 414, 417, 421, 429, 431, 500, 501, 503), (400
 
 def document() -> dict[str, Any]:
     """The OpenAPI document: one path per call and per list of the catalogue."""
-    paths = {f"{PREFIX}/{call.name}": {"post": _posted(call)} for call in CALLS.values()}
+    paths: dict[str, Any] = {f"{PREFIX}/{call.name}": {"post": _posted(call)} for call in CALLS.values()}
+    for name in CHEAP:
+        paths[f"{PREFIX}/{name}"]["get"] = _got(CALLS[name])
     paths |= {f"{PREFIX}/{name}": {"get": _listed(name, summary)} for name, (_, summary) in LISTS.items()}
     return {
         "openapi": "3.1.0",
@@ -65,6 +67,21 @@ def _posted(call: Question) -> dict[str, Any]:
     }
 
 
+def _got(call: Question) -> dict[str, Any]:
+    """The same question by its address: each argument is a parameter of the query."""
+    posted = _posted(call)
+    schema = {"$ref": f"#/components/schemas/{_name(call)}"}
+    own = {"name": "arguments", "in": "query", "required": True, "style": "form", "explode": True, "schema": schema}
+    more = f"A name that comes several times is a list; objects are JSON. {call.use}"
+    responses = {**{status: one for status, one in posted["responses"].items() if status != "415"}, **_kept()}
+    kept = {name: one for name, one in posted.items() if name != "requestBody"}
+    return {**kept, "operationId": f"get_{call.name}", "description": more, "parameters": [own], "responses": responses}
+
+
+def _kept() -> dict[str, Any]:
+    return {"304": {"description": "What has the tag in If-None-Match, the ETag of an earlier answer, is unchanged."}}
+
+
 def _listed(name: str, summary: str) -> dict[str, Any]:
     answer = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}}
     return {
@@ -72,6 +89,7 @@ def _listed(name: str, summary: str) -> dict[str, Any]:
         "summary": summary,
         "responses": {
             "200": {"description": summary, "content": {"application/json": {"schema": answer}}},
+            **_kept(),
             **_problems(*OF_ALL),
         },
     }
@@ -88,8 +106,11 @@ def _described(status: int) -> dict[str, Any]:
         "description": f"{title}: {usual}.",
         "content": {problems.MEDIA_TYPE: {"schema": schema, "example": problems.document(status)}},
     }
-    if status == 429:
-        seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+    if status in (429, 503):
+        seconds = {
+            "description": "Seconds to wait; of 503 only where the server is busy with other requests.",
+            "schema": {"type": "integer"},
+        }
         found["headers"] = {"Retry-After": seconds}
     return found
 

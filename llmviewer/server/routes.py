@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING
 
-from llmviewer.server import calls, guard, openapi
+from llmviewer.server import arguments, calls, guard, openapi
 
 if TYPE_CHECKING:
     from flask import Blueprint, Response
@@ -18,7 +18,7 @@ KEPT_S = 3600
 
 def blueprint() -> Blueprint:
     """The addresses under /api/v1."""
-    from flask import Blueprint, Response
+    from flask import Blueprint, Response, request
 
     made = Blueprint("api", __name__, url_prefix=openapi.PREFIX)
 
@@ -28,16 +28,31 @@ def blueprint() -> Blueprint:
             return body
         return Response(calls.answer(name, body), mimetype=JSON, headers={"Cache-Control": "no-store"})
 
+    def called(name: str) -> Response:
+        given = arguments.of_query(name, request.args.items(multi=True))
+        return _tagged(Response(calls.answer(name, given), mimetype=JSON, headers={"Cache-Control": "no-cache"}))
+
     def listed(name: str) -> Response:
-        return Response(_fixed(name), mimetype=JSON, headers={"Cache-Control": f"public, max-age={KEPT_S}"})
+        kept = {"Cache-Control": f"public, max-age={KEPT_S}"}
+        return _tagged(Response(_fixed(name), mimetype=JSON, headers=kept))
 
     for name in calls.CALLS:
         made.add_url_rule(f"/{name}", name, call, methods=["POST"], defaults={"name": name})
+    for name in calls.CHEAP:
+        made.add_url_rule(f"/{name}", f"get_{name}", called, methods=["GET"], defaults={"name": name})
     for name in (*calls.LISTS, "openapi.json"):
         made.add_url_rule(
             f"/{name}", f"list_{name.partition('.')[0]}", listed, methods=["GET"], defaults={"name": name}
         )
     return made
+
+
+def _tagged(answer: Response) -> Response:
+    """An answer with a tag of its content, or 304 for who has it; weak, as it may be sent compressed."""
+    from flask import request
+
+    answer.add_etag(weak=True)
+    return answer.make_conditional(request)
 
 
 @cache

@@ -15,20 +15,24 @@ INSTRUCTIONS = (
     "llmviewer predicts how fast a language model runs on a chip. Values are in SI units (seconds, bytes). Times are"
     " calibrated by measured kernels unless efficiency is ideal, which is the lower bound of the data sheet; interval80"
     " is the range that holds a measurement with 80 % probability, null where it is not known. Report the interval and"
-    " the basis with a value. Names of models and chips come from list_models and list_hardware."
+    " the basis with a value. Names of models and chips come from list_models and list_hardware. An answer is short:"
+    " *_left_out counts what is not shown of a list, and the resource that `document` names is the whole of it."
 )
+#: Entries of a list of the catalogue that are described; of more there are names alone.
+DESCRIBED = 10
 Words = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One tool.  schema: of its arguments, made when it is first listed."""
+    """One tool.  schema: of its arguments, made when it is first listed.  document: JSON text of all that answers."""
 
     name: str
     title: str
     description: str
     schema: Callable[[], dict[str, Any]]
     answer: Callable[[Words], dict[str, Any]]
+    document: Callable[[Words], str]
 
     def called(self, given: object) -> dict[str, Any]:
         """The answer to these arguments; numbers that are not finite are null.  Raises UserError."""
@@ -39,13 +43,16 @@ class Tool:
 def _tool(question: Question) -> Tool:
     """The tool of a question, whose answer is that of its call in short."""
 
-    def answer(given: Words) -> dict[str, Any]:
+    def checked(given: Words) -> tuple[dict[str, Any], list[str]]:
         given, notes = arguments.launched(question.name, given)
         words = arguments.check(question.name, given)
         if question.name in limits.OF_POINTS:  # loads and sizings take what they need: the machine is the user's own
             limits.check(question.name, words)
-        found = question.function()(**words)
-        return arguments.noted(question.short(found, words), notes)
+        return words, notes
+
+    def answer(given: Words) -> dict[str, Any]:
+        words, notes = checked(given)
+        return arguments.noted(question.short(question.function()(**words), words), notes)
 
     return Tool(
         name=question.name,
@@ -53,22 +60,29 @@ def _tool(question: Question) -> Tool:
         description=question.use,
         schema=lambda: arguments.schema(question.name),
         answer=answer,
+        document=lambda given: calls.document(question, *checked(given)),
     )
 
 
-def _models(given: Words) -> dict[str, Any]:
-    from llmviewer.result import describe
+def _listed(name: str, title: str, facts: str, keys: tuple[str, ...]) -> Tool:
+    """The tool of a list of the catalogue."""
 
-    keys = ("name", "architecture", "parameters", "active_parameters", "max_context_len", "error")
-    return {"models": _found(describe.model_list(), keys, given)}
+    def answer(given: Words) -> dict[str, Any]:
+        rates = ("peak_flops_per_s",)
+        found = [
+            {**one, **{key: _main_rates(one) for key in rates if key in one}}
+            for one in _found(calls.LISTS[name][0](), keys, given)
+        ]
+        return {name: found if len(found) <= DESCRIBED else [one["name"] for one in found]}
 
-
-def _hardware(given: Words) -> dict[str, Any]:
-    from llmviewer.result import describe
-
-    keys = ("name", "title", "generation", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops_per_s")
-    found = _found(describe.hardware_list(), keys, given)
-    return {"hardware": [{**one, "peak_flops_per_s": _main_rates(one)} for one in found]}
+    return Tool(
+        name=f"list_{name}",
+        title=title,
+        description=f"{facts} Names alone where more than {DESCRIBED} are found.",
+        schema=_search,
+        answer=answer,
+        document=lambda _: calls.text(calls.LISTS[name][0]()),
+    )
 
 
 def _main_rates(chip: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +91,7 @@ def _main_rates(chip: Mapping[str, Any]) -> dict[str, Any]:
     return {name: rates[name] for name in ("bf16", "fp16", "fp8", "fp4") if name in rates}
 
 
-def _found(listed: list[dict[str, Any]], keys: tuple[str, ...], given: Words) -> list[dict[str, Any]]:
+def _found(listed: Any, keys: tuple[str, ...], given: Words) -> list[dict[str, Any]]:
     """The entries whose name has the text that is searched, with a few of their facts."""
     for name in given:
         if name != "search":
@@ -98,19 +112,17 @@ TOOLS: Mapping[str, Tool] = {
     one.name: one
     for one in (
         *(_tool(question) for question in QUESTIONS.values() if question.has(ASSISTANT)),
-        Tool(
-            name="list_models",
-            title="List models",
-            description="Names of the models of the catalogue with architecture, parameters and longest context.",
-            schema=_search,
-            answer=_models,
+        _listed(
+            "models",
+            "List models",
+            "Names of the models of the catalogue with architecture, parameters and longest context.",
+            ("name", "architecture", "parameters", "active_parameters", "max_context_len", "error"),
         ),
-        Tool(
-            name="list_hardware",
-            title="List chips",
-            description="Names of the chips of the catalogue with memory, bandwidth and peak rates.",
-            schema=_search,
-            answer=_hardware,
+        _listed(
+            "hardware",
+            "List chips",
+            "Names of the chips of the catalogue with memory, bandwidth and peak rates.",
+            ("name", "title", "generation", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops_per_s"),
         ),
     )
 }
