@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from llmviewer.planning.call import chips_of, screens_of, tried_on
+from llmviewer.planning.call import Watch, chips_of, screens_of, tried_on
 from llmviewer.planning.options import question
 from llmviewer.planning.screen import Candidate
 from llmviewer.simulation.call import simulate
@@ -23,12 +23,12 @@ ERRORS = """
 def main() -> None:
     """Print the time of each floor, and steady state over simulation of the best point of each chip."""
     asked = question(MODEL, chips_of(CHIPS), LOAD)
-    screens_of(replace(asked, hardware=asked.hardware[:1]), lambda chips: None)  # files are read once
+    screens_of(replace(asked, hardware=asked.hardware[:1]), Watch())  # files are read once
     start = time.perf_counter()
-    screens = screens_of(asked, lambda chips: None)
+    screens = screens_of(asked, Watch())
     first_s = time.perf_counter() - start
     start = time.perf_counter()
-    tried = tried_on(asked, screens, lambda chips: None)
+    tried = tried_on(asked, screens, Watch())
     second_s = time.perf_counter() - start
     points, structures = sum(one.points for one in screens), sum(len(one.structures) for one in screens)
     print(HEADER)

@@ -413,12 +413,19 @@ def memory_of(model: Model, system: System, request: Request, token_budget: Coun
     if system.split is not None:
         padded = system.batching.padded(request)
         return Memory.tightest([held for _, held in memory_of_devices(model, system, padded, token_budget)])
+    return memory_and_graph(model, system, request, token_budget)[0]
+
+
+def memory_and_graph(
+    model: Model, system: System, request: Request, token_budget: Count = np.inf
+) -> tuple[Memory, Graph]:
+    """Memory of a request on one device, draft models included, and the graph of the model itself there."""
     request = system.batching.padded(request)
-    stored, _ = _memory_and_graph(model, system, request, token_budget)
+    stored, found = _memory_and_graph(model, system, request, token_budget)
     for drafter in system.drafters if stores_drafts(model, system) else ():
         own, graph = _memory_and_graph(drafter.draft.model, drafter.system, request, token_budget)
         stored = stored.beside(extra_memory_of_draft(drafter.draft, own, graph))
-    return stored
+    return stored, found
 
 
 def extra_memory_of_draft(draft: Draft, own: Memory, graph: Graph) -> Memory:

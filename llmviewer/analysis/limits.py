@@ -257,20 +257,23 @@ def _most_concurrent(system: System, request: Request, token_budget: float, bloc
     return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0))
 
 
-def layout_of_engine(model: Model, system: System) -> CacheBlocks | str:
-    """The layout of the engine's KV cache on one device, or why it is not known."""
+def layout_of_engine(model: Model, system: System, graph: Graph | None = None) -> CacheBlocks | str:
+    """The layout of the engine's KV cache on one device, or why it is not known.
+
+    graph: of any passes of the device where it is known, as what a layer stores depends on none.
+    """
     if system.engine.memory is None:
         return "the memory of this engine is not known"
     if system.kv_cache != DEFAULT_KV_CACHE or system.generation.counts_passes:
         return "options of the KV cache replace the engine's own blocks"
     if system.drafters:
         return "blocks of a draft model's layers are not known"
-    return cache_blocks(graph_of_engine(model, system))
+    return cache_blocks(graph_of_engine(model, system) if graph is None else graph)
 
 
-def blocks_of_engine(model: Model, system: System) -> CacheBlocks | None:
+def blocks_of_engine(model: Model, system: System, graph: Graph | None = None) -> CacheBlocks | None:
     """The layout of the engine's KV cache on one device; None if it is not known or another policy replaces it."""
-    found = layout_of_engine(model, system)
+    found = layout_of_engine(model, system, graph)
     return found if isinstance(found, CacheBlocks) else None
 
 

@@ -217,6 +217,8 @@ class System:
 
     def one_replica(self) -> System:
         """The system with a single replica of the model and of its draft models."""
+        if self.parallelism.data == 1 and not self.drafters:
+            return self
         drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)
         return replace(self, parallelism=replace(self.parallelism, data=1), drafters=drafters)
 

@@ -82,7 +82,7 @@ def command(
     if emit:
         _check_emit(emit, format, options)
     with progress(2 * len(chips_of(hardware))) as advance:
-        made = size(model, hardware, advance=advance, **own, **options)
+        made = size(model, hardware, advance=advance, best_so_far=lambda text: advance(0, text), **own, **options)
     if emit and made.best is not None:
         write(manifest(emit, made.best.to_dict()), output)
         return 0

@@ -6,12 +6,14 @@ import os
 import shlex
 from collections.abc import Iterable, Sequence
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from llmviewer.core.counts import Array
 
 Sizes: TypeAlias = "int | str | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
 
@@ -43,6 +45,8 @@ def shell_words(line: str, *, comments: bool = False) -> list[str]:
 
 def sizes(name: str, value: object) -> Array:
     """Whole numbers from 1 as an array of float64 (length 1 for a single number, which may be a text: 4k)."""
+    import numpy as np  # --help and --version take no arrays
+
     if isinstance(value, (str, Real)):
         number = parse_size(value) if isinstance(value, str) else value
         return np.array([whole_number(name, number)], dtype=np.float64)

@@ -60,6 +60,14 @@ class Tensor:
         """A copy of the tensor with another name."""
         return Tensor(name=name, elements=self.elements, dtype=self.dtype, role=self.role, place=self.place)
 
+    def sized(self, elements: Count) -> Tensor:
+        """A copy of the tensor with another number of elements."""
+        return Tensor(name=self.name, elements=elements, dtype=self.dtype, role=self.role, place=self.place)
+
+    def stored_as(self, dtype: Dtype) -> Tensor:
+        """A copy of the tensor in another number format."""
+        return Tensor(name=self.name, elements=self.elements, dtype=dtype, role=self.role, place=self.place)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
@@ -144,7 +152,7 @@ class Operator:
         if not any(a.tensor.name in names for a in self.reads):
             return self
         reads = (Access(a.tensor.called(names.get(a.tensor.name, a.tensor.name)), a.elements) for a in self.reads)
-        return replace(self, reads=tuple(reads))
+        return self.having(reads=tuple(reads))
 
     def having(self, **changes: Any) -> Operator:
         """A copy with other values of fields, as by `dataclasses.replace`, in a third of its time."""

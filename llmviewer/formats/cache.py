@@ -34,7 +34,7 @@ def with_cache(block: Block, wanted: Dtype, values: Dtype | None = None) -> Bloc
         return access if dtype is None or access.tensor.role is not Role.CACHE else in_dtype(access, dtype)
 
     operators = tuple(
-        replace(op, reads=tuple(map(change, op.reads)), writes=tuple(map(change, op.writes))) for op in block.operators
+        op.having(reads=tuple(map(change, op.reads)), writes=tuple(map(change, op.writes))) for op in block.operators
     )
     states = tuple(replace(state, dtype=dtypes.get(state.name, state.dtype)) for state in block.states)
     return replace(block, operators=operators, states=states)

@@ -144,7 +144,7 @@ def weight_access(operator: Operator) -> Access:
 
 def in_dtype(access: Access, dtype: Dtype) -> Access:
     """A copy of the access with the tensor stored in `dtype`."""
-    return Access(replace(access.tensor, dtype=dtype), access.elements)
+    return Access(access.tensor.stored_as(dtype), access.elements)
 
 
 def _sum(work: Count, more: Count | None, sign: float) -> Count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,11 +23,11 @@ from llmviewer.planning.floors import ChipScreen, Tried, best_of_chip, mixed_poo
 from llmviewer.planning.fronts import front_of, steady_choices
 from llmviewer.planning.gates import farthest
 from llmviewer.planning.options import Question
-from llmviewer.planning.screen import Order
+from llmviewer.planning.screen import Candidate, Order
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
 from llmviewer.planning.space import SEARCHED, few_bits_notes
-from llmviewer.simulation.parallel import cores, on_all_cores
+from llmviewer.simulation.parallel import on_all_cores
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing import engine
 from llmviewer.timing.engine_serving import ENGINE
@@ -42,7 +43,7 @@ MOST_CHIPS = 16
 HARDWARE = "hardware_specs"
 
 Advance = Callable[[int], None]
-One = TypeVar("One")
+One, Found = TypeVar("One"), TypeVar("Found")
 
 
 @taking(
@@ -55,6 +56,7 @@ def size(
     hardware: ChipName | Sequence[ChipName],
     *,
     advance: Advance = lambda chips: None,
+    best_so_far: Callable[[str], None] = lambda text: None,
     **options: Unpack[SizingOptions],
 ) -> Sizing:
     """Which chips, how many and how run, for requests at a rate or of so many users, within limits on latencies.
@@ -63,16 +65,20 @@ def size(
     limits as of `simulate` (request_rate=50 or concurrency=200, input_len=2000, output_len=300, ttft="p99:1s",
     tpot="p99:50ms", or a trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd",
     price="h100=2.10"), and options of a run, each a value or a list of values to try.  advance: called with steps that
-    are done, two per chip.
+    are done, two per chip.  best_so_far: called with each better configuration in words.  An interrupt (Ctrl-C) ends
+    the search: the answer is the best of what was searched, with a note.
     Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), {**options, **_bound(hardware, options)})
-    screens = screens_of(asked, advance)
+    watch = Watch(advance=advance, told=best_so_far)
+    screens = screens_of(asked, watch)
     _check_space(screens)
-    tried = tried_on(asked, screens, advance)
-    choices = _ordered(asked, [one for each in tried for one in each.choices])
+    tried = tried_on(asked, screens, watch)
+    choices = _ordered(asked, [one for each in tried for one in each.choices], watch)
     best = _best_of_each_chip(choices)
     best += steady_choices(asked, screens, {each.hardware for each in tried})
+    if watch.stopped:
+        return _interrupted(asked, screens, tried, best, watch)
     front, runs = front_of(asked, screens, choices, best[0] if best else None)
     held = {one.hardware for one in best}
     rejected = [_rejection(one, tried) for one in screens if one.hardware not in held]
@@ -92,16 +98,80 @@ def size(
     )
 
 
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """What is told of a search while it runs, and which part of it the user has stopped; empty: none.
+
+    least: measures of the best configuration so far, one that is simulated before all others.
+    """
+
+    advance: Advance = lambda steps: None
+    told: Callable[[str], None] = lambda text: None
+    stopped: str = ""
+    least: tuple[bool, tuple[Any, ...]] | None = field(default=None)
+
+    def each(
+        self, function: Callable[[One], Found], values: Sequence[One], seen: Callable[[Found], None], part: str
+    ) -> list[Found]:
+        """`function` of every value until the user interrupts.  Raises KeyboardInterrupt if none is answered by then.
+
+        seen: called with each as it is known.  part: what is searched, in words.
+        """
+        known: dict[int, Found] = {}
+
+        def done(place: int, found: Found) -> None:
+            known[place] = found
+            self.advance(1)
+            seen(found)
+
+        try:
+            on_all_cores(function, values, done)
+        except KeyboardInterrupt:
+            if not known or self.stopped:
+                raise
+            self.stopped = f"{len(known)} of {len(values)} {part}"
+        return [known[place] for place in sorted(known)]
+
+    def better(self, order: Sequence[Any], text: str, *, simulated: bool) -> None:
+        """Tell a configuration if it is better than all before."""
+        measures = (not simulated, tuple(order))
+        if self.least is None or measures < self.least:
+            self.least = measures
+            self.told(text if simulated else f"{text}, before simulation")
+
+
+def _interrupted(
+    asked: Question, screens: Sequence[ChipScreen], tried: Sequence[Tried], best: Sequence[Choice], watch: Watch
+) -> Sizing:
+    """The answer of a search that was stopped: without a front, changes of the load and chips that were rejected."""
+    return Sizing(
+        question=asked,
+        choices=tuple(best),
+        front=(),
+        rejected=(),
+        searched=sum(one.points for one in screens),
+        structures=sum(len(one.structures) for one in screens),
+        simulated=sum(one.runs for one in tried),
+        notes=(f"interrupted: {watch.stopped}; the best of these", *_notes_of_chips(asked, best)),
+    )
+
+
 def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     """Warnings about load, formats and prices of the best of each chip."""
-    chips = (name for one in best for name in one.hardware.split("+"))
     return (
         *(capacity_notes(asked, best[0]) if best else ()),
+        *_notes_of_chips(asked, best),
+        *_unused(asked, best),
+    )
+
+
+def _notes_of_chips(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
+    chips = (name for one in best for name in one.hardware.split("+"))
+    return (
         *_version_notes(str(one.options.get("engine", ENGINE)) for one in best),
         *few_bits_notes(str(one.options.get("quantization", "none")) for one in best),
         *asked.prices.notes(chips, date.today()),
         *images_notes(asked.workload.images),
-        *_unused(asked, best),
     )
 
 
@@ -110,9 +180,22 @@ def _version_notes(presets: Iterable[str]) -> list[str]:
     return [note for note in (engine.load(name).version_note for name in dict.fromkeys(presets)) if note]
 
 
-def _ordered(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
-    """Configurations that hold, best first, the best of each chip and the runner-up with their highest rates."""
+def _ordered(asked: Question, choices: Sequence[Choice], watch: Watch) -> list[Choice]:
+    """Configurations that hold, best first, the best of each chip and the runner-up with their highest rates.
+
+    An interrupt leaves the highest rates out.
+    """
     order = order_of(asked.objective)
+    if watch.stopped:
+        return sorted(choices, key=order)
+    try:
+        return _with_rates(asked, choices, order)
+    except KeyboardInterrupt:
+        watch.stopped = "highest rates are not searched"
+        return sorted(choices, key=order)
+
+
+def _with_rates(asked: Question, choices: Sequence[Choice], order: Callable[[Choice], Order]) -> list[Choice]:
     if asked.objective == "usd-per-token":  # at full load
         return sorted(with_searched_rates(asked, choices), key=order)
     found = sorted(choices, key=order)
@@ -161,14 +244,24 @@ def chips_of(hardware: Any) -> tuple[Any, ...]:
     return tuple(stem if data.user_path(str(name)) is None else name for stem, name in chips.items())
 
 
-def screens_of(asked: Question, advance: Advance) -> list[ChipScreen]:
-    """The first floor of every chip, several at a time."""
+def screens_of(asked: Question, watch: Watch) -> list[ChipScreen]:
+    """The first floor of every chip, several at a time, or of those before an interrupt."""
     build.model_of(asked.model, build.options_of({}))  # once, before processes are forked
-    found: list[ChipScreen] = []
-    for chips in _parts(asked.hardware):
-        found += on_all_cores(lambda chip: screen_chip(asked, chip), chips)
-        advance(len(chips))
-    return found
+
+    def seen(one: ChipScreen) -> None:
+        point = next((point for point in one.ordered if isinstance(point, Candidate)), None)
+        if point is not None:
+            watch.better(
+                _first_order(asked, one), _words(point.devices, one.hardware, point.usd_per_hour), simulated=False
+            )
+
+    return watch.each(lambda chip: screen_chip(asked, chip), asked.hardware, seen, "chips are searched")
+
+
+def _words(devices: int, hardware: str, usd: float | None) -> str:
+    """A configuration as it is told while the search goes on."""
+    cost = f", ${usd:.2f} an hour" if usd is not None and usd < float("inf") else ""
+    return f"best so far {devices} x {hardware}{cost}"
 
 
 def _check_space(screens: Sequence[ChipScreen]) -> None:
@@ -178,25 +271,25 @@ def _check_space(screens: Sequence[ChipScreen]) -> None:
         raise UserError(f"size has nothing to search: {reason}")
 
 
-def tried_on(asked: Question, screens: Sequence[ChipScreen], advance: Advance) -> list[Tried]:
+def tried_on(asked: Question, screens: Sequence[ChipScreen], watch: Watch) -> list[Tried]:
     """The second floor: simulations of the chips that may win, several at a time, then of pools of two chips."""
     hopeful = sorted((one for one in screens if one.ordered), key=lambda one: _first_order(asked, one))
-    simulated, tried = hopeful[:MOST_CHIPS], list[Tried]()
-    advance(len(screens) - len(simulated))
-    for part in _parts(simulated):
-        tried += on_all_cores(lambda one: best_of_chip(asked, one), part)
-        advance(len(part))
-    return [*tried, mixed_pools(asked, hopeful, tried)]
+    simulated = hopeful[:MOST_CHIPS]
+    watch.advance(len(screens) - len(simulated))
+
+    def seen(one: Tried) -> None:
+        for choice in one.choices:
+            text = _words(choice.devices, choice.hardware, choice.usd_per_hour)
+            watch.better(choice.order(asked.objective), text, simulated=True)
+
+    stopped, watch.stopped = watch.stopped, ""
+    tried = watch.each(lambda one: best_of_chip(asked, one), simulated, seen, "chips are simulated")
+    watch.stopped = stopped or watch.stopped
+    return tried if watch.stopped else [*tried, mixed_pools(asked, hopeful, tried)]
 
 
 def _first_order(asked: Question, one: ChipScreen) -> Order:
     return one.ordered[0].order(asked.objective, asked.workload)
-
-
-def _parts(values: Sequence[One]) -> list[Sequence[One]]:
-    """Parts of a sequence that keep all cores busy for a while, so that progress is seen between them."""
-    each = 2 * cores()
-    return [values[start : start + each] for start in range(0, len(values), each)]
 
 
 def _best_of_each_chip(choices: Sequence[Choice]) -> list[Choice]:

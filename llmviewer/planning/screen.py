@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -26,6 +27,8 @@ BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 FEW_SEQUENCES, SEQUENCES = (8, 16), (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 #: Numbers of replicas: each up to the first, then ever larger steps.
 EACH_REPLICA, MOST_REPLICAS = 128, 10_000
+#: Parts of these numbers that are priced one after another, as few replicas are often enough.
+FEW_REPLICAS = (4, 32)
 #: Rates of one replica among which its capacity is found [1/s], and numbers of users.
 RATES = np.geomspace(1e-3, 1e4, 2001)
 USERS = np.unique(np.round(np.geomspace(1.0, 1e5, 800)))
@@ -229,13 +232,20 @@ def _own_first(listed: Sequence[int] | None, own: int, others: Sequence[int]) ->
 def candidates(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
     """The points of a structure that need the fewest replicas, those with the engine's own limits first."""
     replicas = one.replicas(bounds)
-    met = (one.at(workload, replicas).excess(workload) <= 1.0).any(axis=(0, 1))
-    if not met.any() or not one.most(bounds):
+    if not one.most(bounds) or (least := _first_met(one, workload, replicas)) is None:
         return []
-    least = int(np.argmax(met))
     between = np.arange(replicas[least - 1] + 1 if least else 1, replicas[least] + 1)
-    met = (one.at(workload, between).excess(workload) <= 1.0).any(axis=(0, 1))
-    return _points(one, workload, bounds, int(between[int(np.argmax(met))]))
+    found = 0 if len(between) == 1 else _first_met(one, workload, between)
+    return _points(one, workload, bounds, int(between[found or 0]))
+
+
+def _first_met(one: Screened, workload: Workload, replicas: Array) -> int | None:
+    """Index of the first of these numbers of replicas at which a point meets the limits; None for none of them."""
+    for start, end in pairwise((0, *FEW_REPLICAS, len(replicas))):
+        met = (one.at(workload, replicas[start:end]).excess(workload) <= 1.0).any(axis=(0, 1))
+        if met.any():
+            return start + int(np.argmax(met))
+    return None
 
 
 def fastest(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:

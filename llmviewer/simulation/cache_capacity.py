@@ -7,10 +7,11 @@ from math import ceil, floor, isfinite
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of, step_tokens
+from llmviewer.analysis.capacity import memory_and_graph, memory_of, step_tokens
 from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
+from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.config import ABSENT_CONTEXT
 
@@ -47,11 +48,15 @@ class CacheCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Growth:
-    """Bytes of one sequence's cache: own bytes at a length, and those of each block of more tokens."""
+    """Bytes of one sequence's cache: own bytes at a length, and those of each block of more tokens.
+
+    graph: of the passes of one device, where all devices have the same.
+    """
 
     own: float
     block: float
     budget: float
+    graph: Graph | None
 
 
 def cache_capacity(configuration: Configuration, context: float = TYPICAL_CONTEXT) -> CacheCapacity:
@@ -112,17 +117,21 @@ def _growth(configuration: Configuration, length: float, size: float) -> _Growth
     together = max(floor(tokens / length), 1.0) if isfinite(tokens) else 1.0
     batch, prompt = np.array([1.0, 2.0, 1.0, 2.0, together]), length - np.array([0.0, 0.0, size, size, 0.0])
     request = Request(batch_size=batch, input_len=prompt, output_len=np.ones(5))
-    memory = memory_of(configuration.model, _alone(configuration), request, configuration.token_budget)
+    system, graph = _alone(configuration), None
+    if system.split is None and system.parallelism.pipeline == 1:
+        memory, graph = memory_and_graph(configuration.model, system, request, configuration.token_budget)
+    else:
+        memory = memory_of(configuration.model, system, request, configuration.token_budget)
     one, two, less, both, _ = np.broadcast_to(memory.kv_cache_bytes, 5)
     own, shorter = float(two - one), float(both - less)
     budget = float(np.broadcast_to(memory.kv_cache_budget_bytes, 5)[4]) - float(one - own)
-    return _Growth(own=own, block=own - shorter, budget=max(budget, 0.0))
+    return _Growth(own=own, block=own - shorter, budget=max(budget, 0.0), graph=graph)
 
 
 def _concurrency(configuration: Configuration, growth: _Growth, length: float) -> float:
     """Sequences of `length` tokens whose caches fit, as a fraction; in the layout of the engine's blocks if known."""
     system = _alone(configuration)
-    layout, memory = blocks_of_engine(configuration.model, system), system.engine.memory
+    layout, memory = blocks_of_engine(configuration.model, system, growth.graph), system.engine.memory
     if layout is not None and memory is not None:
         return float(np.max(layout.concurrency(growth.budget, length, memory.tokens)))
     return growth.budget / growth.own if growth.own else float(UNLIMITED)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 One = TypeVar("One")
 Answer = TypeVar("Answer")
+#: Bytes of the size of an answer in a pipe.
+SIZE = 8
 
 
 def cores() -> int:
@@ -19,68 +23,107 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def on_all_cores(function: Callable[[One], Answer], values: Sequence[One]) -> list[Answer]:
+def on_all_cores(
+    function: Callable[[One], Answer],
+    values: Sequence[One],
+    done: Callable[[int, Answer], None] = lambda place, answer: None,
+) -> list[Answer]:
     """`function` of every value, in their order; one after the other where processes cannot be forked,
     as on a thread of a worker of Dask.
 
-    Each process but this one answers its share of the values and sends the answers through a pipe.  No thread runs in
-    any of them, so that none can hold a lock while another is forked.
+    done: called with the place of a value and its answer as soon as this process knows it.  Each process but this one
+    answers its share of the values and sends every answer through a pipe.  No thread runs in any of them, so that none
+    can hold a lock while another is forked.
     """
     workers = min(cores(), len(values))
     if workers < 2 or not hasattr(os, "fork") or threading.current_thread() is not threading.main_thread():
-        return [function(value) for value in values]
-    children = [_forked(function, values[at::workers]) for at in range(1, workers)]
+        workers = 1
+    children = [_Child.forked(function, values, range(at, len(values), workers)) for at in range(1, workers)]
     answers: list[Any] = [None] * len(values)
+
+    def known(place: int, answer: Any) -> None:
+        answers[place] = answer
+        done(place, answer)
+
     try:
-        answers[0::workers] = [function(value) for value in values[0::workers]]
-        for at, (_, pipe) in enumerate(children, 1):
-            answers[at::workers] = _received(pipe)
+        for place in range(0, len(values), workers):
+            known(place, function(values[place]))
+            for child in children:
+                child.receive(known, wait=False)
+        for child in children:
+            child.receive(known, wait=True)
     finally:
-        for child, pipe in children:
-            _ended(child, pipe)
+        for child in children:
+            child.end()
     return answers
 
 
-def _forked(function: Callable[[One], Answer], values: Sequence[One]) -> tuple[int, int]:
-    """A process that answers these values, and the pipe from which its answers can be read."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, reading
-    status = 1
-    try:
-        os.close(reading)
-        with os.fdopen(writing, "wb") as pipe:
-            pickle.dump(_answered(function, values), pipe)
-        status = 0
-    finally:
-        os._exit(status)  # without what the parent does when it ends
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    """A process that answers the values at some places.  pipe: where its answers can be read; sent: bytes of the next
+    answer that have come."""
+
+    process: int
+    pipe: int
+    places: list[int]
+    sent: bytearray = field(default_factory=bytearray)
+
+    @staticmethod
+    def forked(function: Callable[[One], Answer], values: Sequence[One], places: range) -> _Child:
+        """A process that answers these values."""
+        reading, writing = os.pipe()
+        if child := os.fork():
+            os.close(writing)
+            return _Child(process=child, pipe=reading, places=list(places))
+        status = 1
+        try:
+            os.close(reading)
+            _send(writing, (_answered(function, values[place]) for place in places))
+            status = 0
+        finally:
+            os._exit(status)  # without what the parent does when it ends
+
+    def receive(self, known: Callable[[int, Any], None], *, wait: bool) -> None:
+        """Take the answers that have come, or wait for all of them; raises the error that one of them is."""
+        while self.places and (wait or select.select((self.pipe,), (), (), 0.0)[0]):
+            if not (part := os.read(self.pipe, 1 << 20)):
+                raise RuntimeError("a process that simulates ended early")
+            self.sent += part
+            while len(self.sent) >= SIZE and len(self.sent) >= (end := SIZE + int.from_bytes(self.sent[:SIZE])):
+                answer = pickle.loads(self.sent[SIZE:end])
+                del self.sent[:end]
+                if isinstance(answer, Exception):
+                    raise answer
+                known(self.places.pop(0), answer)
+
+    def end(self) -> None:
+        """Stop the process if it still runs, as after an interrupt, and wait for its end."""
+        os.close(self.pipe)
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self.process, 0)
 
 
-def _answered(function: Callable[[One], Answer], values: Sequence[One]) -> list[Answer] | Exception:
-    """The answers, or the error that one of them raised."""
+def _answered(function: Callable[[One], Answer], value: One) -> Answer | Exception:
+    """The answer, or the error that is raised."""
     try:
-        return [function(value) for value in values]
+        return function(value)
     except Exception as error:
         return error
 
 
-def _received(pipe: int) -> list[Any]:
-    """The answers of a process; raises its error."""
-    with os.fdopen(os.dup(pipe), "rb") as stream:
-        sent = stream.read()
-    found = pickle.loads(sent) if sent else RuntimeError("a process that simulates ended early")
-    if isinstance(found, Exception):
-        raise found
-    answers: list[Any] = found
-    return answers
-
-
-def _ended(child: int, pipe: int) -> None:
-    """Stop a process if it still runs, as after an interrupt, and wait for its end."""
-    os.close(pipe)
-    with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(child, 0)
+def _send(pipe: int, answers: Iterable[object]) -> None:
+    """Write answers, each after its size; they wait here while the pipe is full and there are others to work on."""
+    os.set_blocking(pipe, False)
+    left = b""
+    for answer in answers:
+        text = pickle.dumps(answer)
+        left += len(text).to_bytes(SIZE) + text
+        with suppress(BlockingIOError):
+            left = left[os.write(pipe, left) :]
+        if isinstance(answer, Exception):
+            break
+    os.set_blocking(pipe, True)
+    while left:
+        left = left[os.write(pipe, left) :]

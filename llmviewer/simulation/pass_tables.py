@@ -73,11 +73,18 @@ def knots(most: float, per_octave: int, jumps: tuple[float, float] = (0.0, 0.0))
 class Surface:
     """A time over a whole number n and a coordinate x [s], linear in both between knots.
 
-    cells: segment of n -> segment of x -> Cell.  segments: n -> its segment.
+    values: segment of n x segment of x x coefficients of a Cell.  cells: segment of n -> segment of x -> Cell; None
+    until it is first read.  segments: n -> its segment.
     """
 
     segments: list[int]
-    cells: list[list[Cell]]
+    values: Array
+    cells: list[list[Cell] | None]
+
+    def row(self, segment: int) -> list[Cell]:
+        """The cells of a segment of n, which are kept."""
+        found = self.cells[segment] = list(map(tuple, self.values[segment].tolist()))
+        return found
 
 
 def grid(whole: Array, x: Knots) -> tuple[Array, Array]:
@@ -103,8 +110,7 @@ def surface(whole: Array, x: Knots, values: Array) -> Surface:
     k1, k3 = np.diff(base, axis=0) / width, np.diff(rise, axis=0) / width
     k0, k2 = base[:-1] - k1 * whole[:-1, None], rise[:-1] - k3 * whole[:-1, None]
     at = np.clip(np.searchsorted(whole, np.arange(whole[-1] + 1.0), side="right") - 1, 0, len(whole) - 2)
-    cells = [list(map(tuple, row)) for row in np.stack((k0, k1, k2, k3), axis=2).tolist()]
-    return Surface(segments=at.tolist(), cells=cells)
+    return Surface(segments=at.tolist(), values=np.stack((k0, k1, k2, k3), axis=2), cells=[None] * len(k0))
 
 
 #: Knots of contexts per octave, of decode steps and of prompts; all accesses below contain them as numbers.
@@ -148,10 +154,10 @@ class PartTable:
             surface = self.beside if prompt else self.decodes
             mantissa, octave = frexp(context + 1.0)
             row, at = surface.segments[sequences], 8 * octave + int(16.0 * mantissa) - 16
-            k0, k1, k2, k3 = surface.cells[row][at]
+            k0, k1, k2, k3 = (surface.cells[row] or surface.row(row))[at]
             seconds += k0 + k1 * sequences + (k2 + k3 * sequences) * context
             if prompt:
-                k0, k1, k2, k3 = self.shared.cells[row][at]
+                k0, k1, k2, k3 = (self.shared.cells[row] or self.shared.row(row))[at]
                 shared = k0 + k1 * sequences + (k2 + k3 * sequences) * context
                 seconds += shared * (prompt if prompt < PROMPT_BESIDE else PROMPT_BESIDE)
         if prompt:
@@ -162,7 +168,8 @@ class PartTable:
             else:
                 surface = self.chunk if prompt > SHORT_CHUNK else self.short if sequences else self.alone
             mantissa, octave = frexp(x + 1.0)
-            k0, k1, k2, k3 = surface.cells[surface.segments[prompt]][4 * octave + int(8.0 * mantissa) - 8]
+            row = surface.segments[prompt]
+            k0, k1, k2, k3 = (surface.cells[row] or surface.row(row))[4 * octave + int(8.0 * mantissa) - 8]
             seconds += k0 + k1 * prompt + (k2 + k3 * prompt) * x
         if self.states is not None:
             seconds += _states(self.states, tokens, sequences, prompt, pairs)
@@ -177,7 +184,8 @@ def _states(surface: Surface, tokens: int, sequences: int, prompt: int, pairs: f
     last = len(surface.segments) - 1
     sequences, x = min(sequences, last), tokens - 1.0
     mantissa, octave = frexp(tokens)
-    k0, k1, k2, k3 = surface.cells[surface.segments[sequences]][8 * octave + int(16.0 * mantissa) - 16]
+    row = surface.segments[sequences]
+    k0, k1, k2, k3 = (surface.cells[row] or surface.row(row))[8 * octave + int(16.0 * mantissa) - 16]
     return k0 + k1 * sequences + (k2 + k3 * sequences) * x
 
 

@@ -12,8 +12,7 @@ from llmviewer.ops.collective import CollectiveShape
 
 def scale_access(access: Access, share: Count) -> Access:
     """The access with tensor and moved elements times `share`."""
-    tensor = access.tensor
-    return Access(replace(tensor, elements=tensor.elements * share), access.elements * share)
+    return Access(access.tensor.sized(access.tensor.elements * share), access.elements * share)
 
 
 def scale_moved(access: Access, share: Count) -> Access:
@@ -30,7 +29,7 @@ def scale_axis(operator: Operator, axis: int, share: Count) -> Operator:
     """The operator with one axis of its output shape times `share`."""
     shape = list(operator.output_shape)
     shape[axis] = shape[axis] * share
-    return replace(operator, output_shape=tuple(shape))
+    return operator.having(output_shape=tuple(shape))
 
 
 def with_probability(operator: Operator, probability: Count) -> Operator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -32,39 +33,54 @@ SIBLING_NAMES |= {
 SECOND_OUTPUT = "per_layer_inputs"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: names are kept
 class Flow:
     """Data flow of the operators of one block; a place is the index of an operator."""
 
     operators: tuple[Operator, ...]
 
-    @property
+    @cached_property
     def places(self) -> dict[str, int]:
         """Operator name -> place in the block."""
         return {op.name: place for place, op in enumerate(self.operators)}
 
+    @cached_property
+    def _reads(self) -> list[set[str]]:
+        """Tensors that each operator reads, without weights."""
+        return [_names(op.reads) for op in self.operators]
+
+    @cached_property
+    def _writes(self) -> list[set[str]]:
+        """Tensors that each operator writes, without weights."""
+        return [_names(op.writes) for op in self.operators]
+
+    @cached_property
+    def _makes(self) -> list[set[str]]:
+        """Activations that each operator writes."""
+        return [_made(op) for op in self.operators]
+
     def made_by(self, place: int) -> list[int]:
         """The places of operators that write the activations read by `place`, in order."""
         read = {a.tensor.name for a in self.operators[place].reads if a.tensor.role is Role.ACTIVATION}
-        return [k for k, op in enumerate(self.operators[:place]) if read & _made(op)]
+        return [k for k, made in enumerate(self._makes[:place]) if not read.isdisjoint(made)]
 
     def read_by(self, place: int) -> list[int]:
         """The places of operators that read the activations written by `place`, in order."""
-        made = _made(self.operators[place])
-        return [k for k, op in enumerate(self.operators) if k > place and made & _names(op.reads)]
+        made = self._makes[place]
+        return [k for k, read in enumerate(self._reads) if k > place and not made.isdisjoint(read)]
 
     def position(self, members: tuple[int, ...]) -> int | None:
         """Place at which members can run as one kernel: the last or the first; None if another operator prevents it."""
-        inside = [self.operators[k] for k in members]
-        made = set().union(*(_names(op.writes) for op in inside))
-        read = set().union(*(_names(op.reads) for op in inside))
+        made = set().union(*(self._writes[k] for k in members))
+        read = set().union(*(self._reads[k] for k in members))
         between = self._between(members)
-        if not any(made & _names(op.reads) for op in between):
+        if all(made.isdisjoint(self._reads[k]) for k in between):
             return members[-1]
-        return None if any(read & _names(op.writes) for op in between) else members[0]
+        return members[0] if all(read.isdisjoint(self._writes[k]) for k in between) else None
 
-    def _between(self, members: tuple[int, ...]) -> list[Operator]:
-        return [self.operators[k] for k in range(members[0], members[-1]) if k not in members]
+    @staticmethod
+    def _between(members: tuple[int, ...]) -> list[int]:
+        return [k for k in range(members[0], members[-1]) if k not in members]
 
     def conflict(self, members: tuple[int, ...]) -> str:
         """The reason why members cannot be one kernel for any sizes; empty if they can."""
@@ -80,15 +96,15 @@ class Flow:
         if _reads_more(inside):
             return f"{inside[-1].name} reads a tensor of which only a part is computed there"
         if self.position(members) is None:
-            return f"{self._between(members)[0].name} runs between them"
+            return f"{self.operators[self._between(members)[0]].name} runs between them"
         return ""
 
     def kept(self, members: tuple[int, ...]) -> dict[str, str]:
         """Intermediates of a kernel that must still be written -> name of another reader."""
-        made = {name for k in members for name in _made(self.operators[k])}
-        used = {name for k in members for name in _names(self.operators[k].reads)} & made
-        outside = [op for k, op in enumerate(self.operators) if k not in members]
-        found = {name: op.name for op in reversed(outside) for name in used & _names(op.reads)}
+        made = {name for k in members for name in self._makes[k]}
+        used = {name for k in members for name in self._reads[k]} & made
+        outside = [k for k in reversed(range(len(self.operators))) if k not in members]
+        found = {name: self.operators[k].name for k in outside for name in used & self._reads[k]}
         last = self.operators[-1].output.name
         return found | {name: "the next block" for name in used if name in (last, SECOND_OUTPUT)}
 
@@ -102,7 +118,7 @@ class Flow:
             name=joined_name(op.name for op in inside),
             kind=head.kind,
             reads=tuple(_reads(inside)),
-            writes=tuple(self._writes(members)),
+            writes=tuple(self._kernel_writes(members)),
             output_shape=_output_shape(inside),
             compute=head.compute,
             **summed_work(inside),
@@ -110,9 +126,9 @@ class Flow:
             role=_role(inside, head),
         )
 
-    def _writes(self, members: tuple[int, ...]) -> list[Access]:
+    def _kernel_writes(self, members: tuple[int, ...]) -> list[Access]:
         inside = [self.operators[k] for k in members]
-        used = {name for op in inside for name in _names(op.reads)}
+        used = {name for k in members for name in self._reads[k]}
         kept = self.kept(members)
         internal = used - set(kept)
         return [a for op in inside for a in op.writes if not _is_activation(a) or a.tensor.name not in internal]
@@ -125,7 +141,11 @@ def shared_inputs(product: Operator) -> tuple[str, ...]:
 
 def joined_name(names: Iterable[str]) -> str:
     """The name of a fused kernel, such as `attn_norm+qkv_proj`."""
-    name = "+".join(names)
+    return _shortened("+".join(names))
+
+
+@lru_cache(256)
+def _shortened(name: str) -> str:
     for long, short in SIBLING_NAMES.items():
         name = name.replace(long, short)
     return name

@@ -59,8 +59,12 @@ class Exchanges:
 
     def inputs_with(self, operator: Operator, layout: Layout) -> list[Tensor]:
         """The inputs of an operator that have this layout, without weights."""
-        reads = (a.tensor for a in operator.reads if a.tensor.role is not Role.WEIGHT)
-        return [tensor for tensor in reads if self.layout(tensor) is layout]
+        known = self.layouts
+        return [
+            a.tensor
+            for a in operator.reads
+            if a.tensor.role is not Role.WEIGHT and known.get(a.tensor.name, Layout.WHOLE) is layout
+        ]
 
     def set_outputs(self, operator: Operator, layout: Layout) -> None:
         """Note the layout of all outputs of an operator."""
@@ -133,7 +137,7 @@ class Exchanges:
         if any(op.name == name for op in self.done):
             name = f"{source}_{pattern.value}"
         names = [name] if len(tensors) == 1 else [f"{t.name}_{pattern.value}" for t in tensors]
-        made = tuple(replace(t, name=new) for t, new in zip(tensors, names, strict=True))
+        made = tuple(t.called(new) for t, new in zip(tensors, names, strict=True))
         self.renamed.update({old.name: new for old, new in zip(tensors, made, strict=True)})
         reads, writes = tuple(map(whole, tensors)), tuple(map(whole, made))
         if pattern is Collective.ALL_GATHER:

@@ -121,13 +121,13 @@ class _BlockSharding(Exchanges):
             self.set_outputs(operator, Layout.PARTIAL)
             reads = tuple(self._read(a, 1.0 if a.tensor.name.endswith(".bias") else 1.0 / self.n)
                           for a in operator.reads)  # fmt: skip
-            return replace(scale_work(operator, 1.0 / self.n), reads=reads, shape=replace(shape, k=shape.k / self.n))
+            return scale_work(operator, 1.0 / self.n).having(reads=reads, shape=replace(shape, k=shape.k / self.n))
         self.set_outputs(operator, Layout.SPLIT)
         share = self._share_of_heads(operator)
         writes = tuple(scale_access(a, self._kept(a.tensor.name)) for a in operator.writes)
         reads = tuple(self._read(a, share) for a in operator.reads)
         new = scale_axis(scale_work(operator, share), -1, share)
-        return replace(new, reads=reads, writes=writes, shape=replace(shape, n=shape.n * share))
+        return new.having(reads=reads, writes=writes, shape=replace(shape, n=shape.n * share))
 
     def _read(self, access: Access, weight_share: Count) -> Access:
         if access.tensor.role is Role.WEIGHT:
@@ -163,7 +163,7 @@ class _BlockSharding(Exchanges):
         axis = 0 if source else 1 if len(operator.output_shape) > 2 else -1
         reads = tuple(self._read(a, self._weights(a, operator, share)) for a in operator.reads)
         writes = tuple(scale_access(a, self._share(a.tensor.name)) for a in operator.writes)
-        return replace(scale_axis(scale_work(operator, share), axis, share), reads=reads, writes=writes, shape=shape)
+        return scale_axis(scale_work(operator, share), axis, share).having(reads=reads, writes=writes, shape=shape)
 
     def _weights(self, access: Access, operator: Operator, share: Count) -> Count:
         """A device's share of weights: all of a norm that is common to the heads, else that of the channels."""
@@ -182,7 +182,7 @@ class _BlockSharding(Exchanges):
             for a in operator.reads
         )  # fmt: skip
         writes = tuple(scale_access(a, share) for a in operator.writes)
-        return replace(scale_axis(scale_work(operator, share), 0, share), reads=reads, writes=writes)
+        return scale_axis(scale_work(operator, share), 0, share).having(reads=reads, writes=writes)
 
     def _own_rows(self, operator: Operator) -> Operator:
         """Each device sums the rows of its own experts: a partial sum for all tokens."""
