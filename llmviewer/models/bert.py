@@ -13,8 +13,9 @@ from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import Norms
 from llmviewer.layers.feed_forward import Prediction
 from llmviewer.models import parts
+from llmviewer.models.class_defaults import class_defaults
 from llmviewer.models.config import MAX_LAYERS, Config, hidden_size, layer_count, layer_types
-from llmviewer.models.dense import Dense, sizes
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.draft_heads import class_name
 from llmviewer.models.model import Embedding, Head, Model
 from llmviewer.ops.elementwise import Activation, Norm, activate, activation, layer_norm
@@ -171,8 +172,8 @@ def _half_window(config: Config) -> None:
     config.fields = {**config.fields, "sliding_window": config.count("local_attention", 128, minimum=2) // 2}
 
 
-_MODERNBERT = Dense(
-    defaults={**sizes(768, 1152, 22, 12, 50368, 8192), "hidden_activation": "gelu", "decoder_bias": True},
+_MODERNBERT = Decoder(
+    defaults=class_defaults("modernbert-decoder") | {"hidden_activation": "gelu", "decoder_bias": True},
     constants={"norm_bias": False},
     ignored="cls_token_id mlp_dropout global_rope_theta local_rope_theta",
     prepare=_half_window,

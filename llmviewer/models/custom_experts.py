@@ -7,22 +7,14 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.layers.attention import Projections, QkNorm
-from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import deepseek as latent
 from llmviewer.models import parts, remote_code
 from llmviewer.models.config import Config, layer_count
+from llmviewer.models.decoder import AROUND, Decoder, with_attention
+from llmviewer.models.experts import DenseFirst, Experts
 from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import DenseFirst, Experts, SparseDecoder
-
-
-def _ling_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
-    """One matrix for queries, keys and values; QK-norm per head from Ling 2.0 on."""
-    bias, out_bias = (config.flag(name, default=False) for name in ("use_qkv_bias", "use_bias"))
-    plain = parts.attention(config, dtype, Projections(fused=True, qkv_bias=bias, out_bias=out_bias))
-    normed = config.flag("use_qk_norm", default=False)
-    return {"full": replace(plain, qk_norm=QkNorm.PER_HEAD if normed else QkNorm.NONE)}
 
 
 def _ling_experts(config: Config, dtype: Dtype) -> Moe:
@@ -35,19 +27,21 @@ def _ling_experts(config: Config, dtype: Dtype) -> Moe:
     return replace(plain, shared=parts.mlp(config, dtype, width))
 
 
-bailing_moe = SparseDecoder(
-    mixers=_ling_attention,
+bailing_moe = Decoder(
+    fused=True,
+    qkv_bias="use_qkv_bias",
+    out_bias="use_bias",
+    qk_norm=QkNorm.PER_HEAD,  # from Ling 2.0 on
+    qk_norm_if="use_qk_norm",
     experts=_ling_experts,
     placement=DenseFirst(default=0),
-    expected={
-        "use_rmsnorm": (True,), "multi_gate": (False,), "use_sliding_window": (False,), "attention_bias": (False,),
-        "moe_router_enable_shared_expert": (True,), "using_split_qkv_in_self_attention": (False,),
+    constants={
+        "use_rmsnorm": True, "multi_gate": False, "use_sliding_window": False, "attention_bias": False,
+        "moe_router_enable_shared_expert": True, "using_split_qkv_in_self_attention": False,
     },
     # normalisation of the head's weights happens when they are loaded
-    ignored=(
-        "norm_head", "norm_softmax", "output_dropout", "score_function", "router_dtype", "max_window_layers",
-        "mtp_loss_scaling_factor", "moe_router_topk_scaling_factor", "rotary_dim",
-    ),
+    ignored="norm_head norm_softmax output_dropout score_function router_dtype max_window_layers "
+    "mtp_loss_scaling_factor moe_router_topk_scaling_factor rotary_dim",
 )  # fmt: skip
 
 
@@ -57,10 +51,9 @@ def _step3_fields(config: Config) -> None:
     config.defaults(max_position_embeddings=config.get("max_position_embedding", 65536))
 
 
-def _step3_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
-    """Queries through a latent, keys and values of few groups (multi-matrix factorisation attention)."""
-    plain = parts.attention(config, dtype, Projections())
-    return {"full": replace(plain, q_rank=config.count("share_q_dim", 2048))}
+def _step3_queries(model: Model, config: Config) -> Model:
+    """The model with queries through a latent (multi-matrix factorisation attention)."""
+    return with_attention(model, q_rank=config.count("share_q_dim", 2048))
 
 
 def _listed_layers(config: Config) -> list[str]:
@@ -75,20 +68,23 @@ def _listed_layers(config: Config) -> list[str]:
     return ["moe" if layer in listed else "dense" for layer in range(depth)]
 
 
-step3_text = SparseDecoder(
+step3_text = Decoder(
     prepare=_step3_fields,
-    mixers=_step3_attention,
+    qkv_bias=False,
+    out_bias=False,
     experts=Experts(experts=("moe_num_experts",), chosen=("moe_top_k",), shared_width="share_expert_dim"),
     placement=_listed_layers,
-    ignored=("norm_expert_weight", "max_position_embedding"),
+    ignored="norm_expert_weight max_position_embedding",
+    finish=_step3_queries,
 )
 
 
 #: https://huggingface.co/deepseek-ai/deepseek-moe-16b-base, modeling_deepseek.py: DeepSeek-V2 with plain attention.
-deepseek = SparseDecoder(
+deepseek = Decoder(
+    experts=Experts(),
     placement=DenseFirst(default=0),
-    expected={"moe_layer_freq": (1,), "topk_method": ("greedy",)},
-    ignored=("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"),
+    constants={"moe_layer_freq": 1, "topk_method": "greedy"},
+    ignored="q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim kv_lora_rank",
 )
 
 
@@ -100,26 +96,28 @@ def deepseek_v2(config: Config, dtype: Dtype) -> Model:
     return latent.deepseek_v2(config, dtype) if is_latent else deepseek(config, dtype)
 
 
-def _grok_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
-    """Attention with capped scores."""
-    return {"full": replace(parts.attention(config, dtype, Projections()), soft_cap=True)}
+def _grok_scores(model: Model, config: Config) -> Model:
+    """The model with capped scores."""
+    return with_attention(model, soft_cap=True)
 
 
 #: https://huggingface.co/hpcai-tech/grok-1, modeling_grok1.py: norms around both parts, a head tied to the table.
-grok_1 = SparseDecoder(
-    mixers=_grok_attention,
+grok_1 = Decoder(
+    qkv_bias=False,
+    out_bias=False,
     experts=Experts(width="intermediate_size", shared=""),
-    norms=parts.sandwich_norms,
+    places=AROUND,
     defaults={"hidden_act": "gelu", "num_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": True},
-    ignored=("attn_output_multiplier", "embedding_multiplier_scale", "output_multiplier_scale", "max_attn_value"),
+    ignored="attn_output_multiplier embedding_multiplier_scale output_multiplier_scale max_attn_value",
     tied=True,
+    finish=_grok_scores,
 )
 
 
 #: https://huggingface.co/openbmb/MiniCPM-MoE-8x2B, modeling_minicpm.py: MiniCPM with experts.
-MINICPM_MOE = SparseDecoder(
+MINICPM_MOE = Decoder(
     experts=Experts(width="intermediate_size", shared=""),
-    ignored=("scale_emb", "scale_depth", "dim_model_base"),
+    ignored="scale_emb scale_depth dim_model_base",
     tied=True,
 )
 

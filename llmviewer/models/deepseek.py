@@ -13,12 +13,13 @@ from llmviewer.layers.feed_forward import Moe, NormedExperts, Shortcut
 from llmviewer.layers.mla import GatedExperts, InputGate, Mla
 from llmviewer.models import parts
 from llmviewer.models.config import Config, head_count, hidden_size, layer_count
+from llmviewer.models.decoder import Decoder
+from llmviewer.models.experts import DenseFirst, Experts
 from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import DenseFirst, Experts, SparseDecoder, everywhere
 from llmviewer.ops.elementwise import activation, rms_norm
 
 #: Fields that say how an indexer is run, not its size.
-INDEX_FIELDS = ("indexer_rope_interleave", "index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq")
+INDEX_FIELDS = "indexer_rope_interleave index_share_for_mtp_iteration index_skip_topk_offset index_topk_freq"
 #: Names of layers whose keys an indexer chooses, in configs of transformers and of checkpoints.
 INDEXED_TYPES = ("indexed_attention", "deepseek_sparse_attention")
 
@@ -147,22 +148,23 @@ def _axk2_experts(config: Config, dtype: Dtype) -> GatedExperts:
 
 
 #: Fields that all of these have with one value.
-EXPECTED: dict[str, tuple[Any, ...]] = {"mlp_bias": (False,), "moe_layer_freq": (1,)}
-CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": ("noaux_tc",)}
+EXPECTED: dict[str, Any] = {"mlp_bias": False, "moe_layer_freq": 1}
+CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": "noaux_tc"}
 
-deepseek_v2 = SparseDecoder(
+deepseek_v2 = Decoder(
     mixers=Latent(),
     types=_all_latent,
+    experts=Experts(),
     placement=DenseFirst(),
-    expected={**EXPECTED, "topk_method": ("greedy", "group_limited_greedy")},
+    constants={**EXPECTED, "topk_method": ("greedy", "group_limited_greedy")},
 )
 
-deepseek_v3 = replace(deepseek_v2, experts=Experts(correction_bias=True), expected=CHOSEN_BY_BIAS)
+deepseek_v3 = replace(deepseek_v2, experts=Experts(correction_bias=True), constants=CHOSEN_BY_BIAS)
 
-mistral4 = replace(deepseek_v2, placement=DenseFirst(default=0), expected=EXPECTED)
+mistral4 = replace(deepseek_v2, placement=DenseFirst(default=0), constants=EXPECTED)
 
 glm4_moe_lite = replace(
-    deepseek_v3, placement=DenseFirst(default=1), expected={**CHOSEN_BY_BIAS, "partial_rotary_factor": (1.0,)}
+    deepseek_v3, placement=DenseFirst(default=1), constants={**CHOSEN_BY_BIAS, "partial_rotary_factor": 1.0}
 )
 
 deepseek_v32 = replace(
@@ -171,7 +173,7 @@ deepseek_v32 = replace(
     mixers=Latent(indexed=True),
     types=index_layers,
     placement=DenseFirst(default=3),
-    ignored=(*INDEX_FIELDS, "moe_router_dtype"),
+    ignored=f"{INDEX_FIELDS} moe_router_dtype",
 )
 
 glm_moe_dsa = deepseek_v32
@@ -184,8 +186,8 @@ longcat_flash = replace(
     placement=lambda config: ["moe", "dense"] * (layer_count(config) // 2),
     experts=_longcat_experts,
     dense=lambda config, dtype: parts.mlp(config, dtype, config.count("ffn_hidden_size")),
-    expected={"attention_method": ("MLA",), "zero_expert_type": ("identity",)},
-    ignored=("mla_scale_q_lora", "mla_scale_kv_lora"),
+    constants={"attention_method": "MLA", "zero_expert_type": "identity"},
+    ignored="mla_scale_q_lora mla_scale_kv_lora",
 )
 
 axk2 = replace(
@@ -298,17 +300,14 @@ def _with_streams(model: Model, streams: HyperConnection) -> Model:
     return replace(model, layers=layers, head=replace(model.head, streams=last))
 
 
-deepseek_v4 = SparseDecoder(
+deepseek_v4 = Decoder(
     prepare=_stored_experts,
     mixers=_attention,
     types=_types,
     experts=_experts,
-    placement=everywhere,
-    expected={"mlp_bias": (False,), "topk_method": ("noaux_tc",)},
-    ignored=(
-        "mlp_layer_types", "num_hash_layers", "swiglu_limit", "hc_eps", "compress_rope_theta", "compress_rates",
-        "compress_ratios", "expert_dtype",
-    ),
+    constants={"mlp_bias": False, "topk_method": "noaux_tc"},
+    ignored="mlp_layer_types num_hash_layers swiglu_limit hc_eps compress_rope_theta compress_rates compress_ratios "
+    "expert_dtype",
     finish=_streams,
 )  # fmt: skip
 
@@ -332,11 +331,11 @@ def _hy_v4_streams(model: Model, config: Config) -> Model:
     return _with_streams(model, HyperConnection(hidden=model.hidden, count=count, dtype=model.dtype, mixes=False))
 
 
-hy_v4 = SparseDecoder(
+hy_v4 = Decoder(
     mixers=_hy_v4_attention,
     types=_hy_v4_types,
     experts=_routed_clamped,
     placement=DenseFirst(default=1),
-    ignored=("swiglu_limit", "hc_eps", "hc_magnitude", "learnable_sink_init"),
+    ignored="swiglu_limit hc_eps hc_magnitude learnable_sink_init",
     finish=_hy_v4_streams,
 )

@@ -12,8 +12,9 @@ from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config, layer_count
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.deepseek import indexer, latent_attention
-from llmviewer.models.sparse_decoder import DenseFirst, Experts, SparseDecoder
+from llmviewer.models.experts import DenseFirst, Experts
 
 #: Sizes of layers with a window, and their defaults; a checkpoint names them `swa_...`.
 WINDOW_SIZES = {
@@ -67,10 +68,10 @@ def _experts(config: Config, dtype: Dtype) -> Moe:
     return replace(plain, shared=parts.mlp(config, dtype, width))
 
 
-dots3_note = SparseDecoder(
+dots3_note = Decoder(
     mixers=_attention,
     types=_types,
     experts=_experts,
     placement=DenseFirst(default=1),
-    expected={"mlp_bias": (False,), "use_dsa": (True,), "use_sliding_window": (True,), "attention_bias": (False,)},
+    constants={"mlp_bias": False, "use_dsa": True, "use_sliding_window": True, "attention_bias": False},
 )

@@ -1,6 +1,6 @@
 """Configs as an architecture's first checkpoints have them, before transformers had its class.
 
-Falcon as RefinedWeb, ChatGLM-6B, OLMo of the `hf_olmo` package, Mamba of the `mamba_ssm` package.
+Falcon as RefinedWeb, OLMo of the `hf_olmo` package, Mamba of the `mamba_ssm` package.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.models.bloom import parse_falcon
 from llmviewer.models.config import Config
-from llmviewer.models.dense import Dense
 from llmviewer.models.gpt import OLMO
 from llmviewer.models.mamba import parse_mamba, parse_mamba2
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import layer_norm
 
 #: Fields of the `mamba_ssm` package -> those of transformers.
 MAMBA_NAMES = {
@@ -39,21 +37,6 @@ def parse_refined_web(config: Config, dtype: Dtype) -> Model:
     config.defaults(multi_query=False, parallel_attn=False)
     return parse_falcon(config, dtype)
 
-
-#: https://huggingface.co/THUDM/chatglm-6b, modeling_chatglm.py: LayerNorm and biases everywhere.
-CHATGLM_6B = Dense(
-    defaults={"hidden_act": "gelu"},
-    names={"inner_hidden_size": "intermediate_size", "max_sequence_length": "max_position_embeddings"},
-    constants={"position_encoding_2d": True, "pre_seq_len": None, "use_bias": True},
-    ignored="prefix_projection quantization_bit quantization_embeddings",
-    norm=layer_norm,
-    tied=True,
-    gated=False,
-    mlp_bias=True,
-    fused=True,
-    qkv_bias=True,
-    out_bias=True,
-)
 
 #: Fields of `hf_olmo` with the one value that makes its layers those of OlmoForCausalLM.
 OLMO_CONSTANTS: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from llmviewer.core.dtypes import Dtype
@@ -23,7 +24,7 @@ from llmviewer.models.config import (
     sliding_or_full,
     window,
 )
-from llmviewer.models.dense import sizes
+from llmviewer.models.decoder import AROUND, Decoder, sizes
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import Activation, activation, rms_norm
 
@@ -40,42 +41,31 @@ GEMMA3_DEFAULTS = {
 }
 
 
-def parse_gemma(config: Config, dtype: Dtype) -> Model:
-    """GemmaForCausalLM: Llama with GeGLU, wide heads, scaled embeddings, tied head."""
-    attention = _attention(config, dtype)
-    mlp = parts.gated_mlp(config, dtype)
-    return gemma_model(config, dtype, parts.uniform_layers(config, parts.pre_norms(config, dtype), attention, mlp))
-
-
-def parse_gemma2(config: Config, dtype: Dtype) -> Model:
-    """Gemma2ForCausalLM: a window in every other layer; norms around each branch; soft caps on scores and logits."""
-    config.defaults(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
-    attention = replace(_attention(config, dtype), soft_cap=config.has("attn_logit_softcapping"))
-    return gemma_model(config, dtype, _alternating(config, dtype, attention, 2))
-
-
-def parse_gemma3(config: Config, dtype: Dtype) -> Model:
-    """Gemma3ForCausalLM: five sliding layers, then a full one; norms around each branch; QK-norm per head."""
-    config.defaults(**GEMMA3_DEFAULTS)
-    attention = replace(_attention(config, dtype), soft_cap=config.has("attn_logit_softcapping"))
-    return gemma_model(config, dtype, _alternating(config, dtype, replace(attention, qk_norm=QkNorm.PER_HEAD), 6))
-
-
-def _attention(config: Config, dtype: Dtype) -> Attention:
-    config.defaults(**DEFAULTS)
-    config.expect("use_bidirectional_attention", False)
-    return parts.attention(config, dtype, parts.projections(config))
-
-
-def _alternating(config: Config, dtype: Dtype, attention: Attention, period: int) -> tuple[DecoderLayer, ...]:
-    """Layers with a sliding window, and full attention in every `period`-th."""
-    variants = {"sliding": replace(attention, window=window(config)), "full": attention}
-    norms, mlp = parts.sandwich_norms(config, dtype), parts.gated_mlp(config, dtype)
-
-    def layer(kind: str, repeats: int) -> DecoderLayer:
-        return DecoderLayer(name=kind, repeats=repeats, norms=norms, mixer=variants[kind], feed_forward=mlp)
-
-    return parts.group_layers(sliding_or_full(config, period), layer)
+#: GemmaForCausalLM: Llama with GeGLU, wide heads, scaled embeddings, tied head.
+GEMMA = Decoder(
+    defaults=DEFAULTS,
+    constants={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+    scaled=True,
+    caps=True,
+)
+#: Gemma2ForCausalLM: a window in every other layer; norms around each branch; soft caps on scores and logits.
+GEMMA2 = replace(
+    GEMMA,
+    defaults={
+        **DEFAULTS,
+        **{"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    },
+    constants={"use_bidirectional_attention": False},
+    places=AROUND,
+    types=partial(sliding_or_full, period=2),
+)
+#: Gemma3ForCausalLM: five sliding layers, then a full one; norms around each branch; QK-norm per head.
+GEMMA3 = replace(
+    GEMMA2,
+    defaults={**DEFAULTS, **GEMMA3_DEFAULTS},
+    qk_norm=QkNorm.PER_HEAD,
+    types=partial(sliding_or_full, period=6),
+)
 
 
 def gemma_model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Model:

@@ -1,36 +1,77 @@
-"""GLM-4 (three layouts), and ChatGLM2 and 3."""
+"""GLM-4 (three layouts), ChatGLM2 and 3, and ChatGLM-6B."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import Norms
-from llmviewer.models import parts
 from llmviewer.models.config import Config, head_count, hidden_size
+from llmviewer.models.decoder import AROUND, Decoder
 from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import rms_norm
+from llmviewer.ops.elementwise import layer_norm
+
+#: GlmForCausalLM (glm-4-9b-hf): biases on q, k and v; half of each head rotated; gate and up in one matrix.
+GLM = Decoder(
+    defaults={"head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5},
+    bias=False,
+    qkv_bias="attention_bias",
+    fused_mlp=True,
+)
+#: Glm4ForCausalLM (GLM-4-0414): GLM with norms also after attention and after the MLP.
+GLM4 = replace(GLM, places=AROUND)
 
 
-def parse_glm(config: Config, dtype: Dtype) -> Model:
-    """GlmForCausalLM (glm-4-9b-hf): biases on q, k and v; half of each head rotated."""
-    config.defaults(head_dim=128, attention_bias=True)
-    return _dense(config, dtype, _attention(config, dtype), parts.pre_norms(config, dtype))
-
-
-def parse_glm4(config: Config, dtype: Dtype) -> Model:
-    """Glm4ForCausalLM (GLM-4-0414): GLM with norms also after attention and after the MLP."""
-    config.defaults(head_dim=128, attention_bias=True)
-    return _dense(config, dtype, _attention(config, dtype), parts.sandwich_norms(config, dtype))
-
-
-def parse_glm_ocr(config: Config, dtype: Dtype) -> Model:
-    """GlmOcrForConditionalGeneration: the layers of GLM-4-0414 without biases, heads of hidden_size / heads."""
-    config.expect("attention_bias", False)
+def _hidden_by_heads(config: Config) -> None:
     config.defaults(head_dim=hidden_size(config) // head_count(config))
-    config.override(attention_bias=False)
-    return parse_glm4(config, dtype)
+
+
+#: GlmOcrForConditionalGeneration: the layers of GLM-4-0414 without biases, heads of hidden_size / heads.
+GLM_OCR = replace(
+    GLM4,
+    defaults={"partial_rotary_factor": 0.5},
+    constants={"attention_bias": False},
+    prepare=_hidden_by_heads,
+    qkv_bias=False,
+)
+
+
+def _chatglm_fields(config: Config) -> None:
+    """Key-value heads are all heads unless `multi_query_attention` is set."""
+    has_groups = config.flag("multi_query_attention", default=False)
+    config.defaults(
+        vocab_size=config.count("padded_vocab_size"),
+        num_hidden_layers=config.count("num_layers"),
+        intermediate_size=config.count("ffn_hidden_size"),
+        head_dim=config.count("kv_channels"),
+        num_key_value_heads=config.count("multi_query_group_num") if has_groups else None,
+    )
+
+
+_CHATGLM = replace(
+    GLM,
+    defaults={"partial_rotary_factor": 0.5, "hidden_act": "silu"},
+    constants={
+        **dict.fromkeys(("rmsnorm", "original_rope", "post_layer_norm"), True),
+        **dict.fromkeys(("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"), False),
+        "pre_seq_len": None,
+    },
+    ignored="apply_query_key_layer_scaling bias_dropout_fusion fp32_residual_connection",
+    prepare=_chatglm_fields,
+    qkv_bias="add_qkv_bias",
+    fused=True,
+)
+#: https://huggingface.co/THUDM/chatglm-6b, modeling_chatglm.py: LayerNorm and biases everywhere.
+CHATGLM_6B = Decoder(
+    defaults={"hidden_act": "gelu"},
+    names={"inner_hidden_size": "intermediate_size", "max_sequence_length": "max_position_embeddings"},
+    constants={"position_encoding_2d": True, "pre_seq_len": None, "use_bias": True},
+    ignored="prefix_projection quantization_bit quantization_embeddings",
+    norm=layer_norm,
+    tied=True,
+    gated=False,
+    fused=True,
+    bias=True,
+)
 
 
 def parse_chatglm(config: Config, dtype: Dtype) -> Model:
@@ -38,39 +79,4 @@ def parse_chatglm(config: Config, dtype: Dtype) -> Model:
 
     ChatGLM-6B has another form of layers, which its `inner_hidden_size` shows.
     """
-    if config.has("inner_hidden_size"):
-        from llmviewer.models.first_forms import CHATGLM_6B
-
-        return CHATGLM_6B(config, dtype)
-    for name in ("rmsnorm", "original_rope", "post_layer_norm"):
-        config.expect(name, True)
-    for name in ("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"):
-        config.expect(name, False)
-    config.expect("pre_seq_len", None)
-    config.ignore("apply_query_key_layer_scaling", "bias_dropout_fusion", "fp32_residual_connection")
-    has_groups = config.flag("multi_query_attention", default=False)
-    config.defaults(
-        vocab_size=config.count("padded_vocab_size"),
-        num_hidden_layers=config.count("num_layers"),
-        intermediate_size=config.count("ffn_hidden_size"),
-        head_dim=config.count("kv_channels"),
-        attention_bias=config.flag("add_qkv_bias", default=False),
-        num_key_value_heads=config.count("multi_query_group_num") if has_groups else None,
-        hidden_act="silu",
-    )
-    attention = _attention(config, dtype)
-    fused = replace(attention.projections, fused=True)
-    return _dense(config, dtype, replace(attention, projections=fused), parts.pre_norms(config, dtype))
-
-
-def _attention(config: Config, dtype: Dtype) -> Attention:
-    config.defaults(partial_rotary_factor=0.5)
-    bias = config.flag("attention_bias", default=False)
-    return parts.attention(config, dtype, Projections(qkv_bias=bias))
-
-
-def _dense(config: Config, dtype: Dtype, attention: Attention, norms: Norms) -> Model:
-    """A model of identical layers, with gate and up fused in one matrix."""
-    mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), fused=True)
-    layers = parts.uniform_layers(config, norms, attention, mlp)
-    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
+    return (CHATGLM_6B if config.has("inner_hidden_size") else _CHATGLM)(config, dtype)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.core.dtypes import Dtype
 from llmviewer.models import parts
+from llmviewer.models.class_defaults import class_defaults
 from llmviewer.models.config import Config
-from llmviewer.models.dense import Dense, attention_of, sizes
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import bare_rms_norm
 
@@ -18,23 +18,12 @@ def _layers_of_a_stack(config: Config) -> None:
         config.fields = {**config.fields, "num_hidden_layers": config.count("num_layers_per_stack")}
 
 
-_HRM = Dense(
-    defaults={**sizes(1536, 4096, 16, 12, 151808, 2048), "head_dim": 128},
-    ignored="L_bp_cycles prefix_lm embedding_scale",
-    prepare=_layers_of_a_stack,
-    norm=bare_rms_norm,
-    scaled=True,
-)
-
-
-def parse_hrm_text(config: Config, dtype: Dtype) -> Model:
-    """HrmTextForCausalLM: a low and a high stack of layers, which run in turn several times with the same weights.
+def _runs(model: Model, config: Config) -> Model:
+    """The model with a layer for each run of a stack.
 
     Every run has a KV cache of its own. Not counted: the norm and the sum between two runs.
     """
-    built = _HRM(config, dtype)
-    plain = replace(built.layers[0], mixer=replace(attention_of(built.layers[0]), gate=True))
-    low = config.count("L_cycles", 3)
+    plain, low = model.layers[0], config.count("L_cycles", 3)
     runs = [
         (f"low_{high}_{run}" if run < low else f"high_{high}", "low" if run < low else "high")
         for high in range(config.count("H_cycles", 2))
@@ -44,4 +33,16 @@ def parse_hrm_text(config: Config, dtype: Dtype) -> Model:
         replace(plain, name=name, scope=stack, numbers=tuple(range(at * plain.repeats, (at + 1) * plain.repeats)))
         for at, (name, stack) in enumerate(runs)
     )
-    return parts.with_stored(replace(built, layers=layers), low_stack_start=built.hidden)
+    return parts.with_stored(replace(model, layers=layers), low_stack_start=model.hidden)
+
+
+#: HrmTextForCausalLM: a low and a high stack of layers, which run in turn several times with the same weights.
+HRM_TEXT = Decoder(
+    defaults=class_defaults("hrm_text") | {"head_dim": 128},
+    ignored="L_bp_cycles prefix_lm embedding_scale",
+    prepare=_layers_of_a_stack,
+    norm=bare_rms_norm,
+    gate=True,
+    scaled=True,
+    finish=_runs,
+)

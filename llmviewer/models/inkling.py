@@ -10,9 +10,8 @@ from llmviewer.layers.attention_variants import AddedConv, ConvolvedAttention, C
 from llmviewer.layers.decoder import FeedForward, Mixer
 from llmviewer.models import parts
 from llmviewer.models.config import Config, group_count, hidden_size, layer_count
-from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import DenseFirst, Experts, GroupedQuery, SparseDecoder
-from llmviewer.ops.elementwise import rms_norm
+from llmviewer.models.decoder import Decoder
+from llmviewer.models.experts import DenseFirst, Experts
 
 #: Name in `layer_types` -> ours.
 TYPES = {"hybrid": "full", "hybrid_sliding": "sliding"}
@@ -29,7 +28,7 @@ def _types(config: Config) -> list[str]:
 
 def _attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Attention without rope; every score has a bias by distance."""
-    full = GroupedQuery(qk_norm=QkNorm.PER_HEAD, head_dim=128).full(config, dtype)
+    full = Decoder(qk_norm=QkNorm.PER_HEAD, head_dim=128).attention(config, dtype)
     full = replace(full, rotary_dim=0, alibi=True)
     heads, window = config.count("swa_num_attention_heads", full.heads), config.count("sliding_window_size", 512)
     sliding = replace(
@@ -62,23 +61,15 @@ def _experts(config: Config, dtype: Dtype) -> ConvolvedPart:
     return _after(config, dtype, replace(plain, scored=config.count("n_shared_experts", 0, minimum=0)))
 
 
-def _embedding_norm(model: Model, config: Config) -> Model:
-    """The model with a norm of its embeddings."""
-    norm = rms_norm("embedding_norm", model.hidden, model.dtype)
-    return replace(model, embedding=replace(model.embedding, norm=norm))
-
-
-inkling_text = SparseDecoder(
+inkling_text = Decoder(
     mixers=_attention,
     types=_types,
     experts=_experts,
     placement=DenseFirst("dense_mlp_idx", 0),
     dense=lambda config, dtype: _after(config, dtype, parts.mlp(config, dtype, config.count("intermediate_size"))),
-    expected={"shared_expert_sink": (True,), "dense_intermediate_size": (None,)},
-    ignored=(
-        "log_scaling_alpha", "log_scaling_n_floor", "logits_mup_width_multiplier", "route_scale", "unpadded_vocab_size",
-        "rms_norm_eps_moe_gate", "chain_hidden_post_norm", "mtp_hidden_states_first", "mtp_local_layer_ids",
-        "number_of_conv_states", "local_layer_ids",
-    ),
-    finish=_embedding_norm,
+    constants={"shared_expert_sink": True, "dense_intermediate_size": None},
+    ignored="log_scaling_alpha log_scaling_n_floor logits_mup_width_multiplier route_scale unpadded_vocab_size "
+    "rms_norm_eps_moe_gate chain_hidden_post_norm mtp_hidden_states_first mtp_local_layer_ids "
+    "number_of_conv_states local_layer_ids",
+    embedding_norm=True,
 )  # fmt: skip

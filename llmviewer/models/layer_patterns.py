@@ -23,9 +23,9 @@ def one_window(config: Config) -> list[str]:
     return ["sliding"] * layer_count(config)
 
 
-def no_window(config: Config) -> list[str]:
+def all_full(config: Config) -> list[str]:
     """Full attention in every layer."""
-    return ["full"] * layer_count(config)
+    return layer_types(config, ("full",), ["full"] * layer_count(config))
 
 
 def everywhere(config: Config, types: Sequence[str]) -> list[bool]:

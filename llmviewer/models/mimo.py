@@ -5,32 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import FeedForward
+from llmviewer.layers.attention import Projections
+from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config, binary_layer_list, group_count
+from llmviewer.models.decoder import Decoder
+from llmviewer.models.experts import listed_or_first_dense
 from llmviewer.models.layer_patterns import FullEvery
-from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import listed_or_first_dense
-from llmviewer.ops.elementwise import rms_norm
 
 #: Meaning of 0 and 1 in `hybrid_layer_pattern` and in `moe_layer_freq` of the published config.
 ATTENTION_TYPES, FEED_FORWARD_TYPES = ("full", "sliding"), ("dense", "moe")
-
-
-def parse_mimo_v2_flash(config: Config, dtype: Dtype) -> Model:
-    """MiMoV2FlashForCausalLM: sliding layers have sinks and twice as many key-value heads."""
-    config.expect("topk_method", "noaux_tc")
-    config.ignore("attention_chunk_size", "swa_rope_theta")  # the chunk size equals the window of sliding layers
-    config.ignore("attention_value_scale")  # one factor for all values, which can be folded into o_proj
-    full = _full(config, dtype)
-    dense = parts.mlp(config, dtype, config.count("intermediate_size"))
-    experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
-    kinds = list(zip(_types(config), _feed_forwards(config), strict=True))
-    feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
-    mixers = {"full": full, "sliding": _sliding(config, full)}
-    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
-    return parts.model(config, dtype, layers, rms_norm("final_norm", full.hidden, dtype))
 
 
 def _types(config: Config) -> list[str]:
@@ -50,17 +35,14 @@ def _feed_forwards(config: Config) -> list[str]:
     return listed_or_first_dense(config)
 
 
-def _full(config: Config, dtype: Dtype) -> Attention:
+def _attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Full attention, and that with a window, which has sinks and twice as many key-value heads."""
     bias = config.flag("attention_bias", default=False)
-    attention = parts.attention(config, dtype, Projections(qkv_bias=bias))
-    v_dim = config.count("v_head_dim", attention.head_dim)
-    return replace(attention, v_dim=v_dim, sinks=config.flag("add_full_attention_sink_bias", default=False))
-
-
-def _sliding(config: Config, full: Attention) -> Attention:
-    """Sliding layers have sinks and twice as many key-value heads."""
+    plain = parts.attention(config, dtype, Projections(qkv_bias=bias))
+    v_dim = config.count("v_head_dim", plain.head_dim)
+    full = replace(plain, v_dim=v_dim, sinks=config.flag("add_full_attention_sink_bias", default=False))
     heads = config.count("swa_num_attention_heads", full.heads)
-    return replace(
+    sliding = replace(
         full,
         heads=heads,
         kv_heads=group_count(config, "swa_num_key_value_heads", 2 * full.kv_heads, heads=heads),
@@ -69,6 +51,7 @@ def _sliding(config: Config, full: Attention) -> Attention:
         window=_window(config),
         sinks=config.flag("add_swa_attention_sink_bias", default=True),
     )
+    return {"full": full, "sliding": sliding}
 
 
 def _window(config: Config) -> float:
@@ -77,3 +60,20 @@ def _window(config: Config) -> float:
     if config.has("sliding_window_size"):
         return config.count("sliding_window_size") + 1.0
     return float(config.count("sliding_window"))
+
+
+def _experts(config: Config, dtype: Dtype) -> Moe:
+    return replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
+
+
+#: MiMoV2FlashForCausalLM: sliding layers have sinks and twice as many key-value heads.
+MIMO_V2_FLASH = Decoder(
+    constants={"topk_method": "noaux_tc"},
+    # the chunk size equals the window of sliding layers; one factor for all values can be folded into o_proj
+    ignored="attention_chunk_size swa_rope_theta attention_value_scale",
+    mixers=_attention,
+    types=_types,
+    mlp_bias=False,
+    experts=_experts,
+    placement=_feed_forwards,
+)

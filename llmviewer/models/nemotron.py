@@ -13,6 +13,7 @@ from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.layers.recurrent import Mamba2
 from llmviewer.models import parts
 from llmviewer.models.config import Config, group_count, hidden_size, layer_count
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import layer_norm, rms_norm
 
@@ -32,17 +33,13 @@ OPTIONAL_PART_FIELDS = (
 )
 
 
-def parse_nemotron(config: Config, dtype: Dtype) -> Model:
-    """NemotronForCausalLM: half of each head rotated, squared ReLU without a gate, LayerNorm with bias."""
-    config.defaults(partial_rotary_factor=0.5, hidden_act="relu2", head_dim=config.get("kv_channels"))
-    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
-    layers = parts.uniform_layers(
-        config,
-        parts.pre_norms(config, dtype, layer_norm),
-        parts.attention(config, dtype, parts.projections(config)),
-        replace(mlp, gated=False, bias=config.flag("mlp_bias", default=False)),
-    )
-    return parts.model(config, dtype, layers, layer_norm("final_norm", hidden_size(config), dtype))
+#: NemotronForCausalLM: half of each head rotated, squared ReLU without a gate, LayerNorm with bias.
+NEMOTRON = Decoder(
+    defaults={"partial_rotary_factor": 0.5, "hidden_act": "relu2"},
+    names={"kv_channels": "head_dim"},
+    norm=layer_norm,
+    gated=False,
+)
 
 
 def parse_nemotron_h(config: Config, dtype: Dtype) -> Model:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.dense import Dense, sizes
+from llmviewer.models.decoder import Decoder, sizes
 from llmviewer.models.layer_patterns import one_window
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import layer_norm
@@ -26,15 +25,11 @@ def halve_width(config: Config) -> None:
 
 
 #: https://huggingface.co/internlm/internlm-7b, modeling_internlm.py: biases on q, k, v and o.
-INTERNLM = Dense(
-    defaults={**sizes(4096, 11008, 32, 32, 103168, 2048), "bias": True},
-    ignored="rotary",
-    qkv_bias="bias",
-    out_bias="bias",
-    mlp_bias=False,
+INTERNLM = Decoder(
+    defaults={**sizes(4096, 11008, 32, 32, 103168, 2048), "bias": True}, ignored="rotary", bias="bias", mlp_bias=False
 )
 #: https://huggingface.co/openbmb/MiniCPM-2B-sft-bf16, modeling_minicpm.py: factors as in MiniCPM3.
-MINICPM = Dense(
+MINICPM = Decoder(
     defaults=sizes(4096, 11008, 32, 32, 32000, 2048),
     names={"scale_emb": "embedding_multiplier", "scale_depth": "residual_multiplier"},
     ignored="dim_model_base mup_denominator",
@@ -43,9 +38,9 @@ MINICPM = Dense(
     factors=True,
 )
 #: https://huggingface.co/OrionStarAI/Orion-14B-Base, modeling_orion.py: LayerNorm with biases.
-ORION = Dense(defaults=sizes(5120, 15360, 40, 40, 84608, 4096), norm=layer_norm, mlp_bias=False)
+ORION = Decoder(defaults=sizes(5120, 15360, 40, 40, 84608, 4096), norm=layer_norm, mlp_bias=False)
 #: https://huggingface.co/Qwen/Qwen-7B, modeling_qwen.py: one matrix with biases for q, k and v.
-QWEN = Dense(
+QWEN = Decoder(
     defaults={**sizes(4096, None, 32, 32, 151936, 8192), "head_dim": 128},
     names={"kv_channels": "head_dim"},
     constants={"rotary_pct": 1.0},
@@ -53,68 +48,56 @@ QWEN = Dense(
     "use_cache_quantization use_cache_kernel softmax_in_fp32 rope_type",
     prepare=halve_width,
     fused=True,
+    bias="bias",
     qkv_bias=True,
-    out_bias="bias",
-    mlp_bias="bias",
 )
 #: https://huggingface.co/microsoft/phi-2, modeling_phi.py of 2023: Phi with one matrix for q, k and v.
-PHI_MSFT = Dense(
+PHI_MSFT = Decoder(
     defaults={**sizes(1024, None, 20, 16, 50304, 2048), "hidden_act": "gelu_new"},
     names={"n_head_kv": "num_key_value_heads"},
     ignored="flash_attn flash_rotary fused_dense img_processor",
     rotated="rotary_dim",
     norm=layer_norm,
     gated=False,
-    mlp_bias=True,
     fused=True,
-    qkv_bias=True,
-    out_bias=True,
+    bias=True,
     parallel=True,
     head_bias=True,
 )
 #: https://huggingface.co/XiaomiMiMo/MiMo-7B-RL, modeling_mimo.py: Qwen2, with blocks for multi-token prediction.
-MIMO = Dense(
+MIMO = Decoder(
     defaults={**sizes(4096, 11008, 36, 32, 151680, 32768), "num_key_value_heads": 8},
     constants={"attention_bias": True, "use_mrope": False, "use_sliding_window": False},
     ignored="sliding_window max_window_layers",
+    bias=False,
     qkv_bias=True,
-    out_bias=False,
-    mlp_bias=False,
 )
 #: https://huggingface.co/LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct, modeling_exaone.py: Llama by other names.
-EXAONE = Dense(
-    defaults={**sizes(2048, None, 32, 32, 102400, 2048), "intermediate_size": 8192},
-    ignored="embed_dropout",
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
-    tied=True,
-)
+EXAONE = Decoder(defaults=sizes(2048, 8192, 32, 32, 102400, 2048), ignored="embed_dropout", bias=False, tied=True)
 #: https://huggingface.co/upstage/solar-pro-preview-instruct, modeling_solar.py: Llama with a window; a few layers mix
 #: the stream with that of an earlier layer, which needs no weights.
-SOLAR = Dense(
+SOLAR = Decoder(
     defaults={**sizes(4096, 11008, 32, 32, 32000, 2048), "sliding_window": 2047},
     ignored="bskcn_1 bskcn_2 bskcn_3 bskcn_4 bskcn_tv",
     types=one_window,
 )
 #: https://huggingface.co/Skywork/Skywork-13B-base, modeling_skywork.py: Llama.
-SKYWORK = Dense(defaults=sizes(4096, 11008, 32, 32, 32000, 2048), qkv_bias=False, out_bias=False, mlp_bias=False)
+SKYWORK = Decoder(defaults=sizes(4096, 11008, 32, 32, 32000, 2048), bias=False)
 #: https://huggingface.co/Tele-AI/telechat-7B, modeling_telechat.py: biases on the last matrix of attention and MLP.
-TELECHAT = Dense(
+TELECHAT = Decoder(
     defaults=sizes(4096, 12288, 30, 32, 160256, 8192),
     names={"ffn_hidden_size": "intermediate_size"},
     constants={"embed_layernorm": False, "apply_residual_connection_post_layernorm": False},
     ignored="logn flash_attn base_seqlen training_seqlen seq_length unk_token_id bias_dropout_fusion offset_alibi "
     "masked_softmax_fusion relative_encoding skip_bias_add skip_bias_add_qkv use_RotaryEmbedding",
-    qkv_bias=False,
+    bias=False,
     out_bias=True,
-    mlp_bias=False,
     mlp_out_bias=True,
     tied=True,
 )
 #: https://huggingface.co/GSAI-ML/LLaDA-8B-Instruct, modeling_llada.py: Llama by other names, whose attention sees the
 #: whole sequence; it denoises blocks of tokens (--speculative diffusion).
-LLADA = Dense(
+LLADA = Decoder(
     defaults=sizes(4096, 12288, 32, 32, 126464, 4096),
     names={
         "n_heads": "num_attention_heads",
@@ -141,19 +124,16 @@ LLADA = Dense(
     ignored="alibi_bias_max attention_layer_norm_with_affine embedding_dropout embedding_size flash_attention "
     "init_cutoff_factor init_device init_fn init_std mask_token_id mlp_ratio precision residual_dropout "
     "rope_full_precision scale_logits",
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
+    bias=False,
 )
 #: https://huggingface.co/Dream-org/Dream-v0-Instruct-7B, modeling_dream.py: Qwen2 whose attention sees the whole
 #: sequence; it denoises blocks of tokens (--speculative diffusion).
-DREAM = Dense(
+DREAM = Decoder(
     defaults=sizes(4096, 22016, 32, 32, 151936, 32768),
     constants={"use_mrope": False, "use_sliding_window": False},
     ignored="sliding_window max_window_layers mask_token_id",
+    bias=False,
     qkv_bias=True,
-    out_bias=False,
-    mlp_bias=False,
 )
 
 
@@ -166,25 +146,22 @@ def _molmo_fields(config: Config) -> None:
     config.defaults(tie_word_embeddings=config.flag("weight_tying", default=False))
 
 
-_MOLMO = Dense(
+def _molmo_tables(model: Model, config: Config) -> Model:
+    """The model with its second table, for tokens of images."""
+    rows = config.count("additional_vocab_size", 128)
+    note = "only the language model is counted; the size of the vision tower is not stated: its weights are missing"
+    stored = parts.with_stored(model, new_embedding=rows * model.hidden)
+    return replace(stored, notes=(*stored.notes, note))
+
+
+#: https://huggingface.co/allenai/Molmo-7B-D-0924, modeling_molmo.py: Qwen2 by other names.
+MOLMO = Decoder(
     prepare=_molmo_fields,
     constants={"layer_norm_type": "rms", "norm_after": False, "attention_layer_norm": False, "clip_qkv": None},
     ignored="use_position_ids",
+    bias=False,
     qkv_bias="qkv_bias",
-    out_bias=False,
-    mlp_bias=False,
     fused=True,
     fused_mlp=True,
+    finish=_molmo_tables,
 )
-
-
-def parse_molmo(config: Config, dtype: Dtype) -> Model:
-    """MolmoForCausalLM: Qwen2 by other names, with a second table for tokens of images.
-
-    Source: https://huggingface.co/allenai/Molmo-7B-D-0924, modeling_molmo.py.
-    """
-    built = _MOLMO(config, dtype)
-    rows = config.count("additional_vocab_size", 128)
-    note = "only the language model is counted; the size of the vision tower is not stated: its weights are missing"
-    stored = parts.with_stored(built, new_embedding=rows * built.hidden)
-    return replace(stored, notes=(*stored.notes, note))

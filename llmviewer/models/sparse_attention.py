@@ -6,21 +6,16 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.layers.attention import Attention, QkNorm
+from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.attention_experts import AttentionExperts, BiasedExperts
 from llmviewer.layers.compressed_attention import Indexer
 from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.models import parts
-from llmviewer.models.config import Config, group_count, hidden_size, layer_count, layer_types, rotary_dim
+from llmviewer.models.config import Config, group_count, hidden_size, layer_count, layer_types, rotary_dim, window
+from llmviewer.models.decoder import Decoder
+from llmviewer.models.experts import Experts, listed_or_everywhere, listed_or_first_dense
 from llmviewer.models.model import Model
-from llmviewer.models.sparse_decoder import (
-    Experts,
-    GroupedQuery,
-    SparseDecoder,
-    listed_or_everywhere,
-    listed_or_first_dense,
-)
 from llmviewer.ops.elementwise import activation
 
 #: Old name in `sparse_attention_config` -> name in transformers.
@@ -63,8 +58,7 @@ def _m3_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     The chosen blocks include the query's own; their tokens after the query count as attended, an overestimate of half
     a block.
     """
-    full = GroupedQuery(qk_norm=QkNorm.PER_HEAD, head_dim=128).full(config, dtype)
-    full = replace(full, rotary_dim=config.count("rotary_dim", full.rotary_dim, maximum=full.head_dim))
+    full = Decoder(qk_norm=QkNorm.PER_HEAD, head_dim=128, rotated="rotary_dim").attention(config, dtype)
     dim = config.count("index_head_dim")
     indexer = Indexer(
         hidden=full.hidden,
@@ -92,18 +86,16 @@ def _m3_experts(config: Config, dtype: Dtype) -> Moe:
     return replace(plain, expert=expert, shared=_clamped(config, dtype, config.count("shared_intermediate_size")))
 
 
-minimax_m3 = SparseDecoder(
+minimax_m3 = Decoder(
     prepare=_m3_fields,
     mixers=_m3_attention,
     types=_m3_types,
     experts=_m3_experts,
     placement=listed_or_everywhere,
     dense=lambda config, dtype: _clamped(config, dtype, config.count("dense_intermediate_size")),
-    expected={"use_qk_norm": (True,), "qk_norm_type": ("per_head",), "use_routing_bias": (True,)},
-    ignored=(
-        "swiglu_alpha", "swiglu_limit", "dense_intermediate_size", "shared_intermediate_size", "index_topk_blocks",
-        "index_block_size", "index_head_dim", "index_n_heads", "index_local_blocks", "n_shared_experts",
-    ),
+    constants={"use_qk_norm": True, "qk_norm_type": "per_head", "use_routing_bias": True},
+    ignored="swiglu_alpha swiglu_limit dense_intermediate_size shared_intermediate_size index_topk_blocks "
+    "index_block_size index_head_dim index_n_heads index_local_blocks n_shared_experts",
 )  # fmt: skip
 
 
@@ -121,20 +113,15 @@ def _laguna_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Attention with a softplus gate, one factor per head or per element, for each type and number of heads."""
     config.expect("gating", True, "per-head", "per-element")
     per_head = config.get("gating", True) in (True, "per-head")
-    mixers = GroupedQuery(qk_norm=QkNorm.PER_HEAD, head_dim=128, gate=True)(config, dtype)
-    made: dict[str, Mixer] = {}
+    plain = Decoder(qk_norm=QkNorm.PER_HEAD, head_dim=128, gate=True).attention(config, dtype)
+    plain = replace(plain, gate_width=1 if per_head else 0, gate_activation="softplus")
+    near = replace(plain, window=window(config))
+    mixers: dict[str, Mixer] = {}
     for kind in dict.fromkeys(_laguna_kinds(config)):
         name, _, heads = kind.partition(" ")
-        mixer = mixers[name]
-        assert isinstance(mixer, Attention)
-        made[kind] = replace(
-            mixer,
-            heads=int(heads),
-            kv_heads=group_count(config, "num_key_value_heads", mixer.kv_heads, heads=int(heads)),
-            gate_width=1 if per_head else 0,
-            gate_activation="softplus",
-        )
-    return made
+        kv_heads = group_count(config, "num_key_value_heads", plain.kv_heads, heads=int(heads))
+        mixers[kind] = replace(near if name == "sliding" else plain, heads=int(heads), kv_heads=kv_heads)
+    return mixers
 
 
 def _plain_names(model: Model, config: Config) -> Model:
@@ -142,14 +129,14 @@ def _plain_names(model: Model, config: Config) -> Model:
     return replace(model, layers=tuple(replace(layer, name=layer.name.replace(" ", "_")) for layer in model.layers))
 
 
-laguna = SparseDecoder(
+laguna = Decoder(
     mixers=_laguna_attention,
     types=_laguna_kinds,
     experts=Experts(shared_width="shared_expert_intermediate_size", correction_weight=True),
     placement=listed_or_first_dense,
     defaults={"sliding_window": 512},
-    expected={"moe_apply_router_weight_on_input": (False,), "use_bidirectional_attention": (False,)},
-    ignored=("moe_routed_scaling_factor", "moe_router_logit_softcapping"),
+    constants={"moe_apply_router_weight_on_input": False, "use_bidirectional_attention": False},
+    ignored="moe_routed_scaling_factor moe_router_logit_softcapping",
     finish=_plain_names,
 )
 
@@ -194,12 +181,12 @@ def _jetmoe_experts(config: Config, dtype: Dtype) -> BiasedExperts:
     return BiasedExperts(sparse=Experts(width="intermediate_size", shared="")(config, dtype))
 
 
-jetmoe = SparseDecoder(
+jetmoe = Decoder(
     prepare=_jetmoe_fields,
     mixers=_jetmoe_attention,
     experts=_jetmoe_experts,
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 16},
-    expected={"glu": (True,), "bias": (True,)},
-    ignored=("aux_loss_coef", "n_head", "length", "rotary_percent"),
+    constants={"glu": True, "bias": True},
+    ignored="aux_loss_coef n_head length rotary_percent",
     tied=True,
 )

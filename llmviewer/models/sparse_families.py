@@ -5,27 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import QkNorm
-from llmviewer.layers.decoder import Norms, Residual
 from llmviewer.models import parts
 from llmviewer.models.config import Config, head_count, hidden_size, layer_count, layer_types
-from llmviewer.models.layer_patterns import FullEvery, first_of_four
-from llmviewer.models.model import Model
-from llmviewer.models.qwen import sparse_layers
-from llmviewer.models.sparse_decoder import (
-    NORMED_128,
+from llmviewer.models.decoder import AFTER, AROUND, Decoder
+from llmviewer.models.experts import (
     DenseFirst,
     Experts,
-    GroupedQuery,
-    SparseDecoder,
     from_start_to_end,
     listed_or_everywhere,
     listed_or_first_dense,
     same_in_every_layer,
+    sparse_layers,
 )
-from llmviewer.ops.elementwise import Norm, layer_norm, rms_norm
+from llmviewer.models.layer_patterns import FullEvery, first_of_four
+from llmviewer.models.model import Model
 
+#: Attention with QK-norm per head and 128 elements per head, as in Qwen3.
+_normed_128 = partial(Decoder, qk_norm=QkNorm.PER_HEAD, head_dim=128)
 #: DeepSeek-V3's way to choose experts: sigmoid scores plus a stored correction.
 CORRECTED = Experts(correction_bias=True)
 
@@ -35,18 +32,21 @@ def _glm_head_dim(config: Config) -> None:
     config.defaults(head_dim=hidden_size(config) // head_count(config))
 
 
-glm4_moe = SparseDecoder(
+glm4_moe = Decoder(
     prepare=_glm_head_dim,
-    mixers=GroupedQuery(out_bias=False, qk_norm=QkNorm.PER_HEAD, qk_norm_field="use_qk_norm"),
+    out_bias=False,
+    qk_norm=QkNorm.PER_HEAD,
+    qk_norm_if="use_qk_norm",
     experts=CORRECTED,
     placement=DenseFirst(default=1),
     defaults={"partial_rotary_factor": 0.5},
 )
 
-solar_open = SparseDecoder(
-    mixers=GroupedQuery(out_bias=False, head_dim=128),
+solar_open = Decoder(
+    out_bias=False,
+    head_dim=128,
     experts=CORRECTED,
-    expected={"first_k_dense_replace": (0,), "use_qk_norm": (False,)},
+    constants={"first_k_dense_replace": 0, "use_qk_norm": False},
 )
 
 
@@ -58,18 +58,13 @@ def _dots1_types(config: Config) -> list[str]:
     return layer_types(config, ("full", "sliding"), default)
 
 
-dots1 = SparseDecoder(
-    mixers=GroupedQuery(qk_norm=QkNorm.PER_HEAD),
+dots1 = Decoder(
+    qk_norm=QkNorm.PER_HEAD,
     types=_dots1_types,
     experts=CORRECTED,
     placement=DenseFirst(default=0),
-    expected={"topk_method": ("noaux_tc",), "moe_layer_freq": (1,), "use_sliding_window": (False,)},
+    constants={"topk_method": "noaux_tc", "moe_layer_freq": 1, "use_sliding_window": False},
 )
-
-
-def _ernie_head(model: Model, config: Config) -> Model:
-    """The model with a bias in its head if `use_bias` is set."""
-    return parts.with_head_bias(model) if config.flag("use_bias", default=False) else model
 
 
 ERNIE_EXPERTS = Experts(
@@ -79,22 +74,21 @@ ERNIE_EXPERTS = Experts(
     shared_bias="use_bias",
     correction_weight=True,
 )
-ernie4_5_moe = SparseDecoder(
-    mixers=GroupedQuery(bias="use_bias"),
+ernie4_5_moe = Decoder(
+    bias="use_bias",
     experts=ERNIE_EXPERTS,
-    dense=lambda config, dtype: ERNIE_EXPERTS.dense(config, dtype, config.count("intermediate_size")),
     placement=from_start_to_end,
-    expected={"use_rmsnorm": (True,), "moe_use_aux_free": (True,), "moe_gate": ("topk",)},
-    ignored=("moe_capacity", "moe_norm_min", "moe_aux_loss_lambda", "moe_use_hard_gate", "compression_ratio"),
+    constants={"use_rmsnorm": True, "moe_use_aux_free": True, "moe_gate": "topk"},
+    ignored="moe_capacity moe_norm_min moe_aux_loss_lambda moe_use_hard_gate compression_ratio",
     tied=True,
-    finish=_ernie_head,
+    head_bias="use_bias",
 )
 
-granitemoe = SparseDecoder(
+granitemoe = Decoder(
     experts=Experts(width="intermediate_size", shared=""),
-    finish=parts.with_multipliers,
-    expected={"mlp_bias": (False,)},
-    ignored=("attention_multiplier",),  # replaces 1 / sqrt(head_dim): no extra work
+    factors=True,
+    constants={"mlp_bias": False},
+    ignored="attention_multiplier",  # replaces 1 / sqrt(head_dim): no extra work
 )
 
 granitemoeshared = replace(
@@ -109,9 +103,7 @@ def _granite_swa_types(config: Config) -> list[str]:
     return [name if theta else f"{name}_nope" for name, theta in zip(types, thetas, strict=True)]
 
 
-granitemoe_swa = replace(
-    granitemoeshared, mixers=GroupedQuery(sinks=True), types=_granite_swa_types, defaults={"sliding_window": 128}
-)
+granitemoe_swa = replace(granitemoeshared, sinks=True, types=_granite_swa_types, defaults={"sliding_window": 128})
 
 
 def _hunyuan_fields(config: Config) -> None:
@@ -122,49 +114,45 @@ def _hunyuan_fields(config: Config) -> None:
         config.defaults(head_dim=config.get("attention_head_dim"))
 
 
-hunyuan_v1_moe = SparseDecoder(
+hunyuan_v1_moe = Decoder(
     prepare=_hunyuan_fields,
-    mixers=GroupedQuery(qk_norm=QkNorm.PER_HEAD),
+    qk_norm=QkNorm.PER_HEAD,
     experts=Experts(width="intermediate_size", chosen=("moe_topk",), shared_width="intermediate_size"),
-    expected={
-        "num_shared_expert": (1,), "use_qk_norm": (True,), "use_cla": (False,), "use_mixed_mlp_moe": (True,),
-        "mlp_bias": (False,), "norm_type": ("rms",), "moe_layer_num_skipped": (0,), "kv_lora_rank": (None,),
-        "use_mla": (False,), "q_lora_rank": (None,), "add_classification_head": (False,), "use_rotary_pos_emb": (True,),
+    constants={
+        "num_shared_expert": 1, "use_qk_norm": True, "use_cla": False, "use_mixed_mlp_moe": True,
+        "mlp_bias": False, "norm_type": "rms", "moe_layer_num_skipped": 0, "kv_lora_rank": None,
+        "use_mla": False, "q_lora_rank": None, "add_classification_head": False, "use_rotary_pos_emb": True,
     },
-    ignored=(
-        "eod_token_id", "sep_token_id", "cla_share_factor", "class_num", "dense_list", "im_end_id", "im_newline_id",
-        "im_start_id", "mask_init_id", "moe_drop_tokens", "moe_random_routing_dropped_token", "num_media_embeds",
-        "org_vocab_size", "pad_id", "pool_type", "position_embedding_xdrope", "skip_cls_token", "text_end_id",
-        "text_start_id", "video_end_id", "video_start_id", "group_limited_greedy", "qk_nope_head_dim",
-        "qk_rope_head_dim", "v_head_dim", "attention_head_dim", "anyres_pooling_size", "vit_add_patchemb_bias",
-        "vit_input_resolution", "vit_mapping_type", "vit_norm_type", "vit_patch", "vit_remove_prenorm", "vit_token",
-        "vit_used_rms_norm",
-    ),
+    ignored="eod_token_id sep_token_id cla_share_factor class_num dense_list im_end_id im_newline_id im_start_id "
+    "mask_init_id moe_drop_tokens moe_random_routing_dropped_token num_media_embeds org_vocab_size pad_id "
+    "pool_type position_embedding_xdrope skip_cls_token text_end_id text_start_id video_end_id video_start_id "
+    "group_limited_greedy qk_nope_head_dim qk_rope_head_dim v_head_dim attention_head_dim anyres_pooling_size "
+    "vit_add_patchemb_bias vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_remove_prenorm "
+    "vit_token vit_used_rms_norm",
 )  # fmt: skip
 
 
-aria_text = SparseDecoder(
+aria_text = Decoder(
     experts=Experts(
         width="intermediate_size", experts=("moe_num_experts",), chosen=("moe_topk",), shared="moe_num_shared_experts"
     ),
     defaults={"moe_num_experts": 8, "moe_topk": 2, "moe_num_shared_experts": 2},
-    expected={"mlp_bias": (False,)},
-    ignored=("moe_z_loss_coeff", "moe_aux_loss_coeff"),
+    constants={"mlp_bias": False},
+    ignored="moe_z_loss_coeff moe_aux_loss_coeff",
 )
 
-flex_olmo = SparseDecoder(
-    mixers=GroupedQuery(qk_norm=QkNorm.WHOLE),
+flex_olmo = Decoder(
+    qk_norm=QkNorm.WHOLE,
     experts=Experts(width="intermediate_size", shared=""),
-    norms=parts.post_norms,
+    places=AFTER,
 )
 
 
-hy_v3 = SparseDecoder(
-    mixers=NORMED_128,
+hy_v3 = _normed_128(
     experts=Experts(shared="num_shared_experts", correction_bias=True),
     placement=listed_or_first_dense,
-    expected={"mlp_bias": (False,), "qk_norm": (True,)},
-    ignored=("enable_moe_fp32_combine", "router_scaling_factor"),
+    constants={"mlp_bias": False, "qk_norm": True},
+    ignored="enable_moe_fp32_combine router_scaling_factor",
 )
 
 
@@ -178,12 +166,13 @@ def _exaone_types(config: Config) -> list[str]:
     return FullEvery("sliding_window_pattern", 4)(config)
 
 
-exaone_moe = SparseDecoder(
-    mixers=GroupedQuery(qk_norm=QkNorm.PER_HEAD, unrotated=("full",)),
+exaone_moe = Decoder(
+    qk_norm=QkNorm.PER_HEAD,
+    unrotated=("full",),
     types=_exaone_types,
     experts=Experts(shared="num_shared_experts", correction_bias=True),
     placement=DenseFirst(default=1),
-    ignored=("is_moe_layer", "rope_interleave"),
+    ignored="is_moe_layer rope_interleave",
 )
 
 
@@ -194,93 +183,44 @@ def _flint_types(config: Config) -> list[str]:
     return layer_types(config, ("sliding", "full"), ["full" if yes else "sliding" for yes in full])
 
 
-flint = SparseDecoder(
-    mixers=replace(NORMED_128, sinks=True, unrotated=("full",)),
+flint = _normed_128(
+    sinks=True,
+    unrotated=("full",),
     types=_flint_types,
     experts=Experts(shared_width="shared_expert_intermediate_size"),
     placement=sparse_layers,
     defaults={"sliding_window": 513, "mlp_only_layers": [0, 1]},
 )
 
-kolibri1 = SparseDecoder(
-    mixers=replace(NORMED_128, unrotated=("full",)),
+kolibri1 = _normed_128(
+    unrotated=("full",),
     types=FullEvery("", 5),
     experts=Experts(shared_width="shared_expert_intermediate_size", correction_bias=True),
-    norms=parts.sandwich_norms,
+    places=AROUND,
     defaults={"sliding_window": 513},
 )
 
-mellum = SparseDecoder(
-    mixers=NORMED_128,
+mellum = _normed_128(
     types=lambda config: layer_types(config, ("sliding", "full"), ["full"] * layer_count(config)),
     experts=Experts(shared=""),
     placement=listed_or_everywhere,
-    ignored=("mtp_layer_types", "mtp_mlp_layer_types"),
+    ignored="mtp_layer_types mtp_mlp_layer_types",
 )
 
 
-def _afmoe_scale(model: Model, config: Config) -> Model:
-    """The model with scaled embeddings if `mup_enabled` is set."""
-    scaled = config.flag("mup_enabled", default=False)
-    return replace(model, embedding=replace(model.embedding, scaled=scaled))
-
-
-afmoe = SparseDecoder(
-    mixers=replace(NORMED_128, gate=True, unrotated=("full",)),
+afmoe = _normed_128(
+    gate=True,
+    unrotated=("full",),
     types=FullEvery("global_attn_every_n_layers", 4),
     experts=Experts(shared="num_shared_experts", correction_weight=True),
     placement=DenseFirst("num_dense_layers", 1),
-    norms=parts.sandwich_norms,
+    places=AROUND,
     defaults={"sliding_window": 1024},
-    expected={"score_func": ("sigmoid",)},
-    ignored=(
-        "global_attn_every_n_layers", "route_scale", "route_norm", "load_balance_coeff", "num_expert_groups",
-        "num_limited_groups", "use_grouped_mm",
-    ),
-    finish=_afmoe_scale,
+    constants={"score_func": "sigmoid"},
+    ignored="global_attn_every_n_layers route_scale route_norm load_balance_coeff num_expert_groups "
+    "num_limited_groups use_grouped_mm",
+    scaled="mup_enabled",
 )  # fmt: skip
-
-
-def _cohere_norm(config: Config, name: str, dtype: Dtype) -> Norm:
-    """RMSNorm if `rms_norm_eps` is set, else LayerNorm without bias."""
-    kind = rms_norm if config.has("rms_norm_eps") else partial(layer_norm, bias=False)
-    return kind(name, hidden_size(config), dtype)
-
-
-def _cohere_types(config: Config) -> list[str]:
-    """Every `sliding_window_pattern`-th layer after the dense ones is full and has no rope; dense ones have it."""
-    dense = config.count("first_k_dense_replace", 0, minimum=0)
-    first, period = (config.count(f"{name}sliding_window_pattern", at) for name, at in (("prefix_dense_", 1), ("", 4)))
-    rule = ["sliding" if (at + 1) % first else "full" for at in range(dense)]
-    rule += ["sliding" if (at + 1) % period else "full" for at in range(layer_count(config) - dense)]
-    types, words = layer_types(config, ("sliding", "full"), rule), DenseFirst(default=0)(config)
-    rotated = [word == "dense" and first == 1 for word in words]
-    return [name if name == "sliding" or turns else "full_nope" for name, turns in zip(types, rotated, strict=True)]
-
-
-def _cohere_finish(model: Model, config: Config) -> Model:
-    """The model with attention and experts in parallel, and scaled logits."""
-    layers = tuple(replace(layer, residual=Residual.PARALLEL) for layer in model.layers)
-    scaled = float(config.number("logit_scale", 0.0625) != 1.0)
-    return replace(model, layers=layers, head=replace(model.head, logit_flops=scaled))
-
-
-cohere2_moe = SparseDecoder(
-    mixers=GroupedQuery(head_dim=128),
-    types=_cohere_types,
-    experts=Experts(width="intermediate_size", shared="num_shared_experts"),
-    placement=DenseFirst(default=0),
-    dense=lambda config, dtype: parts.mlp(
-        config, dtype, config.count(config.first_present("prefix_dense_intermediate_size", "intermediate_size"))
-    ),
-    norms=lambda config, dtype: Norms(attn=_cohere_norm(config, "attn_norm", dtype)),
-    final_norm=lambda config, dtype: _cohere_norm(config, "final_norm", dtype),
-    defaults={"sliding_window": 4096},
-    expected={"expert_selection_fn": ("softmax", "sigmoid")},
-    ignored=("shared_expert_combination_strategy", "prefix_dense_intermediate_size"),
-    tied=True,
-    finish=_cohere_finish,
-)
 
 
 def _every_sixth_and_last(config: Config) -> list[str]:
@@ -290,21 +230,22 @@ def _every_sixth_and_last(config: Config) -> list[str]:
     return layer_types(config, ("sliding", "full"), default)
 
 
-def _beam_finish(model: Model, config: Config) -> Model:
-    """The model with a bias per head of the attention gates, and capped logits."""
-    capped = parts.with_logit_cap(model, capped=config.has("final_logit_softcapping"))
-    return parts.with_stored(capped, gate_bias=layer_count(config) * head_count(config))
+def _gate_biases(model: Model, config: Config) -> Model:
+    """The model with a bias per head of the attention gates."""
+    return parts.with_stored(model, gate_bias=layer_count(config) * head_count(config))
 
 
-beam = SparseDecoder(
-    mixers=replace(NORMED_128, gate=True, unrotated=("full",)),
+beam = _normed_128(
+    gate=True,
+    unrotated=("full",),
     types=_every_sixth_and_last,
     experts=Experts(shared="", correction_bias=True),
     placement=DenseFirst(default=3),
-    norms=parts.sandwich_norms,
+    places=AROUND,
     defaults={
         **{"sliding_window": 512, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2560},
         "final_logit_softcapping": 30.0,
     },
-    finish=_beam_finish,
+    caps=True,
+    finish=_gate_biases,
 )
