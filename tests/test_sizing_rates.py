@@ -229,7 +229,10 @@ def test_limits_hold_with_probability_nine_tenths_unless_another_is_asked() -> N
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--request-rate 1e-10 --ttft 1s", "--request-rate is 1e-10; allowed: a number above 0, such as 20, 1e9 or 1b, at least 1e-09"),
+        (
+            "--request-rate 1e-10 --ttft 1s",
+            "--request-rate is 1e-10; allowed: a number above 0, such as 20, 1e9 or 1b, at least 1e-09",
+        ),
         (
             "--ttft 1s",
             "nothing says when requests arrive; give one of --request-rate, --concurrency, --rate-curve, --trace",

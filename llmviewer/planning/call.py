@@ -43,7 +43,8 @@ MOST_CHIPS = 16
 HARDWARE = "hardware_specs"
 
 Advance = Callable[[int], None]
-One, Found = TypeVar("One"), TypeVar("Found")
+One = TypeVar("One")
+Found = TypeVar("Found")
 
 
 @taking(

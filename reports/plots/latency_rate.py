@@ -46,7 +46,7 @@ def frame(made: Simulation) -> pd.DataFrame:
 
     def at(share: float) -> dict[str, float | None]:
         traffic = made.traffic.at_rate(share * most)
-        one = replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)), searched_rate=None)
+        one = replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)), max_request_rate=None)
         found = one.latencies()
         values = {f"{name} {which}": found[name][which] for name in SHOWN for which in STATISTICS}
         return {"request_rate": share * most, "sustained": most, **values}
