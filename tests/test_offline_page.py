@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
@@ -325,19 +326,24 @@ def test_python_and_the_command_line_write_the_same_page(tmp_path: Path) -> None
     assert written.rstrip("\n") == lv.page("llama-3.2-1b", "l40s", batch_size=4)
 
 
-def test_the_site_lists_its_pages_and_leaves_out_what_a_chip_does_not_take(tmp_path: Path) -> None:
+def test_the_site_lists_its_pages_and_leaves_out_what_a_chip_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An M2 has no link to a second device, which a model of 70B needs on half of the chips."""
     loaded = spec_from_file_location("site_of_pages", Path(__file__).parent.parent / "docs" / "catalogue.py")
     assert loaded is not None
     assert loaded.loader is not None
     site = module_from_spec(loaded)
+    monkeypatch.setitem(sys.modules, loaded.name, site)  # where its processes find their function
     loaded.loader.exec_module(site)
-    assert site.devices_of("llama-2-70b", ["a100-80gb-sxm", "m2"]) == (2, ["a100-80gb-sxm"])
+    devices, taken = site.devices_of("llama-2-70b", ["a100-80gb-sxm", "m2"])
+    assert (devices, list(taken)) == (2, ["a100-80gb-sxm"])
     site.write(tmp_path, ["llama-3.2-1b", "t5-v1.1-small"], ["l40s"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "llama-3.2-1b.html"]
-    assert (
-        '<a href="llama-3.2-1b.html">llama-3.2-1b</a></th><td>1</td><td>1</td>' in (tmp_path / "index.html").read_text()
-    )
+    speed = f"{1.0 / float(lv.analyze('llama-3.2-1b', 'l40s').tpot_s):,.0f} on l40s"
+    row = f'<a href="llama-3.2-1b.html">llama-3.2-1b</a></th><td>1.2</td><td>1</td><td>1 of 1</td><td>{speed}</td>'
+    assert row in (tmp_path / "index.html").read_text()
+    assert '<a href="index.html">All models</a>' in (tmp_path / "llama-3.2-1b.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -393,6 +399,40 @@ def test_keys_move_a_slider_and_the_answer(page: Any) -> None:
     page.fill("#output_len", "9000")
     assert "has to be a whole number from 1 to 8,192" in page.inner_text("#alert")
     assert not page.is_visible("#verdict")
+
+
+def test_a_report_opens_the_page_that_it_holds(page: Any, tmp_path: Path) -> None:
+    """Both are one file, under one policy, and answer alike."""
+    words = "report llama-3.2-1b --hardware l40s,h100-sxm --batch-size 1,4 --page".split()
+    assert main([*words, "-o", str(tmp_path / "report.html")]) == 0
+    report = page.context.browser.new_page()
+    report.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
+    report.goto(f"file://{tmp_path}/report.html")
+    with report.expect_popup() as opened:
+        report.click("#ask")
+    asked = opened.value
+    asked.on("pageerror", lambda error: page.faults.append(str(error)))
+    asked.wait_for_selector("#roofline svg")
+    asked.fill("#batch_size", "4")
+    assert asked.inner_text("h1") == "llama-3.2-1b on 1 × l40s, batch 4, 1,024 + 128"
+    tpot_s = float(lv.analyze("llama-3.2-1b", "l40s", batch_size=4).tpot_s)
+    assert f"TPOT {tpot_s * 1e3:.2f} ms" in asked.inner_text("#verdict")
+    report.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("llama-3.2-1b,llama-3.1-8b --hardware l40s --page", "llama-3.2-1b, llama-3.1-8b: a page is of one model"),
+        ("llama-3.2-1b --hardware l40s --page --format csv", "--page is a part of HTML; the format is csv"),
+        ("llama-3.2-1b --hardware l40s --page --prefix-cache 0.5", "a page answers static batches of decoders"),
+    ],
+)
+def test_a_page_that_a_report_cannot_hold_is_refused(
+    words: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *words.split(), "-o", str(tmp_path / "report.html")]) == 2
+    assert line in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_nothing_on_the_page_is_out_of_reach(page: Any) -> None:
