@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -374,6 +374,32 @@ def test_a_link_asks_its_question_and_tells_what_it_does_not_know(page: Any) -> 
     ).memory
     assert f"{memory['total_bytes'] / 2**30:.0f} GiB of a budget" in page.inner_text("#verdict")
     assert "DOES NOT FIT" in page.inner_text("#verdict")
+
+
+def test_the_row_of_the_question_is_in_sight_and_sliders_fill_their_place(page: Any) -> None:
+    row, box = page.locator("#rows tr.chosen").bounding_box(), page.locator("#all .scroll").bounding_box()
+    assert box["y"] <= row["y"] and row["y"] + row["height"] <= box["y"] + box["height"] + 1
+    slider, number = (page.locator(f"#batch_size{end}").bounding_box() for end in ("-slider", ""))
+    assert number["x"] - slider["x"] - slider["width"] < 16
+
+
+def test_a_question_without_an_answer_is_told_whole(page: Any, path: Path, tmp_path: Path) -> None:
+    """Where decode steps were not recorded, title and command are those of the question, not of the first one."""
+    html = path.read_text(encoding="utf-8")
+    packed = re.search(r'id="data">([^<]+)<', html)
+    assert packed is not None
+    data = json.loads(gzip.decompress(b64decode(packed[1])))
+    for one in data["configurations"]:
+        one["programs"] = one["programs"][:1]
+    left = b64encode(gzip.compress(json.dumps(data).encode())).decode()
+    (tmp_path / "part.html").write_text(html.replace(packed[1], left), encoding="utf-8")
+    opened = page.context.browser.new_page()
+    opened.goto(f"file://{tmp_path}/part.html#hardware=l40s&batch_size=3")
+    opened.wait_for_selector("#alert:not([hidden])")
+    assert "No operations were recorded" in opened.inner_text("#alert")
+    assert opened.inner_text("h1") == "llama-3.1-8b on 1 × l40s, batch 3, 1,024 + 128"
+    assert "--hardware l40s" in opened.inner_text("#line") and "--batch-size 3" in opened.inner_text("#line")
+    opened.close()
 
 
 def test_the_largest_batch_that_fits_is_a_button(page: Any) -> None:
