@@ -9,7 +9,7 @@ list of them for every way that its branches go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -142,7 +142,8 @@ def _agrees(found: Recorded) -> bool:
     answer = one.answer(Request(**dict(zip(LARGEST, sizes, strict=True)))).analysis
     plan, columns = answer.schedule, columns_of(answer.schedule, sizes, one.system.generation.shape)
     figures, which = found.run(columns)
-    own = one.system.parallelism.microbatch(Request(**dict(zip(LARGEST, columns[5:], strict=True)))).batch_size
+    request = Request(**dict(zip(LARGEST, columns[5:], strict=True)))
+    own = np.asarray(one.system.parallelism.microbatch(request).batch_size)
     at = np.arange(len(own)) - plan.decode_starts[plan.point_of_pass.astype(int)]
     decode = np.array([own, np.ones(len(own)), columns[6] + at, np.ones(len(own))])
     if not np.array_equal(columns[:4, plan.shown :], decode[:, plan.shown :]):
@@ -203,7 +204,6 @@ def _figures(one: Configuration, columns: Any) -> tuple[dict[str, Any], tuple[Ro
     if generation is not AUTOREGRESSIVE:
         terms["rounds"] = [one.system.outside_kernels_s / generation.tokens] if is_round else []
     found: dict[str, Any] = {}
-    rows: list[Row] = []
     for share, _, run in parts:
         for name, seconds in run.served:
             terms[name].append(share * seconds)
@@ -215,20 +215,28 @@ def _figures(one: Configuration, columns: Any) -> tuple[dict[str, Any], tuple[Ro
         found["time_s"], found["others_s"] = _in_pipeline(target, decodes=decodes)
         terms[OTHERS] = [found["time_s"] - target.evaluation.time_s]
     found |= {f"engine.{name}": total(seconds) for name, seconds in terms.items()}
-    for share, name, row in ((share, name, row) for share, name, run in parts for row in run.rows):
-        if _runs(row.operator.where):
-            *figures, bound = _row(row)
-            values = (*(share * value for value in figures), bound)
-            found |= {f"{key}.{len(rows)}": value for key, value in zip(ROW, values, strict=True)}
-            operator, block = row.operator, row.block
-            rows.append(
-                Row(name=operator.name, block=name + block.name, kind=operator.kind.value, layers=block.repeats)
-            )
+    figures, rows = _rows(parts)
+    found |= figures
     memory = target.memory
     for draft, alone in drafts if stores_drafts(one.model, one.system) else ():
         memory = memory.beside(extra_memory_of_draft(draft, alone.memory, alone.evaluation.graph))
     found |= {f"memory.{name}": getattr(memory, name) for name in MEMORY}
-    return found | (_intervals(target) if one.efficiency != "ideal" else {}), tuple(rows), tuple(terms)
+    return found | (_intervals(target) if one.efficiency != "ideal" else {}), rows, tuple(terms)
+
+
+def _rows(parts: Sequence[tuple[Count, str, Evaluation]]) -> tuple[dict[str, Any], tuple[Row, ...]]:
+    """Figures of the operators that run, by name and number, and these.  parts: share, beginning of blocks, pass."""
+    found: dict[str, Any] = {}
+    rows: list[Row] = []
+    for share, name, run in parts:
+        for row in run.rows:
+            if _runs(row.operator.where):
+                *figures, bound = _row(row)
+                values = (*(share * value for value in figures), bound)
+                found |= {f"{key}.{len(rows)}": value for key, value in zip(ROW, values, strict=True)}
+                operator, block, repeats = row.operator, name + row.block.name, row.block.repeats
+                rows.append(Row(name=operator.name, block=block, kind=operator.kind.value, layers=repeats))
+    return found, tuple(rows)
 
 
 def _in_pipeline(target: Analysis, *, decodes: bool) -> tuple[Count, Count]:
@@ -259,7 +267,7 @@ def _of_pass(model: Model, system: System, *, request: Request, columns: Any, is
     evaluation = evaluate(model, system, Step((group,)))
     plan = OnePass(
         step=Step((group,)), repeats=np.ones(1), points=1, prefill_starts=np.zeros(1), prefill_passes=1,
-        decode_steps=np.zeros(1), tokens=request.output_len - 1.0,
+        decode_steps=np.zeros(1), tokens=request.output_len - 1.0,  # type: ignore[arg-type]
     )  # fmt: skip
     time_s, busiest_s, last_s = evaluation.passing_s
     passes = PassTimes(
