@@ -59,14 +59,17 @@ docs: $(VENV)/developed
 	$(BIN)/python docs/web_picture.py
 	$(BIN)/python docs/tour.py
 
-# the documentation as a site with a search, in build/site; no network
-site: $(VENV)/developed
+# the documentation as a site with a search, in build/site, with the pages of the catalogue; no network
+site: $(VENV)/developed build/models/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server -d build/site"
 
-# pages that answer without a server, 50 models x 20 chips, beside the documentation in build/site/models: half an hour
-catalogue: $(VENV)/installed
-	$(BIN)/python docs/catalogue.py build/site/models
+# pages that answer without a server, 50 models x 20 chips, anew where the package has changed: minutes
+catalogue: build/models/index.html
+
+build/models/index.html: docs/catalogue.py $(shell find llmviewer reports hardware_specs model_configs -type f \
+		-not -path '*__pycache__*') | $(VENV)/installed
+	$(BIN)/python docs/catalogue.py build/models
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

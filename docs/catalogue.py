@@ -1,12 +1,15 @@
 """A static site that answers without a server: a page per model with chips as a menu, and their index.
 
-`make catalogue` writes all of it to build/site/models; `python docs/catalogue.py FOLDER MODEL,... CHIP,...` a part.
+`make catalogue` writes all of it to build/models, from where `make site` takes it; `python docs/catalogue.py FOLDER
+MODEL,... CHIP,...` writes a part.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -30,42 +33,53 @@ CHIPS = (
 DEVICES = (1, 2, 4, 8)
 
 
-def devices_of(model: str, chips: Sequence[str]) -> tuple[int, list[str]]:
-    """Devices on which a model runs, and the chips that take so many."""
-    taken: list[str] = []
+def devices_of(model: str, chips: Sequence[str]) -> tuple[int, dict[str, lv.Result]]:
+    """Devices on which a model runs, and the answer of each chip that takes so many."""
+    taken: dict[str, lv.Result] = {}
     for devices in DEVICES:
-        taken, fitting = [], 0
+        taken = {}
         for chip in chips:
             try:
-                fitting += lv.analyze(model, chip, tensor_parallel_size=devices).fits
-                taken.append(chip)
+                taken[chip] = lv.analyze(model, chip, tensor_parallel_size=devices)
             except lv.UserError as refusal:
                 print(f"{model} on {devices} x {chip} is left out: {refusal}", file=sys.stderr)  # noqa: T201
-        if fitting * 2 >= len(chips):
+        if sum(one.fits for one in taken.values()) * 2 >= len(chips):
             break
     return devices, taken
 
 
 def write(folder: Path, models: Sequence[str], chips: Sequence[str]) -> None:
-    """Write the pages of some models and chips, calibrated and ideal, and their index."""
+    """Write the pages of some models and chips, calibrated and ideal, and their index; as many at once as cores."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for model in models:
-        try:
-            devices, taken = devices_of(model, chips)
-            html = lv.page(model, taken, tensor_parallel_size=devices, efficiency=["calibrated", "ideal"])
-        except lv.UserError as refusal:
-            print(f"{model} has no page: {refusal}", file=sys.stderr)  # noqa: T201
-            continue
-        (folder / f"{model}.html").write_text(html, encoding="utf-8")
-        rows.append(f'<tr><th scope="row" class="left"><a href="{escape(model)}.html">{escape(model)}</a></th>')
-        rows.append(f"<td>{devices}</td><td>{len(taken)}</td></tr>")
-    (folder / "index.html").write_text(index("".join(rows)), encoding="utf-8")
+    with ProcessPoolExecutor() as pool:
+        rows = "".join(pool.map(partial(_written, folder, chips), models))
+    (folder / "index.html").write_text(index(rows), encoding="utf-8")
+
+
+def _written(folder: Path, chips: Sequence[str], model: str) -> str:
+    """Write the page of a model; its row of the index, empty where it has no page."""
+    try:
+        devices, taken = devices_of(model, chips)
+        html = lv.page(model, list(taken), tensor_parallel_size=devices, efficiency=["calibrated", "ideal"])
+    except lv.UserError as refusal:
+        print(f"{model} has no page: {refusal}", file=sys.stderr)  # noqa: T201
+        return ""
+    html = html.replace('<p class="by">', '<p class="by"><a href="index.html">All models</a> · ', 1)
+    (folder / f"{model}.html").write_text(html, encoding="utf-8")
+    holding = {chip: 1.0 / float(one.tpot_s) for chip, one in taken.items() if one.fits}
+    fastest = max(holding, key=lambda chip: holding[chip], default="")
+    speed = f"{holding[fastest]:,.0f} on {fastest}" if fastest else "none"
+    parameters = next(iter(taken.values())).to_dict()["model"]["parameters"]
+    cells = (f"{parameters / 1e9:,.1f}", f"{devices}", f"{len(holding)} of {len(taken)}", speed)
+    name = f'<a href="{escape(model)}.html">{escape(model)}</a>'
+    values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row" class="left">{name}</th>{values}</tr>'
 
 
 def index(rows: str) -> str:
     """The page that lists the models."""
-    title, words = "How fast LLMs run on which chip", "Pages that compute by themselves: speed, memory, bottlenecks."
+    title = "How fast LLMs run on which chip"
+    words = "Choose a model: its page computes speed, memory and bottlenecks by itself, for any batch and lengths."
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><meta name="description" content="{words}">
@@ -74,7 +88,8 @@ def index(rows: str) -> str:
 <style>{(TEMPLATES / "report.css").read_text(encoding="utf-8")}</style></head>
 <body><header><p class="by">llmviewer {__version__}</p><h1>{title}</h1><p class="lead">{words}</p></header>
 <main><div class="scroll" tabindex="0" role="group" aria-label="Models"><table><thead><tr>
-<th scope="col" class="left">Model</th><th scope="col">Devices</th><th scope="col">Chips</th></tr></thead>
+<th scope="col" class="left">Model</th><th scope="col">Parameters (10⁹)</th><th scope="col">Devices</th>
+<th scope="col">Chips that hold it</th><th scope="col">Tokens/s of one user, at most</th></tr></thead>
 <tbody>{rows}</tbody></table></div></main></body></html>
 """
 

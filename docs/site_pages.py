@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Link, Navigation
 
 ROOT = Path(__file__).resolve().parent.parent
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 ROOMS = {"Guide": "docs/guide", "Reference": "docs/reference", "Evidence": "docs/evidence"}
 STYLE = "docs/site.css"
+#: Pages that answer without a server, as `make catalogue` leaves them; there need be none.
+MODELS = ROOT / "build/models"
 TARGET = re.compile(r"\]\(([^()#\s]+)")
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
@@ -76,4 +79,13 @@ def on_files(files: Files, config: Any) -> Files:
             linked = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""
             if path.is_file() and linked not in texts and taken.get_file_from_path(linked) is None:
                 taken.append(File.generated(config, linked, abs_src_path=str(path)))
+    for path in sorted(MODELS.glob("*.html")):
+        taken.append(File.generated(config, f"models/{path.name}", abs_src_path=str(path)))
     return taken
+
+
+def on_nav(nav: Navigation, config: Any, files: Files) -> Navigation:
+    """Add the pages of models to the menu."""
+    if files.get_file_from_path("models/index.html"):
+        nav.items.insert(1, Link("Models and chips", "models/index.html"))
+    return nav

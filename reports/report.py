@@ -41,6 +41,7 @@ class Report:
     results: name -> Result of the request that is shown in detail.
     verdicts: name -> verdict on that request.  command: the command that makes the report.
     loads: name -> simulation object of a configuration under load; pictures: name -> PNG files of it, by summary.
+    page: HTML that answers for other sizes of the same configurations (`llmviewer page`); empty without one.
     points: `configuration` (the name) and the columns of Result.columns() over all sizes, which are the same for each
     configuration and in the same order.  All points are kept; only drawings thin them.
     """
@@ -51,6 +52,7 @@ class Report:
     points: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     loads: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     pictures: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    page: str = ""
 
     @cached_property
     def configurations(self) -> list[dict[str, Any]]:

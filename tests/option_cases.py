@@ -288,7 +288,7 @@ PLOTS = {
 }
 #: Options of the output: they change no figure, but where, how and how much of an answer is printed, or its status.
 OUTPUT = {
-    *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table"),
+    *("format", "output", "no_fit_check", "scheduler", "timeline", "depth", "rows", "emit", "explain", "table", "page"),
     *("brief", "full", "theme", "style", "help", "waterfall", "junit"),
 }
 #: Commands without a run of their own, or with the answers of analyze -> the file that tests them.

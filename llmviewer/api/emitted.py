@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmviewer.api.recorded import MEMORY, ROW, Recorded, Row
+from llmviewer.api.recorded import MEMORY, OTHERS, ROW, TOTALS, Recorded, Row
 from llmviewer.core.scalars import OPERATIONS, Pool, Scalars
 from llmviewer.timing.roofline import BOUNDS
 
@@ -17,7 +17,6 @@ CODES = {
     for at, (name, function) in enumerate(OPERATIONS.items())
 }
 INTERVALS = ("prefill.low", "prefill.high", "decode.low", "decode.high")
-TOTALS = ("ideal_time_s", "flops", "traffic_bytes")
 
 
 def text(pool: Pool, recorded: Sequence[Recorded], facts: Sequence[Mapping[str, Any]]) -> str:
@@ -50,10 +49,12 @@ def _configuration(one: Recorded, place: Mapping[int, int]) -> dict[str, Any]:
     system, budget = one.configuration.system, one.configuration.token_budget
     return {
         "data": system.parallelism.data,
+        "microbatches": system.parallelism.microbatches,
         "budget": budget if math.isfinite(budget) else None,
         "request_s": float(system.engine.request_s),
-        "late_steps": float(system.engine.late_steps),
-        "engine_terms": one.engine,
+        "late_steps": float(system.engine.late_steps) * (system.generation.verifies == 0.0),
+        "tokens": float(system.generation.tokens),
+        "engine_terms": [name if name == OTHERS else f"engine: {name}" for name in one.engine],
         "programs": [_program(*pair, one.engine, place) for pair in zip(one.programs, one.rows, strict=True)],
     }
 
@@ -64,6 +65,7 @@ def _program(way: Scalars, rows: tuple[Row, ...], engine: tuple[str, ...], place
     return {
         "guards": [(place[number], value) for number, value in way.guards.items()],
         "time": found["time_s"],
+        "others": found["others_s"],
         "totals": [found[name] for name in TOTALS],
         "names": [(row.name, row.block, row.kind, row.layers) for row in rows],
         "rows": [[found[f"{name}.{number}"] for name in ROW] for number in range(len(rows))],

@@ -54,6 +54,9 @@ def command(
         str, typer.Option(help="Table written to CSV: points, operators, summary, memory, sources.")
     ] = "points",
     output: Annotated[str, typer.Option("-o", "--output", help="Output file: .html, .md, .csv, .json or .xlsx.")] = "",
+    page: Annotated[
+        bool, typer.Option("--page", help="HTML also holds a page that answers for any batch and lengths.")
+    ] = False,
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
@@ -68,6 +71,8 @@ def command(
     kind, path = _kind(format, output)
     if table not in TABLES:
         raise unknown("table", table, TABLES)
+    if page and kind != "html":
+        raise UserError(f"--page is a part of HTML; the format is {kind}: leave it out, or write -o NAME.html")
     views.check_output(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
     sizes = {
         name: parse_values(name, DEFAULT_SIZES[name] if text is None else text)
@@ -81,6 +86,8 @@ def command(
     if load:
         load |= {"input_len": input_len, "output_len": output_len}
         report = _under_load(report, combinations, load, drawn=kind == "html")
+    if page:
+        report = _with_page(report, sizes, combinations)
     print_warnings(text for result in report.results.values() for text in result.warnings)
     refused = [] if no_fit_check else [*_misfits(report)]
     if not (refused and path is not None and Path(path).is_file()):
@@ -146,6 +153,14 @@ def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict
         loads={title: one.to_dict() for title, one in made.items()},
         pictures={title: pictures(one) for title, one in made.items()} if drawn else {},
     )
+
+
+def _with_page(report: Report, sizes: Sizes, combinations: list[dict[str, Any]]) -> Report:
+    """The report with the page that answers for other sizes of its configurations."""
+    from llmviewer.reports.offline import page
+
+    first = {name: int(sizes[name][0]) for name in SIZES}
+    return replace(report, page=page.written(combinations, first)[0])
 
 
 def _command() -> str:

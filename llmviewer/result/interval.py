@@ -301,7 +301,7 @@ def _widened(analysis: Analysis, ratios: Array) -> Array:
     if not np.any(verifies):
         return ratios
     lower, higher = _host_share(analysis)
-    host = np.array([2.0 * lower, lower, higher, 2.0 * higher])
+    host = np.stack([2.0 * lower, lower, higher, 2.0 * higher])
     spread: Array = np.maximum(1.0 + SIGNS * np.sqrt((ratios - 1.0) ** 2 + TOKENS**2 + host**2), 0.0)
     return np.where(np.asarray(verifies) > 0.0, spread, ratios)
 

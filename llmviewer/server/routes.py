@@ -52,7 +52,8 @@ def _tagged(answer: Response) -> Response:
     from flask import request
 
     answer.add_etag(weak=True)
-    return answer.make_conditional(request)
+    answer.make_conditional(request)
+    return answer
 
 
 @cache

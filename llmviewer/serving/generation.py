@@ -191,7 +191,7 @@ class Generation:
         if self is AUTOREGRESSIVE:
             return own
         passes = total(draft.passes * each for draft, each in zip(self.drafts, drafts, strict=True))
-        return np.asarray((own + passes + extra) / self.tokens)
+        return (own + passes + extra) / self.tokens
 
     def at_points(self, points: npt.NDArray[np.intp]) -> Generation:
         """The generation of selected points, where counts have one entry per point."""

@@ -7,6 +7,7 @@ import csv
 import gzip
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -64,7 +65,8 @@ def text(report: Report) -> str:
         title=report.title,
         answers=answers,
         cards=_cards,
-        policy=POLICY.format(hashes=" ".join(map(script_hash, (own, plotly.decode("utf-8"))))),
+        policy=POLICY.format(hashes=" ".join(map(script_hash, (own, plotly.decode("utf-8"), *_scripts(report.page))))),
+        page=compressed(report.page.encode("utf-8")) if report.page else "",
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=own,
         plotly=compressed(plotly),
@@ -88,6 +90,11 @@ def text(report: Report) -> str:
         statements=provenance.statements(answers),
         points_csv=_points_csv(report),
     )
+
+
+def _scripts(html: str) -> list[str]:
+    """The scripts of a page that the report opens, which has the report's own policy too."""
+    return re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
 
 
 def environment(*folders: Path) -> Environment:

@@ -58,6 +58,8 @@ def written(made: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> tupl
     """
     if len(made) > MAX_CONFIGURATIONS:
         raise UserError(f"{len(made)} configurations; a page holds at most {MAX_CONFIGURATIONS}")
+    if len(models := dict.fromkeys(_word(words["model"]) for words in made)) > 1:
+        raise UserError(f"{', '.join(models)}: a page is of one model; write one for each")
     first = {name: whole_number(name, value) for name, value in sizes.items()}
     for name, value in first.items():
         if value > LARGEST[name]:

@@ -312,6 +312,10 @@
     }
   }
 
+  document.getElementById("ask")?.addEventListener("click", async () => {
+    open(URL.createObjectURL(new Blob([await decompress("page")], { type: "text/html" })));
+  });
+
   const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
   requestAnimationFrame(() => idle(charts));
 })();

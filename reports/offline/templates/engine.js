@@ -2,6 +2,7 @@
 /* Runs recorded operations (llmviewer/core/scalars.py) on the passes of a request.  No formula of the model stands here:
    they are data.  Only the list of passes (llmviewer/serving/schedule.py) and sums over it do. */
 const Recorded = (() => {
+  const COLUMNS = 5; // of a pass: sequences, new tokens, cached ones, logits, 1 for a decode step
   const CONTEXT = 2; // number of the input that differs between decode steps
   const CHUNK = 128; // passes at once: their values stay in the processor's caches
   const each1 = f => (out, n, a) => { for (let i = 0; i < n; i++) out[i] = f(a[i]); };
@@ -78,7 +79,7 @@ const Recorded = (() => {
       Object.assign(this, data);
       this.pool = pool;
       const guards = data.guards.map(([number]) => number);
-      this.whole = pool.needed([...guards, data.time, ...data.totals, ...data.rows.flat(), ...data.engine, ...data.memory, ...data.interval]);
+      this.whole = pool.needed([...guards, data.time, data.others, ...data.totals, ...data.rows.flat(), ...data.engine, ...data.memory, ...data.interval]);
       this.guarding = pool.needed(guards);
       this.times = pool.needed([...guards, data.time]);
       this.varying = this.times.filter(number => pool.varies.has(number));
@@ -89,18 +90,19 @@ const Recorded = (() => {
     }
   }
 
-  /* Passes of the prompts within a token budget: [sequences, new, cached, logits, how often]; serving/prompts.py. */
+  /* Passes of the prompts within a token budget: [sequences, new, cached, logits, decodes, how often];
+     serving/prompts.py. */
   function prompts(batch, length, budget) {
-    if (batch * length <= budget) return [[batch, length, 0, 1, 1]];
+    if (batch * length <= budget) return [[batch, length, 0, 1, 0, 1]];
     if (length > budget) {
       const found = [];
       for (let at = 0; at < length; at += budget) {
-        found.push([1, Math.min(budget, length - at), at, length - at <= budget ? 1 : 0, batch]);
+        found.push([1, Math.min(budget, length - at), at, length - at <= budget ? 1 : 0, 0, batch]);
       }
       return found;
     }
     const each = Math.min(Math.floor(budget / length), batch), whole = Math.floor(batch / each), rest = batch % each;
-    return [[each, length, 0, 1, whole], ...(rest ? [[rest, length, 0, 1, 1]] : [])];
+    return [[each, length, 0, 1, 0, whole], ...(rest ? [[rest, length, 0, 1, 0, 1]] : [])];
   }
 
   /* A configuration: its programs, each for the passes at which its guards hold. */
@@ -122,12 +124,12 @@ const Recorded = (() => {
         let known = false;
         for (let start = 0; start < left.length; start += CHUNK) {
           const part = left.slice(start, start + CHUNK), lanes = growing && left.length > CHUNK ? CHUNK : part.length;
-          for (let column = 0; column < 4; column++) {
+          for (let column = 0; column < COLUMNS; column++) {
             const values = this.pool.value(column);
             part.forEach(([pass], at) => { values[at] = pass[column]; });
             values.fill(part[0][0][column], part.length, lanes);
           }
-          sizes.forEach((size, at) => this.pool.value(4 + at).fill(size));
+          sizes.forEach((size, at) => this.pool.value(COLUMNS + at).fill(size));
           this.pool.run(program.guarding, lanes);
           const holds = part.map((_, at) => program.holds(at));
           if (holds.some(one => one)) this.pool.run(!growing ? program.whole : known ? program.varying : program.times, lanes);
@@ -143,15 +145,16 @@ const Recorded = (() => {
 
     /* All figures of a request; null where nothing was recorded for it. */
     answer(batchSize, inputLen, outputLen) {
-      const own = Math.ceil(batchSize / this.data), sizes = [batchSize, inputLen, outputLen], steps = outputLen - 1;
+      const replica = Math.ceil(batchSize / this.data), parts = Math.min(replica, this.microbatches);
+      const own = Math.ceil(replica / parts), sizes = [batchSize, inputLen, outputLen], steps = outputLen - 1;
       const first = prompts(own, inputLen, this.budget ?? Infinity);
-      const decode = context => [own, 1, context, 1, 1];
+      const decode = context => [own, 1, context, 1, 1, 1];
       const shown = [...first, decode(inputLen - 1), ...(steps ? [decode(inputLen + steps - 1)] : [])];
       const read = [];
       const known = this.each(shown, sizes, false, (program, at, number) => {
         const take = one => this.pool.value(one)[at];
         read[number] = {
-          times: shown[number][4], time_s: take(program.time), totals: program.totals.map(take), rows: program.rows.map(row => row.map(take)),
+          times: shown[number][COLUMNS] * (number < first.length ? parts : 1), time_s: take(program.time), others_s: take(program.others), totals: program.totals.map(take), rows: program.rows.map(row => row.map(take)),
           names: program.names, engine: program.engine.map(take), memory: program.memory.map(take), interval: program.interval.map(take),
         };
       });
@@ -160,12 +163,13 @@ const Recorded = (() => {
       const real = Array.from({ length: steps }, (_, at) => decode(inputLen + at));
       if (!this.each(real, sizes, true, (program, at) => { decodeS += this.pool.value(program.time)[at]; })) return null;
       const prefill = read.slice(0, first.length), step = read[first.length];
-      const prefillS = prefill.reduce((sum, one) => sum + one.times * one.time_s, 0);
+      const others = prefill.reduce((most, one) => Math.max(most, one.others_s), -Infinity);
+      const prefillS = prefill.reduce((sum, one) => sum + one.times * one.time_s, others);
       const ttft = prefillS + this.request_s + this.late_steps * (decodeS / Math.max(steps, 1));
       const tightest = read.reduce((a, b) => (b.memory[0] > a.memory[0] ? b : a));
       return {
         ttft_s: ttft, tpot_s: steps ? decodeS / steps : null, e2e_s: ttft + decodeS, prefill_s: prefillS, decode_s: decodeS,
-        prefill, step, memory: Object.fromEntries(this.memory.map((name, at) => [name, tightest.memory[at]])),
+        prefill, others_s: others, step, memory: Object.fromEntries(this.memory.map((name, at) => [name, tightest.memory[at]])),
         ttft_interval: first.length === 1 && prefill[0].interval.length ? prefill[0].interval.slice(0, 2).map(x => x * ttft) : null,
         tpot_interval: steps && step.interval.length ? step.interval.slice(2, 4).map(x => x * decodeS / steps) : null,
       };

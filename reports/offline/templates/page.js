@@ -87,6 +87,10 @@
         operators.set(key, one);
       });
     }
+    if (name === "prefill" && answer.others_s) { // of the other stages of a pipeline, once: the last of the terms
+      time_s += answer.others_s;
+      engine[engine.length - 1] += answer.others_s;
+    }
     const rows = [...operators.values()].filter(one => one.time_s > 0);
     for (const one of rows) one.bound = largest(one.bounds);
     return { time_s, engine, rows };
@@ -145,10 +149,10 @@
 
   function drawTime(one, totals) {
     const groups = Object.entries(summed(totals.rows, "group")).sort((a, b) => b[1] - a[1]);
-    const terms = one.engine_terms.map((name, at) => [`engine: ${name}`, totals.engine[at]]).filter(([, value]) => value !== 0);
+    const terms = one.engine_terms.map((name, at) => [name, totals.engine[at]]).filter(([, value]) => value !== 0);
     const parts = [...groups, ...terms], whole = parts.reduce((sum, [, value]) => sum + Math.max(value, 0), 0);
     const write = value => `${seconds(Math.abs(value)).replace(/^/, value < 0 ? "−" : "")} (${percent(Math.abs(value) / totals.time_s)})`;
-    $("time").replaceChildren(make("p", {}, `${stage() === "prefill" ? "Prefill" : "A decode step"} takes ${seconds(totals.time_s)}.`), ...bar(parts, whole, write, "Time by group of operators"));
+    $("time").replaceChildren(make("p", {}, `${stage() === "prefill" ? "Prefill" : one.tokens === 1 ? "A decode step" : `A token of a round of ${digits(one.tokens)} tokens`} takes ${seconds(totals.time_s)}.`), ...bar(parts, whole, write, "Time by group of operators"));
   }
 
   function drawNetwork(totals) {
@@ -216,7 +220,7 @@
   }
 
   /* Other configurations at the same sizes, one after another, so that the page never waits for them. */
-  let turn = 0;
+  let turn = 0, seen = held[0]; // the configuration to which the table was scrolled
   function drawRows(sizes, chosen, fits) {
     $("all").hidden = held.length < 2;
     $("remedies").replaceChildren();
@@ -239,6 +243,8 @@
         row.addEventListener("click", () => { state({ ...asked(), ...one.choice }); ask(); });
         return row;
       }));
+      if (seen !== chosen) rows.closest(".scroll").scrollTop = rows.querySelector(".chosen").offsetTop - 80;
+      seen = chosen;
     };
     setTimeout(() => next(0), 30);
   }
@@ -274,19 +280,21 @@
     const started = performance.now(), answer = one && !outside.length ? one.answer(...SIZES.map(name => sizes[name])) : null;
     document.documentElement.dataset.answeredMs = (performance.now() - started).toFixed(2);
     $("drawn").hidden = $("verdict").hidden = !answer;
+    if (one && !outside.length) { // the question, whether or not it has an answer
+      const number = value => value.toLocaleString("en-US"), others = menus.filter(name => !["model", "hardware"].includes(name) && !["none", "auto", "0", "1"].includes(one.choice[name])).map(name => /^[\d.]+$/.test(one.choice[name]) ? `${names(name)} ${one.choice[name]}` : one.choice[name]);
+      const title = `${setup.model} on ${one.devices} × ${one.hardware}${others.length ? `, ${others.join(", ")}` : ""}, batch ${number(sizes.batch_size)}, ${number(sizes.input_len)} + ${number(sizes.output_len)}`;
+      $("title").textContent = title;
+      document.title = `${title} – llmviewer`;
+      $("line").textContent = line(one, sizes);
+    }
     if (!answer) {
       tell(before + (!one ? "This combination is not on this page; choose another chip or format." : outside.length ? outside.map(name => `${names(name)} has to be a whole number from 1 to ${setup.largest[name].toLocaleString("en-US")}.`).join(" ") : `No operations were recorded for this request, so the page shows no figure; ask llmviewer: ${line(one, sizes)}`));
       return;
     }
     const beyond = one.most_context !== null && sizes.input_len + sizes.output_len > one.most_context ? `${(sizes.input_len + sizes.output_len).toLocaleString("en-US")} tokens are beyond the model's longest context of ${one.most_context.toLocaleString("en-US")}. ` : "";
     tell(before + beyond);
-    const number = value => value.toLocaleString("en-US"), others = menus.filter(name => !["model", "hardware"].includes(name) && !["none", "auto", "0", "1"].includes(one.choice[name])).map(name => /^[\d.]+$/.test(one.choice[name]) ? `${names(name)} ${one.choice[name]}` : one.choice[name]);
-    const title = `${setup.model} on ${one.devices} × ${one.hardware}${others.length ? `, ${others.join(", ")}` : ""}, batch ${number(sizes.batch_size)}, ${number(sizes.input_len)} + ${number(sizes.output_len)}`;
-    $("title").textContent = title;
-    document.title = `${title} – llmviewer`;
     $("verdict").replaceChildren(...verdict(one, answer, sizes).map(([name, text, bad]) => make("div", {}, make("dt", bad ? { class: "bad" } : {}, name), make("dd", bad ? { class: "bad" } : {}, text))));
     $("origin").textContent = `${one.chip}; ${one.origin}${one.notes.length ? `. ${one.notes.join(". ")}` : ""}`;
-    $("line").textContent = line(one, sizes);
     const hash = `#${new URLSearchParams(sizes)}`;
     $("link").href = hash;
     if (location.hash !== hash) history.replaceState(null, "", hash);
