@@ -748,6 +748,22 @@ def test_an_audit_of_accessibility_finds_nothing(browser: Any, address: str) -> 
     assert audited(browser, address, "light", DESKTOP) == {}
 
 
+@pytest.mark.parametrize(("scheme", "screen"), [("light", DESKTOP), ("dark", PHONE)])
+def test_what_comes_after_an_answer_is_audited(browser: Any, address: str, scheme: str, screen: dict[str, int]) -> None:
+    """The strip of chips with its table open, and a network against another chip with the split by factor."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
+    for query, ready in (
+        ("hardware=h200", "#fits-on .point"),
+        ("tab=network&against=quantization%3Dfp8", "#late h3"),
+    ):
+        web = WebPage(browser, address, query, color_scheme=scheme, viewport=screen, bypass_csp=True)
+        web.page.wait_for_selector(ready, state="attached")
+        web.page.evaluate("document.querySelectorAll('main details').forEach(one => { one.open = true; })")
+        assert axe.Axe().run(web.page).response["violations"] == []
+        assert web.page.evaluate("document.documentElement.scrollWidth") <= screen["width"]
+        web.close()
+
+
 def test_an_answer_stays_readable_while_the_next_is_late(browser: Any, address: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
     web = WebPage(browser, address, bypass_csp=True)
