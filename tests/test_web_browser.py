@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -94,6 +95,17 @@ def test_a_change_that_was_tried_is_applied_by_its_button(web: WebPage) -> None:
     expect(web.page).to_have_title("llama-3.1-70b on 2 × h100-sxm, batch 1, 1,024 + 128 tokens · llmviewer")
 
 
+def test_an_option_that_the_model_refuses_is_left_out_by_a_button(web: WebPage) -> None:
+    """GPT-2's 12 heads do not split over 8 devices; those of Llama do."""
+    web.open("model=llama-3.1-8b&hardware=h200&tensor_parallel_size=8&kv_cache_dtype=fp8")
+    shows(web, cards("llama-3.1-8b", "h200", tensor_parallel_size=8, kv_cache_dtype="fp8"))
+    web.choose("Model", "gpt2")
+    expect(web.page.get_by_role("alert")).to_contain_text("heads")
+    web.page.get_by_role("link", name="Apply without tensor parallel size (8)").click()
+    expect(web.page.locator(".cards strong")).to_have_count(6)
+    assert urlsplit(web.page.url).query == "model=gpt2&hardware=h200&kv_cache_dtype=fp8"
+
+
 def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     web.open("model=mistral-7b&hardware=h100-sxm&batch_size=8&quantization=fp8&power_limit=500W")
     marked = """() => [...document.querySelectorAll(".controls .control > span, .controls summary")].filter(
@@ -105,6 +117,25 @@ def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     web.until(f"() => ({marked})().length === 0")
     expect(web.page.locator("[data-act=reset]")).not_to_be_visible()
     assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
+
+
+def test_models_are_searched_by_maker_and_words(web: WebPage) -> None:
+    web.open()
+    menu = web.menu("Model")
+    expect(menu.locator("optgroup[label='meta-llama'] option[value='llama-3.1-8b']")).to_have_text(
+        re.compile(r"llama-3\.1-8b · 1[45]\.\d GiB")
+    )
+    field = web.page.get_by_role("searchbox", name="Search models")
+    field.fill("mistralai 8x22b")
+    hidden = "() => [...document.querySelectorAll('[data-option=model] option')].filter(one => !one.hidden).length"
+    web.until(f"() => ({hidden})() === 1")
+    field.fill("no such model")
+    field.press("Enter")
+    expect(web.page.get_by_role("alert")).to_contain_text("no model with the words no such model")
+    field.fill("mistralai 7b")
+    field.press("Enter")
+    shows(web, cards("mistral-7b"))
+    expect(menu).to_have_value("mistral-7b")
 
 
 @pytest.mark.parametrize(("size", "word", "start"), [("batch_size", "batch", 0.0), ("input_len", "context", 10.0)])
@@ -205,6 +236,20 @@ def test_the_network_is_zoomed_by_buttons_and_keys_and_saved(web: WebPage, tmp_p
         web.page.get_by_role("button", name="PNG").click()
     saved.value.save_as(tmp_path / "network.png")
     assert (tmp_path / "network.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_network_is_saved_as_drawing(web: WebPage, tmp_path: Path) -> None:
+    """Every node is a box with the lines of its label, every edge a line."""
+    web.open("tab=network&engine=vllm&against=quantization%3Dfp8")
+    web.until(f"() => {GRAPH}?.nodes().length > 10")
+    with web.page.expect_download() as saved:
+        web.page.get_by_role("button", name="SVG").click()
+    saved.value.save_as(tmp_path / "network.svg")
+    root = ElementTree.parse(tmp_path / "network.svg").getroot()
+    tag = "{http://www.w3.org/2000/svg}"
+    rows = ["\n".join(row.text or "" for row in text) for text in root.iter(f"{tag}text")]
+    assert rows == web.page.evaluate(f"() => {GRAPH}.nodes().map(one => one.data('label'))")
+    assert len([*root.iter(f"{tag}polyline")]) == web.page.evaluate(f"() => {GRAPH}.edges().length")
 
 
 def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> None:
@@ -701,6 +746,22 @@ def audited(browser: Any, address: str, scheme: str, screen: dict[str, int], que
 def test_an_audit_of_accessibility_finds_nothing(browser: Any, address: str) -> None:
     """Rules of axe-core for WCAG 2.2 AA and good practice, on every tab."""
     assert audited(browser, address, "light", DESKTOP) == {}
+
+
+@pytest.mark.parametrize(("scheme", "screen"), [("light", DESKTOP), ("dark", PHONE)])
+def test_what_comes_after_an_answer_is_audited(browser: Any, address: str, scheme: str, screen: dict[str, int]) -> None:
+    """The strip of chips with its table open, and a network against another chip with the split by factor."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
+    for query, ready in (
+        ("hardware=h200", "#fits-on .point"),
+        ("tab=network&against=quantization%3Dfp8", "#late h3"),
+    ):
+        web = WebPage(browser, address, query, color_scheme=scheme, viewport=screen, bypass_csp=True)
+        web.page.wait_for_selector(ready, state="attached")
+        web.page.evaluate("document.querySelectorAll('main details').forEach(one => { one.open = true; })")
+        assert axe.Axe().run(web.page).response["violations"] == []
+        assert web.page.evaluate("document.documentElement.scrollWidth") <= screen["width"]
+        web.close()
 
 
 def test_an_answer_stays_readable_while_the_next_is_late(browser: Any, address: str) -> None:

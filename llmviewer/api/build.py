@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from llmviewer import models
+from llmviewer.analysis.memory import weights_bytes
 from llmviewer.analysis.system import Drafter, System
 from llmviewer.core import arguments, data, files
 from llmviewer.core.errors import UserError, naming, printable, unknown
@@ -362,6 +364,16 @@ def spatial_system(model: Model, one: System, options: Options) -> System:
 def list_models() -> list[str]:
     """Names of all models; `llmviewer models show NAME` prints one with its aliases and source."""
     return models.names()
+
+
+def models_by_maker() -> dict[str, dict[str, float]]:
+    """Organisation in the address of a model's source -> model -> bytes of its weights, the smallest first."""
+    found: dict[str, dict[str, float]] = {}
+    for name in models.names():
+        model = models.load(name)
+        maker = urlsplit(model.source).path.split("/")[1]
+        found.setdefault(maker, {})[name] = weights_bytes(model.graph(decode(1.0, 0.0)))
+    return {maker: dict(sorted(found[maker].items(), key=lambda one: one[1])) for maker in sorted(found, key=str.lower)}
 
 
 def list_hardware() -> list[str]:

@@ -250,7 +250,7 @@ class Against:
             if a or b
         )
         title = f"A against B, {STAGES[self.first.stage]}"
-        return Table(columns=_columns("", "A", "B", "B / A"), rows=rows, title=title)
+        return Table(columns=_columns("Figure", "A", "B", "B / A"), rows=rows, title=title)
 
     def _amounts(self) -> list[tuple[str, Callable[[Any], str], list[float]]]:
         """Label, format, and the figures of A and of B."""

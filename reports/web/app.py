@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.reports import verdict
 from llmviewer.reports.html.page import library
 from llmviewer.reports.web import fits_on, possible
-from llmviewer.reports.web.controls import controls
+from llmviewer.reports.web.controls import controls, label
 from llmviewer.reports.web.downloads import downloads
 from llmviewer.reports.web.equivalents import OWN, foot
 from llmviewer.reports.web.graphs import sheet
@@ -179,7 +180,20 @@ def _answer(search: str, theme: str) -> tuple[Any, ...]:
         warnings = view.result.warnings  # what cannot be answered is refused before a tab is drawn
         return tabs(state), piece("alerts", warnings), foot(view), content(view), piece("text", view.title)
     except UserError as error:
-        return tabs(state), piece("alerts", [str(error)]), "", [], ""
+        return tabs(state), piece("alerts", [str(error)]) + _without(state), "", [], ""
+
+
+def _without(state: Asked) -> str:
+    """HTML of links that leave out one option of a question, and then have an answer."""
+    listed = []
+    for name in state.words:
+        words = {other: text for other, text in state.words.items() if other != name}
+        try:
+            _ = View(state=replace(state, words=words)).result
+        except UserError:
+            continue
+        listed.append((f"without {label(name).lower()}", state.words[name], f"{name}="))
+    return piece("applied", listed, state.query()) if listed else ""
 
 
 def _controls(search: str, offered: str) -> tuple[Any, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from math import log2
 from typing import Any
 
-from llmviewer.api.build import OF_ENGINE
+from llmviewer.api.build import OF_ENGINE, models_by_maker
 from llmviewer.language.option import Kind, Panel
 from llmviewer.language.quantity import SIZES
+from llmviewer.reports import format as fmt
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.markup import templates
 from llmviewer.reports.web.state import HARDWARE, LOCAL, MODEL, State, default_text
@@ -34,6 +37,7 @@ UNSTATED |= {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """One control.  choices: values of a menu; without any it is a field.  suggested: values that a field suggests.
+    groups: title -> further values of the menu with their labels.
 
     value: "" for an option that is not stated.  default: of the model and the chip, which an address need not name.
     unstated: what holds where an option is not stated.  most, power: of a size, the largest power of two of its slider
@@ -47,6 +51,7 @@ class Control:
     help: str = ""
     unstated: str = ""
     choices: tuple[str, ...] = ()
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     suggested: tuple[str, ...] = ()
     most: int = 0
     power: float = 0.0
@@ -63,7 +68,7 @@ def controls(state: State, offered: dict[str, list[str]], named: str) -> str:
         templates()
         .get_template("controls.html.j2")
         .render(
-            model=_named("model", state.model, MODEL),
+            model=_model(state.model),
             chip=_named("hardware", state.hardware, HARDWARE),
             own=named if state.config else "",
             sizes=[_option(name, state, offered) for name in sizes],
@@ -82,6 +87,20 @@ def label(name: str) -> str:
 
 def _named(name: str, value: str, default: str) -> Control:
     return Control(name=name, label=label(name), value=value, default=default, choices=_with(value, NAMES[name]()))
+
+
+def _model(value: str) -> Control:
+    """The menu of models by maker and size; one that is not in the catalogue stands before them."""
+    groups = by_maker()
+    choices = () if any(value in one for one in groups.values()) else (value,)
+    return Control(name="model", label=label("model"), value=value, default=MODEL, choices=choices, groups=groups)
+
+
+@cache
+def by_maker() -> dict[str, dict[str, str]]:
+    """Organisation -> model -> its name with the memory of its weights."""
+    listed = models_by_maker().items()
+    return {maker: {name: f"{name} · {fmt.memory(size)}" for name, size in sizes.items()} for maker, sizes in listed}
 
 
 def _with(value: str, values: list[str]) -> tuple[str, ...]:

@@ -134,6 +134,22 @@
   }
 
   // ---- controls -----------------------------------------------------------------------------------------------
+  // A menu shows the values with all the words, in their names or in that of their group.
+  function search({ value, dataset }) {
+    const words = value.trim().toLowerCase().split(/\s+/), menu = $(`[data-option="${dataset.search}"]`);
+    const text = (one) => `${one.parentElement.label ?? ""} ${one.textContent}`.toLowerCase();
+    for (const one of menu.options) one.hidden = !words.every((word) => text(one).includes(word));
+    for (const group of menu.querySelectorAll("optgroup")) group.hidden = [...group.children].every((one) => one.hidden);
+  }
+
+  function first({ dataset, value }) {
+    const menu = $(`[data-option="${dataset.search}"]`), found = [...menu.options].find((one) => one.value && !one.hidden);
+    if (!found || !value.trim()) return tell(`no model with the words ${value.trim() || "of an empty search"}`);
+    menu.value = found.value;
+    menu.focus();
+    option(dataset.search, found.value);
+  }
+
   const size = (text) => Number(text.replace(/k$/i, "")) * (/k$/i.test(text) ? 1024 : 1);
 
   function place(control) {
@@ -213,10 +229,11 @@
     go(parameters);
   }
 
-  // A change that was tried, which the controls then show.
+  // A change that was tried, which the controls then show; no value unsets.
   function apply(words) {
     const parameters = current();
     for (const [key, value] of words) parameters.set(key, value);
+    for (const [key, value] of words) if (!value) parameters.delete(key);
     parameters.delete("run");
     go(parameters);
     show();
@@ -279,6 +296,7 @@
   document.addEventListener("input", ({ target }) => {
     stop();
     if (target.dataset?.slider) slide(target);
+    else if (target.dataset?.search) search(target);
     else if (target.matches?.('input[data-option], input[data-figure]')) {
       window.clearTimeout(target.reading);
       target.reading = window.setTimeout(() => written(target), READ);
@@ -329,7 +347,10 @@
     });
   }
 
-  document.addEventListener("keydown", (event) => event.key === "Escape" && stop());
+  document.addEventListener("keydown", ({ key, target }) => {
+    if (key === "Escape") stop();
+    if (key === "Enter" && target.dataset?.search) first(target);
+  });
 
   window.addEventListener("popstate", () => {
     stop();
@@ -468,11 +489,30 @@
   const zooms = { "+": zoom(ZOOM), "−": zoom(1 / ZOOM), Fit: fit };
   const KEYS = { "+": "+", "=": "+", "-": "−", 0: "Fit" };
 
-  function picture(cy) {
-    const colour = getComputedStyle(document.body).backgroundColor;
-    const link = Object.assign(document.createElement("a"), { href: cy.png({ full: true, scale: 2, bg: colour }), download: "network.png" });
-    link.click();
+  const paper = () => getComputedStyle(document.body).backgroundColor;
+  const save = (href, download) => Object.assign(document.createElement("a"), { href, download }).click();
+  const safe = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+
+  // The graph as SVG: edges through their bends, boxes with their lines of text.
+  function vector(cy) {
+    const { x1, y1, w, h } = cy.elements().boundingBox(), edge = cy.edges().first();
+    const line = (one) => [one.sourceEndpoint(), ...(one.segmentPoints() ?? []), one.targetEndpoint()].map(({ x, y }) => `${x},${y}`).join(" ");
+    const edges = cy.edges().map((one) => `<polyline points="${line(one)}" fill="none" stroke="${one.style("line-color")}" marker-end="url(#end)"/>`);
+    const nodes = cy.nodes().map((one) => {
+      const { x, y } = one.position(), style = (name) => one.style(name), size = parseFloat(style("font-size"));
+      const rows = style("label").split("\n"), top = y - ((rows.length - 1) / 2 - 0.35) * size * 1.1;
+      const dashes = style("border-style") === "dashed" ? ' stroke-dasharray="5 3"' : "";
+      const text = rows.map((row, at) => `<tspan x="${x}" y="${top + at * size * 1.1}">${safe(row)}</tspan>`).join("");
+      return `<rect x="${x - one.width() / 2}" y="${y - one.height() / 2}" width="${one.width()}" height="${one.height()}" rx="6" fill="${style("background-color")}" fill-opacity="${style("background-opacity")}" stroke="${style("border-color")}" stroke-width="${style("border-width")}"${dashes}/><text font-size="${size}" fill="${style("color")}" text-anchor="middle">${text}</text>`;
+    });
+    const arrow = `<marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" fill="${edge.style("line-color")}"/></marker>`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="${x1 - 12} ${y1 - 12} ${w + 24} ${h + 24}" width="${w + 24}" height="${h + 24}" font-family="system-ui, sans-serif"><title>${safe($("#asked").textContent)}</title><defs>${arrow}</defs><rect x="${x1 - 12}" y="${y1 - 12}" width="100%" height="100%" fill="${paper()}"/>${edges.join("")}${nodes.join("")}</svg>`;
   }
+
+  const pictures = {
+    PNG: (cy) => save(cy.png({ full: true, scale: 2, bg: paper() }), "network.png"),
+    SVG: (cy) => save(`data:image/svg+xml;charset=utf-8,${encodeURIComponent(vector(cy))}`, "network.svg"),
+  };
 
   // The operator that was chosen by name comes into sight.
   function found(place) {
@@ -508,7 +548,7 @@
     return make("div", null,
       make("div", { className: "zoom" },
         ...Object.keys(zooms).map((name) => make("button", { key: name, type: "button", onClick: act(name), "aria-label": { "+": "Larger", "−": "Smaller" }[name] }, name)),
-        make("button", { type: "button", onClick: () => graph_of(place.current) && picture(graph_of(place.current)) }, "PNG"),
+        ...Object.keys(pictures).map((name) => make("button", { key: name, type: "button", onClick: () => graph_of(place.current) && pictures[name](graph_of(place.current)) }, name)),
         make("output", { ref: told })),
       make("div", { ref: place, role: "img", tabIndex: 0, onKeyDown: pressed, "aria-label": `${one.label}; + and − zoom, 0 fits`, className: "network", style: frame }, drawn));
   }
