@@ -231,7 +231,7 @@ OWN = {
         "latent_attention": _case("absorbed", model=LATENT),
         "expert_skew": _case("0.7", "--batch-size 1 --input-len 4", MOE),
     },
-    "simulate": {**OF_ROOM, **IMAGES, "kv_reserve": _case("max")},
+    "simulate": {**OF_ROOM, **IMAGES, **AUDIO, "kv_reserve": _case("max")},
     "check": {
         "gpu_memory_utilization": _case("0.06", CROWDED),
         "prefix_cache": _case("0.5"),

@@ -222,7 +222,7 @@ def check(configuration: Configuration) -> None:
     """Raise UserError for models and techniques whose steps are not priced."""
     model, system = configuration.model, configuration.system
     wrong = (
-        (model.encoder is not None, f"{model.name} has a decoder beside its encoder; allowed: decoders and encoders"),
+        (model.encoder is not None, f"{model.name} has a decoder beside its encoder; allowed: one pool, by simulate"),
         (
             system.generation.counts_passes,
             "branches and blocks of tokens are not simulated; remove --branches or diffusion",
