@@ -90,6 +90,8 @@ RUN = {
     "branches": _case("skeleton,outline=4,points=2"),
     "batching": _case("chunked,tokens=64"),
 }
+IMAGES = {"images": _case("1x640x480", model="qwen2.5-vl-7b")}
+AUDIO = {"audio": _case("20s", model="whisper-large-v3")}
 #: Options of a load, in `simulate`; of `size` where they are not among SIZING.
 LOAD = {
     "request_rate": _case("2"),
@@ -112,6 +114,8 @@ LOAD = {
     "speed_up": _case("4", "--trace TRACE"),
     "duration": _case("1s"),
     "requests": _case("30"),
+    **IMAGES,
+    **AUDIO,
     "seed": _case("3"),
     "warm_up": _case("1s"),
     "replications": _case("2"),
@@ -138,8 +142,6 @@ COSTS = {
     "carbon": _case("400"),
     "api_price": _case("in=0.3,out=1.2"),
 }
-IMAGES = {"images": _case("1x640x480", model="qwen2.5-vl-7b")}
-AUDIO = {"audio": _case("20s", model="whisper-large-v3")}
 #: Options of one command -> their cases, before those of RUN.
 OWN = {
     "analyze": {**COSTS, **IMAGES, **AUDIO},
@@ -231,7 +233,7 @@ OWN = {
         "latent_attention": _case("absorbed", model=LATENT),
         "expert_skew": _case("0.7", "--batch-size 1 --input-len 4", MOE),
     },
-    "simulate": {**OF_ROOM, **IMAGES, "kv_reserve": _case("max")},
+    "simulate": {**OF_ROOM, "kv_reserve": _case("max")},
     "check": {
         "gpu_memory_utilization": _case("0.06", CROWDED),
         "prefix_cache": _case("0.5"),
@@ -257,7 +259,6 @@ OWN = {
     },
     "size": {
         **OF_ROOM,
-        **IMAGES,
         "kv_block_size": _case("4096", "--gpu-memory-utilization 0.06"),
         "kv_reserve": _case("max"),
         "router": _case("least-loaded", "--max-num-seqs 1 --output-len 64 --requests 30"),

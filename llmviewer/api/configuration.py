@@ -288,6 +288,11 @@ def images_of(model: Any, options: Mapping[str, Any], text: str | None) -> tuple
     return () if text is None else seen(build.model_of(model, build.options_of(options)), parse(text))
 
 
+def sound_of(model: Any, options: Mapping[str, Any], text: str) -> Heard:
+    """The sound of --audio as a model reads it, in requests to a server.  Raises UserError."""
+    return heard(build.model_of(model, build.options_of(options)), text)
+
+
 def images_s(one: Configuration, images: tuple[Seen, ...]) -> float:
     """Passes of the vision tower over the images of one prompt to a server, by its kernels [s].  Raises UserError."""
     if not images:

@@ -188,6 +188,7 @@ class SimulationOptions(RunOptions, total=False):
     lengths: str | float | None
     sessions: str | float | None
     images: str | None
+    audio: str | float | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None
@@ -231,6 +232,7 @@ class SizingOptions(RunOptionLists, total=False):
     lengths: str | float | None
     sessions: str | float | None
     images: str | None
+    audio: str | float | None
     speed_up: float
     duration: str | float | None
     requests: int | str | None

@@ -134,6 +134,8 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
     of_a_run = {name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}}
     lists = _lists(with_bits(of_a_run))
+    if loads["audio"] is not None:
+        raise UserError("audio: servers of encoder-decoders are simulated, not sized; use simulate")
     as_read = {name: options[name] for name in MODEL_OPTIONS if options.get(name) is not None}
     images = images_of(model, as_read, loads["images"])
     traffic = replace(load.traffic_of(loads), image_tokens=tokens_of(images))

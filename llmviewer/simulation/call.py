@@ -13,7 +13,7 @@ from llmviewer import api
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.api import build, devices
 from llmviewer.api.build import check_devices, with_devices
-from llmviewer.api.configuration import Configuration, images_of, images_s, tokens_of
+from llmviewer.api.configuration import Configuration, images_of, images_s, sound_of, tokens_of
 from llmviewer.core.errors import UserError
 from llmviewer.language.option import taking
 from llmviewer.language.quantity import SERVED
@@ -24,6 +24,7 @@ from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.edges import edge_ratios
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
+from llmviewer.simulation.input_times import input_times
 from llmviewer.simulation.limits import TOLERANCE, highest_rate
 from llmviewer.simulation.pace import lasting_count, search_notes, short_run, staggered, throughput_ratios
 from llmviewer.simulation.parallel import cores, on_all_cores
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 #: Options of a server that differ from those of an analysis unless the user sets them.
 BATCHING = "continuous"
+#: What of an encoder-decoder is not as an engine runs it.
+OF_KERNELS = (
+    "no preset of an engine times encoder-decoders: times are of kernels, inputs are read in passes of their own"
+)
 #: Metric of a simulation -> metric of an analysis whose interval it has.
 CALIBRATED = {name: one.interval for name, one in SERVED.items()}
 
@@ -116,7 +121,10 @@ def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
     """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
     chosen = of_server(hardware, {name: value for name, value in options.items() if name not in load.LOAD})
-    images, limits = images_of(model, with_devices(hardware, chosen)[1], words["images"]), load.limits_of(words)
+    read, limits = with_devices(hardware, chosen)[1], load.limits_of(words)
+    images = images_of(model, read, words["images"])
+    if words["audio"] is not None:
+        words["input_len"] = str(sound_of(model, read, words["audio"]).positions)
     traffic = replace(load.traffic_of(words), image_tokens=tokens_of(images))
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
@@ -173,10 +181,13 @@ def _server(
     length = float(np.mean(sample.input_len + sample.output_len))
     configurations: tuple[Configuration, ...]
     if words["pools"] is None:
-        one = api.on_devices(model, hardware, **chosen)
+        one, inputs = api.on_devices(model, hardware, **chosen), None
         if one.model.is_encoder:
             one = _encoder(one, chosen, int(sample.output_len.max()))
-        fleet, configurations = fleet_of(one, words["router"], length), (one,)
+        if one.model.encoder is not None:
+            one = _alone(one, chosen)
+            inputs = input_times(one, sample)
+        fleet, configurations = fleet_of(one, words["router"], length, inputs), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
     if images:
@@ -199,6 +210,7 @@ def _server(
         *_session_notes(traffic, sample, fleet, words["router"]),
         *_in_step_notes(traffic, sample),
         *_room_notes(fleet),
+        *(OF_KERNELS,) * (last.model.encoder is not None),
         *_prefix_notes(fleet, sample),
     )
     setting = Setting(
@@ -236,6 +248,12 @@ def _encoder(one: Configuration, chosen: Mapping[str, Any], longest: int) -> Con
         one = api.configuration(one.model, one.chip, **{**chosen, "batching": None})
     check_encoder(one.model, one.system, api.request(1, 1, longest), inf)
     return one
+
+
+def _alone(one: Configuration, chosen: Mapping[str, Any]) -> Configuration:
+    """The configuration of an encoder-decoder by its kernels: no preset of an engine times any.  Raises UserError."""
+    batching = None if chosen["batching"] == BATCHING else chosen["batching"]
+    return api.configuration(one.model, one.chip, **{**chosen, "engine": "kernels", "batching": batching})
 
 
 def _room_notes(fleet: Fleet) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from llmviewer.hardware.specs import network
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL
 from llmviewer.simulation.cache_capacity import cache_capacity
 from llmviewer.simulation.fleet import ROUTER_OF_RANKS, ROUTERS, USUAL_ROUTER, Fleet, Pool
+from llmviewer.simulation.input_times import InputTimes
 from llmviewer.simulation.step_times import step_times
 from llmviewer.techniques.batching.disaggregated import Disaggregated
 from llmviewer.timing import engine as engines
@@ -34,10 +35,17 @@ ALLOWED = "allowed: prefill=2xtp2@h100-sxm,decode=1xtp8@h200[,link=GB/s or netwo
 INSTANCES = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?:[x×](?P<layout>[a-z0-9+]*))?(?:@(?P<chip>.+))?")  # noqa: RUF001
 
 
-def pool_of(one: Configuration, router: str | None, instances: int = 1, length: float = 4096.0) -> Pool:
+def pool_of(
+    one: Configuration,
+    router: str | None,
+    instances: int = 1,
+    length: float = 4096.0,
+    inputs: InputTimes | None = None,
+) -> Pool:
     """The replicas of a configuration, `instances` times its data parallelism.
 
-    router: as of --router; None: the usual one.  length: mean tokens of a request.
+    router: as of --router; None: the usual one.  length: mean tokens of a request.  inputs: times of an
+    encoder-decoder, whose inputs have passes of their own.
 
     Raises UserError for an engine that does not serve requests, and for techniques that are not simulated.
     """
@@ -49,11 +57,13 @@ def pool_of(one: Configuration, router: str | None, instances: int = 1, length: 
     router = router or (ROUTER_OF_RANKS if system.parallelism.ranks > 1 else USUAL_ROUTER)
     if router not in ROUTERS:
         raise unknown("router", router, ROUTERS)
-    times = step_times(one)
+    times = inputs or step_times(one)
     merged = system.batching.name == "chunked"
     policy = replace(SCHEDULERS[USUAL], name="chunked") if merged else SCHEDULERS[scheduler]
     if one.model.is_encoder:
         policy = replace(policy, chunks=False)
+    if inputs is not None:
+        policy = replace(policy, chunks=False, mixes=False)
     room = cache_capacity(one, length)
     whole = policy.chunks or (policy.alone and one.options.max_num_batched_tokens is None)
     return Pool(
@@ -72,13 +82,13 @@ def pool_of(one: Configuration, router: str | None, instances: int = 1, length: 
     )
 
 
-def fleet_of(one: Configuration, router: str | None, length: float) -> Fleet:
+def fleet_of(one: Configuration, router: str | None, length: float, inputs: InputTimes | None = None) -> Fleet:
     """The fleet of a configuration: its replicas, or the two pools of `--batching disaggregated`.  Raises UserError."""
     batching = one.system.batching
     if one.options.techniques.get("batching", "").startswith("static"):
         raise UserError("batching static is not simulated; allowed: continuous, chunked, disaggregated")
     if not isinstance(batching, Disaggregated):
-        return Fleet(prefill=pool_of(one, router, length=length))
+        return Fleet(prefill=pool_of(one, router, length=length, inputs=inputs))
     first, then = (pool_of(one, router, int(count), length) for count in (batching.prefill, batching.decode))
     return Fleet(prefill=first, decode=then, transfer_s=_transfer(one, one, batching.link_bytes_per_s))
 

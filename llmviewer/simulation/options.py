@@ -9,6 +9,7 @@ from typing import Any
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
+from llmviewer.models.audio import AUDIO
 from llmviewer.models.images import IMAGES
 from llmviewer.serving.scheduling import POLICIES
 from llmviewer.simulation import traces
@@ -26,7 +27,7 @@ def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Optio
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
 #: Option -> those beside which it says nothing.
 WITHOUT = {
-    "input_len": ("trace", "lengths", "sessions"),
+    "input_len": ("trace", "lengths", "sessions", "audio"),
     "output_len": ("trace", "lengths", "sessions"),
     "sessions": ("trace", "lengths"),
     "arrivals": ("trace", "burst", "concurrency"),
@@ -55,6 +56,7 @@ LOAD: Mapping[str, Option] = {
         "Turns of sessions: turns=8,think=20s,system=2000,first=1500,then=400,output=300; + between kinds of them.",
     ),
     "images": replace(IMAGES["images"], group="load", panel=Panel.LOAD),
+    "audio": replace(AUDIO["audio"], group="load", panel=Panel.LOAD),
     "speed_up": _option(Kind.NUMBER, "Factor of the rate of a trace or curve.", 1.0),
     "duration": _option(
         Kind.TIME, "Time in which requests arrive: 10m, 1h (default: 10m or 2,000 requests, the longer)."

@@ -88,6 +88,10 @@ def in_order(bounds: Mapping[str, Any], values: Mapping[str, Summary]) -> dict[s
     return found
 
 
+#: Ratio of two times above which their difference is no rounding.
+ROUND_OFF = 1.0 + 1e-9
+
+
 def _beyond(
     part: Sequence[float | None], own: Sequence[float | None], part_s: float | None, whole_s: float | None
 ) -> list[float | None]:
@@ -95,7 +99,8 @@ def _beyond(
     if None in part or None in own or part_s is None or not whole_s:
         return list(own)
     rest_s = own[0] * max(1.0 - part_s / whole_s, 0.0)  # type: ignore[operator]
-    return [max(bound, least + rest_s) for bound, least in zip(own, part, strict=True)]  # type: ignore[operator, type-var]
+    floors = [least + rest_s for least in part]  # type: ignore[operator]
+    return [floor if floor > bound * ROUND_OFF else bound for bound, floor in zip(own, floors, strict=True)]  # type: ignore[operator]
 
 
 #: Latencies of requests, in the order of results.

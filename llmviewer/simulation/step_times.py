@@ -17,8 +17,10 @@ from llmviewer.core.ir import Place
 from llmviewer.core.workload import decode
 from llmviewer.ops.transfer import copy_direction
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
+from llmviewer.simulation.copied_times import CopiedTimes, copied_times
 from llmviewer.simulation.pass_tables import Knots, ModelTable
 from llmviewer.simulation.table_building import Passes, Sizes, decode_knots, model_table
+from llmviewer.techniques.registry import TECHNIQUES
 
 #: Longest context of a table [token]; steps over longer ones are extrapolated.
 LONGEST_CONTEXT = 2.0**24
@@ -178,11 +180,16 @@ class StepTimes:
 
 
 @lru_cache(KEPT)
-def step_times(configuration: Configuration) -> StepTimes:
+def step_times(configuration: Configuration) -> StepTimes | CopiedTimes:
     """Times of the steps of one replica of a configuration, those of the last ones kept.
 
     Raises UserError for what they do not price.
     """
+    if _copies_weights(configuration):
+        on_device = configuration.with_options({"offload": TECHNIQUES["offload"].default})
+        plain = step_times(on_device)
+        assert isinstance(plain, StepTimes)
+        return copied_times(configuration, plain, on_device, SHORT)
     check(configuration)
     model, system, capacity = configuration.model, configuration.system, cache_capacity(configuration)
     sizes, generation = _sizes(capacity), system.generation
@@ -222,7 +229,7 @@ def check(configuration: Configuration) -> None:
     """Raise UserError for models and techniques whose steps are not priced."""
     model, system = configuration.model, configuration.system
     wrong = (
-        (model.encoder is not None, f"{model.name} has a decoder beside its encoder; allowed: decoders and encoders"),
+        (model.encoder is not None, f"{model.name} has a decoder beside its encoder; allowed: one pool, by simulate"),
         (
             system.generation.counts_passes,
             "branches and blocks of tokens are not simulated; remove --branches or diffusion",
@@ -246,14 +253,28 @@ def check(configuration: Configuration) -> None:
         ),
         (
             system.block or (system.copies_beside and not _computes_experts(configuration)),
-            "--offload of layers, caches or by copies is not simulated; allowed: experts that the host computes, by "
-            "--n-cpu-moe N or --offload experts,compute=host",
+            "--offload of layers or caches is not simulated; allowed: experts that the host computes, by --n-cpu-moe N "
+            "or --offload experts,compute=host, and in simulate weights=SHARE that is copied",
         ),
         (system.chip.points > 1, "hypothetical chips are not simulated; give one chip"),
     )
     for is_wrong, what in wrong:
         if is_wrong:
             raise UserError(f"simulate: {what}")
+
+
+def _copies_weights(configuration: Configuration) -> bool:
+    """Whether copies of weights are all that the host does for passes on one stage."""
+    system = configuration.system
+    stated = configuration.techniques["offload"] != TECHNIQUES["offload"].default
+    if not stated or system.block or system.drafters or system.policy is not None:
+        return False
+    if system.parallelism.pipeline > 1 or system.parallelism.ranks > 1 or configuration.model.encoder is not None:
+        return False
+    graph = system.prepared(configuration.model.graph(decode(1.0, 0.0)))
+    cached = all(state.place is Place.DEVICE for block in graph.blocks for state in block.states)
+    copies = [bool(copy_direction(one)) for _, one in graph if not one.is_kernel]
+    return cached and bool(copies) and all(copies)
 
 
 def _computes_experts(configuration: Configuration) -> bool:
