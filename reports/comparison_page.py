@@ -254,7 +254,7 @@ def _decision(configurations: list[Configuration], names: list[str]) -> tuple[Fa
     if len(fits) < 2:
         text = f"{names[fits[0]]}: the only one that fits" if fits else "none fits"
         return (Facts(lines=(("Take", text),)),)
-    told = [_told(configurations, names, ranked(configurations, METRICS["e2e_s"]), "e2e_s")]
+    told = [_told(configurations, names, ranked(configurations, METRICS["e2e_s"]), "e2e_s"), *_roomier(configurations, names)]
     priced = ranked(configurations, METRICS["usd_per_million_output_tokens"])
     if len(priced) > 1:
         told.append(_told(configurations, names, priced, "usd_per_million_output_tokens"))
@@ -268,15 +268,25 @@ def _decision(configurations: list[Configuration], names: list[str]) -> tuple[Fa
     return (Facts(lines=(("Take", "; ".join(told)),)),)
 
 
+def _roomier(configurations: list[Configuration], names: list[str]) -> Iterator[str]:
+    """Yields which configuration holds the most sequences of this length, where the devices are the same."""
+    rooms = [c["memory"]["max_batch_size"] or 0 for c in configurations]
+    devices = {(c["hardware"]["name"], c["parallelism"]["devices"]) for c in configurations}
+    if len(devices) == 1 and len(set(rooms)) > 1:
+        most, others = rooms.index(max(rooms)), fmt.whole(sorted(rooms)[-2])
+        yield f"{names[most]} for its memory: {fmt.whole(max(rooms))} sequences of this length at once against {others}"
+
+
 def _told(configurations: list[Configuration], names: list[str], order: list[int], metric: str) -> str:
     """Returns which configuration has the least of a metric, and what the next one has.  order: the least first."""
     one, (best, next_best) = METRICS[metric], order[:2]
     values = [one.of(configurations[at]["metrics"]) for at in (best, next_best)]
-    if values[0] == values[1]:
-        return f"{names[best]} and {names[next_best]} have the same {one.title}"
+    told = [fmt.told(metric, value) for value in values]
+    if told[0] == told[1]:
+        return f"{names[best]} and {names[next_best]} have the same {one.title}, {told[0]}"
     ends = [configurations[at]["metrics"]["intervals"].get(one.interval) for at in (best, next_best)]
     tied = all(ends) and ends[0]["80"][1] >= ends[1]["80"][0]
-    amounts = " against ".join(fmt.told(metric, value) for value in values)
+    amounts = " against ".join(told)
     if metric != "e2e_s":
         return f"{names[best]} for the money: {amounts} per million output tokens"
     return f"{names[best]} for its speed: {one.label} {amounts}{', within the errors of both' * bool(tied)}"

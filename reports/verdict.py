@@ -11,6 +11,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.memory_bar import doubt, shortage
 from llmviewer.reports.page import Emphasis, Facts
 from llmviewer.reports.serving import WHOLE_BATCH, is_whole_batch, kernels_alone
+from llmviewer.result.costs import GIVEN
 from llmviewer.result.result import Change, Verdict
 
 
@@ -27,6 +28,7 @@ def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:
         *_host(memory),
         speed,
         limit,
+        *_cost(answer),
         ("Best change", _best(found) if fits else "none tried: the workload has to fit first"),
         certainty,
     )
@@ -46,9 +48,9 @@ def of_trials(found: Verdict, answer: dict[str, Any]) -> Facts:
 
 
 def _without_trials(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The lines on the start, if the engine refuses it, on fit, speed, bottleneck and certainty."""
+    """The lines on the start, if the engine refuses it, on fit, speed, bottleneck, certainty, and costs if asked."""
     memory = answer["memory"]
-    return (*_refusal(memory), _fitting(answer), *_host(memory), *_times(answer))
+    return (*_refusal(memory), _fitting(answer), *_host(memory), *_times(answer), *_cost(answer))
 
 
 def _refusal(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -82,6 +84,31 @@ def _times(answer: dict[str, Any]) -> tuple[tuple[str, str], tuple[str, str], tu
         ("Bottleneck", bottleneck.sentence(answer)),
         ("Certainty", _certainty(answer)),
     )
+
+
+#: Figures of a sentence on costs, and what follows them.
+COSTS = {
+    "usd_per_million_output_tokens": " per million output tokens",
+    "joules_per_output_token": " per output token",
+    "grams_co2_per_million_output_tokens": " g of CO2 per million",
+}
+
+
+def _cost(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The line on money and energy of a run whose prices, API or electricity are stated."""
+    found, price = answer["metrics"], answer["provenance"]["price"]
+    share = found["break_even_utilization"]
+    stated = price is not None and price["source"] == GIVEN
+    if not stated and share is None and found["grams_co2_per_million_output_tokens"] is None:
+        return ()
+    words = [f"{fmt.told(name, found[name])}{more}" for name, more in COSTS.items() if found[name] is not None]
+    if price is not None and found["usd_per_hour"] is not None:
+        words[0] += f" at ${fmt.figure('usd_per_hour', found['usd_per_hour'])} an hour ({price['term']})"
+    if share is not None:
+        month = found["break_even_tokens_per_month"]
+        least = "never" if month is None else f"from {fmt.figure('break_even_tokens_per_month', month)} tokens a month on"
+        words.append(f"cheaper than the API {least} ({fmt.percent(share)} of the hours at this load)")
+    return (("Cost", "; ".join(words)),)
 
 
 def _emphasis(answer: dict[str, Any]) -> Emphasis:

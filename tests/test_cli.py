@@ -322,7 +322,7 @@ def test_a_user_config_is_shown_and_analyzed(run, run_json, tmp_path):
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
 def test_an_output_file_has_the_terminal_text_and_nothing_is_printed(run, tmp_path, form):
     target = tmp_path / "answer"
-    assert run("hardware", "list", "--format", form, "-o", target) == (0, "", "")
+    assert run("hardware", "list", "--format", form, "-o", target) == (0, "", f"wrote {target}\n")
     text = target.read_text()
     assert "a6000" in text
     assert ANSI not in text
@@ -335,9 +335,9 @@ def test_an_output_file_has_the_terminal_text_and_nothing_is_printed(run, tmp_pa
 def test_the_suffix_of_the_output_file_sets_the_format_unless_one_is_given(run, tmp_path, suffix):
     form = {".json": "json", ".CSV": "csv", ".md": "markdown"}.get(suffix, "table")
     paths = [tmp_path / f"{name}{suffix}" for name in ("by_suffix", "by_name", "other")]
-    assert run("hardware", "show", "a6000", "-o", paths[0]) == (0, "", "")
-    assert run("hardware", "show", "a6000", "--format", form, "-o", paths[1]) == (0, "", "")
-    assert run("hardware", "show", "a6000", "--format", "csv", "-o", paths[2]) == (0, "", "")
+    assert run("hardware", "show", "a6000", "-o", paths[0]) == (0, "", f"wrote {paths[0]}\n")
+    assert run("hardware", "show", "a6000", "--format", form, "-o", paths[1]) == (0, "", f"wrote {paths[1]}\n")
+    assert run("hardware", "show", "a6000", "--format", "csv", "-o", paths[2]) == (0, "", f"wrote {paths[2]}\n")
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert (paths[0].read_bytes() == paths[2].read_bytes()) is (form == "csv")
 

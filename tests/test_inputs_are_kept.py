@@ -94,7 +94,7 @@ def test_another_file_is_written_and_a_later_command_may_replace_it(capsys: pyte
     assert (
         main(["hardware", "show", "h100-sxm", "-o", "chip.yaml"]) == 0
     )  # read by the commands before, not by this one
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "wrote answer.json\nwrote answer.json\nwrote chip.yaml\n"
 
 
 def test_only_files_read_by_the_running_command_count() -> None:

@@ -25,7 +25,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import setting_text
 from llmviewer.hardware.names import counted
 from llmviewer.models.model import Model
-from llmviewer.result.costs import COSTS, Costs, costs_of
+from llmviewer.result.costs import COSTS, Costs, costs_of, given_prices
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import layer_settings, registry
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels, with_own_limits
@@ -166,6 +166,9 @@ def chip_of(given: object) -> Chip:
 def with_costs(hardware: object, options: Mapping[str, Any]) -> tuple[Costs | None, dict[str, Any]]:
     """The costs that options state, None where they state none, and the other options.  Raises UserError."""
     words = {name: options[name] for name in COSTS if options.get(name) is not None}
+    if "price" in words and not isinstance(hardware, list | tuple):  # a price alone is that of the one chip
+        name = chip_of(hardware).name
+        words["price"] = [one if "=" in one else f"{name}={one}" for one in given_prices(words["price"])]
     rest = {name: value for name, value in options.items() if name not in COSTS}
     return costs_of(words, own_chips(hardware)) if words else None, rest
 

@@ -124,7 +124,7 @@ def advised(words: list[str], error: UserError) -> UserError:
     lists = {name: value for name, value in _given(words[1:]) if name in single and _is_list(name, value)}
     rejected = next((name for name, value in lists.items() if _mentions(error.marked, name, value)), None)
     if rejected is None:
-        return error
+        return _with_semicolons(words, error)
     command = "compare" if WORKLOAD.keys().isdisjoint(lists) else "sweep"
     commas = {text: text.replace(";", ",") for name, text in lists.items() if _separator(name) == ","}
     kept = [commas.get(word, word) for word in words[1:] if command != "sweep" or word not in NOT_IN_SWEEP]
@@ -132,6 +132,15 @@ def advised(words: list[str], error: UserError) -> UserError:
     text = lists[rejected]
     one = f", {text.replace(',', '')} without commas" if rejected in WORKLOAD and THOUSANDS.fullmatch(text) else ""
     return UserError(f"{rejected} is {quoted(text)}; {words[0]} takes one value{one}; for lists use {command}: {line}")
+
+
+def _with_semicolons(words: list[str], error: UserError) -> UserError:
+    """The error, with the separator of lists of an option that it is about, if the line has commas there alone."""
+    for name, value in _given(words[1:]):
+        several = _separator(name) == ";" and "," in value and ";" not in value
+        if several and OPTIONS[name].spellings(name)[0] in error.marked:
+            return type(error)(f"{error.marked}; several values stand between semicolons: '{value.replace(',', ';')}'")
+    return error
 
 
 def _given(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -165,7 +165,7 @@ def atomic_file(path: str) -> Iterator[Path]:
             _check_unread(target, path)
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(target)
-            print(f"wrote {printable(path)}", file=sys.stderr)  # noqa: T201
+            print(f"wrote {printable(path, MAX_LINE_CHARACTERS)}", file=sys.stderr)  # noqa: T201
 
 
 def check_writable(path: str) -> None:

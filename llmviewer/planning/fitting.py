@@ -74,7 +74,10 @@ OWN = {
     ),
     "min_speed": Option(kind=Kind.NUMBER, help="Least tokens per second of the answer: 20."),
     "models": Option(
-        kind=Kind.TEXT, help="Models to try, comma-separated: names or paths; default: known ones for chat.", json=_LIST
+        kind=Kind.TEXT,
+        aliases=("--model",),
+        help="Models to try, comma-separated: names or paths; default: known ones for chat.",
+        json=_LIST,
     ),
     "quantization": replace(
         OPTIONS["quantization"],

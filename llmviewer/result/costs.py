@@ -47,7 +47,7 @@ def _option(summary: str, kind: Kind = Kind.TEXT, **more: Any) -> Option:
 #: Options of money and energy, which change no time.
 COSTS: Mapping[str, Option] = {
     "price": _option(
-        "A price of your own in $ per GPU-hour: h100=2.10; repeatable.",
+        "A price of your own in $ per GPU-hour: h100=2.10, or 2.10 of one chip; repeatable.",
         repeated=True,
         json={"type": ["string", "array"], "items": {"type": "string"}},
     ),
@@ -228,7 +228,7 @@ def given_prices(value: Any) -> tuple[str, ...]:
     """The user's own prices: `h100=2.10,h200=3.20`, or several of them."""
     if value is None:
         return ()
-    texts = [value] if isinstance(value, str) else list(value)
+    texts = [value] if isinstance(value, str | int | float) else list(value)
     return tuple(part.strip() for text in texts for part in str(text).split(","))
 
 

@@ -45,12 +45,16 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 
+#: Network between servers that an error proposes first: 400 Gb/s to each device.
+USUAL = "infiniband-ndr"
+
+
 def check_reach(chip: Chip, parallelism: Parallelism) -> None:
     """Raise UserError if more devices exchange data than their link connects and the chip has no network."""
     if parallelism.exchanging > chip.near and chip.network_rate is None:
         raise UserError(
             f"{parallelism.exchanging} devices exchange data, but {chip.default_link} of {chip.name} connects "
-            f"{chip.near:.0f}; choose a network for the rest: --network {', '.join(network_names())}"
+            f"{chip.near:.0f}; choose a network for the rest: --network {USUAL}, or {', '.join(network_names())}"
         )
 
 
