@@ -114,7 +114,7 @@ def operator_named(found: dict[str, Any], operator: str, stage: str = "decode") 
 
 
 def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None:
-    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h100-pcie"))
+    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h20"))
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert efficiency_of["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
     assert width(operator_named(efficiency_of, "down_proj")) > width(operator_named(own, "down_proj"))
@@ -152,6 +152,11 @@ def test_an_unmeasured_kernel_is_marked_assumed() -> None:
     assumed = [key for key, kernel in found["efficiency"]["kernels"].items() if kernel["basis"] == "assumed"]
     assert assumed
     assert all(any(key in message for message in found["provenance"]["assumed"]) for key in assumed)
+
+
+def test_a_guess_of_an_apple_is_half_as_far_off_as_of_other_chips() -> None:
+    of, elsewhere = (calibrated(specs.load(name)).select_fit("gemm", PRODUCT).fit_error for name in ("m4-max", "tpu-v5e"))
+    assert (of, elsewhere) == (0.5 * FIT_ERRORS["gemm", "assumed"], FIT_ERRORS["gemm", "assumed"])
 
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
