@@ -155,8 +155,12 @@ def test_an_unmeasured_kernel_is_marked_assumed() -> None:
 
 
 def test_a_guess_of_an_apple_is_half_as_far_off_as_of_other_chips() -> None:
-    of, elsewhere = (calibrated(specs.load(name)).select_fit("gemm", PRODUCT).fit_error for name in ("m4-max", "tpu-v5e"))
-    assert (of, elsewhere) == (0.5 * FIT_ERRORS["gemm", "assumed"], FIT_ERRORS["gemm", "assumed"])
+    apple, other = (
+        calibrated(specs.load(name)).select_fit("attention_decode", attention_of(128.0))
+        for name in ("m4-max", "tpu-v5e")
+    )
+    assert apple.basis == other.basis == "assumed"
+    assert apple.fit_error == 0.5 * other.fit_error
 
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
@@ -176,7 +180,7 @@ def test_kernels_of_chips_other_than_gpus_are_assumed(chip: str) -> None:
     found = answer("llama-3.2-1b", chip)
     assert {kernel["basis"] for kernel in found["efficiency"]["kernels"].values()} == {"assumed"}
     assert any(f"not measured on {chip} or a similar chip" in message for message in found["provenance"]["assumed"])
-    assert width(operator_named(found, "down_proj")) > 1.5 * width(
+    assert width(operator_named(found, "down_proj")) > 1.3 * width(
         operator_named(answer("llama-3.2-1b", "v100"), "down_proj")
     )
 
