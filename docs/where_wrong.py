@@ -128,7 +128,8 @@ def page() -> str:
     """The page, with the three tables."""
     beyond = {
         "another chip": engine_scope.OTHER_CHIP,
-        "another load or figure": engine_scope.OTHER_LOAD,
+        "another figure": engine_scope.OTHER_FIGURE,
+        "another load": engine_scope.OTHER_LOAD,
         "residuals of other versions": engine_scope.OTHER_VERSION,
         "twice the users": engine_scope.MORE_USERS,
         "half the users": engine_scope.FEWER_USERS,

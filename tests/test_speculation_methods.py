@@ -105,8 +105,18 @@ def test_copied_tokens_are_a_chain_and_passes_without_a_match_yield_one_token() 
     assert seldom.extra_s == 3e-6
 
 
+def test_rates_of_drafts_are_of_the_passes_that_find_one() -> None:
+    """993 of 1,814 passes drafted in https://github.com/vllm-project/vllm/pull/24344; lengths include all passes."""
+    of_rates, stated, of_lengths, every = (
+        answer("llama-2-7b", f"ngram,tokens=10,acceptance={words}").system.generation.tokens
+        for words in ("1", "1,match=1", "ngram-vicuna-7b", "ngram-vicuna-7b,match=1")
+    )
+    assert (of_rates, stated) == (pytest.approx(1.0 + 993 / 1814 * 10.0, rel=0.005), 11.0)
+    assert of_lengths == every == pytest.approx(1.73)
+
+
 def test_a_search_on_the_host_adds_to_every_round() -> None:
-    free, requested = (answer("llama-2-7b", f"ngram,acceptance=0.5,tokens=1,lookup_us={us}") for us in (0, 90))
+    free, requested = (answer("llama-2-7b", f"ngram,acceptance=0.5,match=1,tokens=1,lookup_us={us}") for us in (0, 90))
     assert requested.tpot_s[0] == pytest.approx(free.tpot_s[0] + 90e-6 / 1.5)
 
 

@@ -23,6 +23,7 @@ from llmviewer.timing.engine_scope import (
     NO_RUNS,
     NO_RUNS_AFAR,
     OTHER_CONFIGURATION,
+    OTHER_FIGURE,
     OTHER_LOAD,
     OTHER_PROGRAM,
     OTHER_VERSION,
@@ -280,7 +281,7 @@ def _errors_of_preset(analysis: Analysis, metric: str) -> dict[str, Array]:
         host_share=host_share(analysis, "prefill" if metric == "ttft_s" else "decode"),
     )
     if known.metric not in OWN_FIGURES[metric]:
-        found["load"] = np.array([OTHER_LOAD])
+        found["load"] = np.array([OTHER_FIGURE])
     return found if known.of_version else {**found, "version": np.array([OTHER_VERSION])}
 
 

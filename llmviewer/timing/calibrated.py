@@ -19,7 +19,7 @@ from llmviewer.timing import profile as profiles
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
-from llmviewer.timing.lending import ASSUMED, Kernel, Loan, adapt_constants, fit_error, nearest, serves
+from llmviewer.timing.lending import ASSUMED, ASSUMED_SHARE, Kernel, Loan, adapt_constants, fit_error, nearest, serves
 from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80, Fit, Profile
 from llmviewer.timing.roofline import Rates, Timing
 from llmviewer.timing.scaling import scaled
@@ -161,6 +161,7 @@ class SelectedFit:
     """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path.
 
     passed_over: the user's fit that is no nearer, in words.  scaled: what the user's torch kernels changed, in words.
+    share: of the error of its basis that the chip's generation leaves.
     """
 
     fit: Fit
@@ -169,11 +170,12 @@ class SelectedFit:
     path: str = ""
     passed_over: str = ""
     scaled: str = ""
+    share: float = 1.0
 
     @property
     def fit_error(self) -> float:
         """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
-        return fit_error(self.fit.family, self.basis)
+        return fit_error(self.fit.family, self.basis) * self.share
 
     @cached_property
     def spreads(self) -> tuple[Array, Array]:
@@ -234,7 +236,9 @@ class Calibrated:
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.selected:
-            self.selected[key] = self._search(family, variant)
+            searched = self._search(family, variant)
+            share = ASSUMED_SHARE.get(self.generation, 1.0) if searched.basis == ASSUMED else 1.0
+            self.selected[key] = replace(searched, share=share)
         found = self.selected[key]
         beyond = _beyond(FAMILIES[family].limits(operator), found.fit)
         if not beyond:

@@ -49,11 +49,8 @@ TIMED_RUNS = 6.0
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
-#: Generation whose matrix instruction multiplies this many rows at least (wgmma m64nNk16 of PTX), and the share of
-#: such padding that costs time where reading memory does not hide it, as on the H20: 0.6 by SGLang's decode steps of
-#: 8 to 64 users (https://github.com/zksainx/pipeweave), off by 5.5 % instead of 12.  A grouped product of 32 rows reads
-#: 1.9 TB/s there, and 3.1 with its operands swapped (https://github.com/deepseek-ai/DeepGEMM/pull/192).
-WIDE_TILES, WIDE_TILE_ROWS, WIDE_PADDING = "hopper", 64.0, 0.6
+#: Rows that the matrix instruction of Hopper multiplies at least (wgmma m64nNk16 of PTX).
+WIDE_TILE_ROWS = 64.0
 #: Rows up to which kernels for cut tensor cores take half the smallest tile, the 16 rows of one instruction
 #: (mma.m16n8k16 of PTX; thread_m_blocks = 1 of Marlin), so that padding costs no more time than on uncut ones.
 HALF_TILE_ROWS = 16.0
@@ -95,12 +92,10 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         bandwidth = traffic / memory_s
     flops = np.maximum(operator.matmul_flops, 1.0)
     padded = padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
-    wide = chip.generation == WIDE_TILES
-    padding: Count = padded * WIDE_PADDING if wide else 0.0
-    compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s, padding)
-    if padded is not False:
-        vector = np.logical_and(padded, shape.m <= shape.matrices) if wide else padded
-        compute_s = np.where(vector, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
+    share = constants.get(PADDED.name, 0.0)
+    compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s, padded * share)
+    if padded is not False and share == 0.0:
+        compute_s = np.where(padded, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
     compute_s = _slowed(compute_s, flops / sheet.matrix_flops_per_s, chip, constants["droop"])
     unpacking_s: Count = 0.0
     if operator.weight_dtype.name in UNPACKED:
@@ -162,8 +157,7 @@ def _tile_seconds(
     padding: share of padding few rows to WIDE_TILE_ROWS that takes time.
     """
     grid = _grid(operator, shape, chip, constants)
-    groups = shape.matrices
-    rows = shape.m
+    groups, rows = shape.matrices, shape.m
     if present(padding):
         rows = rows + padding * np.maximum(WIDE_TILE_ROWS * groups - rows, 0.0)
     count = tiles.tiles_per_unit(grid, rows, groups)
@@ -313,6 +307,15 @@ SUMMED = Constant(
     name="summed", unit="1", start=2.0, low=0.0, high=50.0, later=True,
     meaning="time of each partial sum of a split depth, over its bytes / bandwidth",
 )  # fmt: skip
+#: 0.6 of SGLang's 16-bit products on an H20, chosen by its steps of 8 to 64 users
+#: (https://github.com/zksainx/pipeweave), which are off by 5.5 % instead of 12; of ten steps of one user, which did not
+#: choose it, 20 % instead of 32 (https://github.com/QwenLM/Qwen2.5, speed_benchmark.md).  None of vLLM's since cuBLAS
+#: has kernels that swap the operands (https://github.com/Tencent/AngelSlim, vLLM 0.11).  A grouped product of 32 rows
+#: reads 1.9 TB/s without that, 3.1 with it (https://github.com/deepseek-ai/DeepGEMM/pull/192).
+PADDED = Constant(
+    name="padded", unit="1", start=0.0, low=0.0, high=1.0, derived=True, later=True,
+    meaning="share of padding to 64 rows that costs time where reading memory does not hide it",
+)  # fmt: skip
 #: Rows of converting and of stamped products hold the sum of this and `floor`; 16-bit products say how to divide it.
 CONVERT_FLOOR = Constant(
     name="convert_floor", unit="kcycle", start=0.0, low=0.0, high=500.0, derived=True,
@@ -331,6 +334,7 @@ FAMILY = Family(
         constant("prologue", "kcycle", 0.7, 0.0, 20.0, "before the first tile of a unit, and before each further one"),
         constant("split", "kcycle", 5.0, 0.0, 400.0, "reduction of a depth that is split over several units"),
         SUMMED,
+        PADDED,
         constant("ragged", "1", 0.5, 0.0, 1.0, "share of the padding of partial tiles and waves that costs time"),
         BY_ROWS,
         constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),
