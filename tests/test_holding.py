@@ -10,26 +10,31 @@ from llmviewer.calibrate.e2e_runs import CaseGroup, evaluate_groups
 from llmviewer.serving.holding import Hold, Until
 
 
+def waits(hold: Hold, *arriving: float, ranks: int = 1) -> tuple[list[float], list[float]]:
+    """Steps that prompts wait, and prompts that go with one, for each rate of arrivals."""
+    steps, beside = hold.of(np.array(arriving), ranks)
+    return np.asarray(steps).tolist(), np.asarray(beside).tolist()
+
+
 def test_a_scheduler_that_looks_every_thirty_steps_holds_prompts_for_half_of_them() -> None:
-    steps, beside = Hold(steps=30, until=Until.POLL).of(np.array([0.1]), 1)
-    assert (steps[0], beside[0]) == (pytest.approx(14.5), pytest.approx(3.0))
+    assert waits(Hold(steps=30, until=Until.POLL), 0.1) == ([pytest.approx(14.5)], [pytest.approx(3.0)])
 
 
 def test_the_first_prompt_waits_for_all_steps_and_those_after_it_for_half() -> None:
-    steps, beside = Hold(steps=20, until=Until.FIRST).of(np.array([0.0, 0.1]), 1)
-    assert list(steps) == [20.0, pytest.approx((20.0 + 2 * 10.0) / 3)]
-    assert list(beside) == [0.0, 2.0]
+    steps, beside = waits(Hold(steps=20, until=Until.FIRST), 0.0, 0.1)
+    assert steps == pytest.approx([20.0, (20.0 + 2 * 10.0) / 3])
+    assert beside == pytest.approx([0.0, 2.0])
 
 
 def test_ranks_go_when_all_have_a_prompt_or_time_is_over() -> None:
     hold = Hold(steps=60, until=Until.RANKS)
-    assert hold.of(np.array([1e-9]), 8)[0][0] == pytest.approx(29.5)
-    assert hold.of(np.array([50.0]), 8)[0][0] == pytest.approx(0.0, abs=1e-9)
+    assert waits(hold, 1e-9, 50.0, ranks=8)[0] == pytest.approx([29.5, 0.0], abs=1e-6)
     rng = np.random.default_rng(0)
     windows = np.minimum(np.ceil(rng.exponential(1 / 0.05, (200_000, 8)).max(axis=1)), 60)
-    steps, beside = hold.of(np.array([0.05]), 8)
-    assert steps[0] == pytest.approx(0.5 * (np.mean(windows**2) / np.mean(windows) - 1), rel=0.01)
-    assert beside[0] == pytest.approx(0.05 * np.mean(windows**2) / np.mean(windows), rel=0.01)
+    met = np.mean(windows**2) / np.mean(windows)
+    steps, beside = waits(hold, 0.05, ranks=8)
+    assert steps == pytest.approx([0.5 * (met - 1)], rel=0.01)
+    assert beside == pytest.approx([0.05 * met], rel=0.01)
 
 
 def row(**cells: object) -> dict[str, object]:
