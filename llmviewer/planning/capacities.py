@@ -143,7 +143,8 @@ def excess_of(made: Simulation) -> float:
 
 def simulated_words(asked: Question, one: Choice) -> dict[str, Any]:
     """Options of `simulate` for one replica under its share of the load; of a trace, for all replicas."""
-    words: dict[str, Any] = {"hardware": one.hardware.split("+")[0], **one.options}
+    hardware = one.hardware.split("+")[0] if len(one.parts) > 1 else one.hardware
+    words: dict[str, Any] = {"hardware": hardware, **one.options}
     if one.users:
         words["concurrency"] = one.users
     elif asked.load.rate is not None:

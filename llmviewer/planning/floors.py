@@ -14,7 +14,7 @@ from llmviewer.planning.late_gates import late_gate
 from llmviewer.planning.options import STEP_LIMITS, Question
 from llmviewer.planning.pools import Pair, pairs
 from llmviewer.planning.screen import Candidate, Screened, candidates, fastest, screened
-from llmviewer.planning.space import Refusal, structures
+from llmviewer.planning.space import Refusal, structures, sum_of
 from llmviewer.planning.verification import Answer, verified, verified_pair
 
 #: Points of one structure that are kept for simulation, and pairs of pools of a chip.
@@ -69,12 +69,13 @@ def screen_chip(asked: Question, hardware: Any) -> ChipScreen:
 
 def _priced(asked: Question, hardware: Any) -> Iterator[Screened | Gate]:
     """Every structure of a chip with its curves, or the reason why it has none."""
-    price = asked.prices.of(build.chip_of(hardware).name)
+    prices = [asked.prices.of(chip.name) for chip in sum_of(hardware) or (build.chip_of(hardware),)]
+    known = [price.usd_per_hour for price in prices if price is not None]
+    usd = sum(known) / len(known) if len(known) == len(prices) else None
     allowed = {name: values for name, values in asked.lists.items() if name not in ("batching", *STEP_LIMITS)}
     limits = {name: asked.lists[name] for name in STEP_LIMITS if name in asked.lists}
     most = int(min(asked.bounds.devices, MOST_DEVICES))
     for one in structures(asked.model, hardware, allowed, most):
-        usd = None if price is None else price.usd_per_hour
         done = one if isinstance(one, Refusal) else screened(one, asked.workload, limits, usd)
         if isinstance(done, Refusal):
             yield Gate(constraint="support", margin=None, unit="", text=done.reason)

@@ -60,10 +60,10 @@ class Bounds:
 class Screened:
     """A structure with the curves that price its points; it holds no model and passes between processes.
 
-    hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and
-    max_num_seqs, the engine's own first unless the user lists some; own: the engine's.  usd: of one device per hour;
-    None where no price is known.  watts: its power limit; infinite where it is not published.  pool: of POOLS; empty
-    for a server that does both.
+    hardware: as the user names it; chip: its stem, of unlike devices all with + between them. budgets, sequences:
+    values of max_num_batched_tokens and max_num_seqs, the engine's own first unless the user lists some; own: the
+    engine's. usd: of one device per hour; None where no price is known. watts: its power limit; infinite where it is
+    not published. pool: of POOLS; empty for a server that does both.
     """
 
     hardware: str
@@ -80,6 +80,11 @@ class Screened:
     watts: float = np.inf
     gate: Gate | None = None
     pool: str = ""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether its devices are unlike."""
+        return "+" in self.chip
 
     def replicas(self, bounds: Bounds) -> Array:
         """Numbers of replicas that the bounds allow, ascending; at least one."""
@@ -195,8 +200,9 @@ def screened(
 
     allowed: values of max_num_batched_tokens and max_num_seqs that the user lists.
     """
-    one = structure.configuration
-    engine, budget, chip = one.system.engine, one.token_budget, one.system.chip
+    one, chips = structure.configuration, structure.chips
+    engine, budget = one.system.engine, one.token_budget
+    power_w = [one.system.chip.power_w] if len(chips) == 1 else [chip.power_w for chip in chips]
     own_budget = int(budget) if isfinite(budget) else TOKEN_BUDGET
     own_sequences = int(engine.max_num_seqs) if isfinite(engine.max_num_seqs) else MAX_SEQUENCES
     budgets = _own_first(allowed.get("max_num_batched_tokens"), own_budget, BUDGETS)
@@ -208,7 +214,7 @@ def screened(
         return Refusal(hardware=structure.hardware, options=structure.options, reason=error.marked)
     return Screened(
         hardware=str(structure.hardware),
-        chip=one.chip.name,
+        chip="+".join(chip.name for chip in chips),
         maker=one.chip.maker,
         options=structure.options,
         ranks=structure.ranks,
@@ -218,7 +224,7 @@ def screened(
         sequences=sequences,
         own={"max_num_batched_tokens": own_budget, "max_num_seqs": own_sequences},
         usd=usd,
-        watts=np.inf if chip.power_w is None else float(np.max(chip.power_w)),
+        watts=float(np.mean([np.inf if each is None else float(np.max(each)) for each in power_w])),
         gate=first_gate(structure, curves, workload),
     )
 
