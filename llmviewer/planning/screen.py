@@ -16,7 +16,6 @@ import numpy as np
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.planning.curves import curves_of
-from llmviewer.planning.gates import Gate, first_gate
 from llmviewer.planning.space import Refusal, Structure, Words
 from llmviewer.planning.steady_state import Curves, Steady, closed, steady
 from llmviewer.planning.workload import Workload
@@ -78,7 +77,6 @@ class Screened:
     own: Mapping[str, float]
     usd: float | None
     watts: float = np.inf
-    gate: Gate | None = None
     pool: str = ""
 
     @property
@@ -99,6 +97,10 @@ class Screened:
             most = 0.0 if self.usd is None else min(most, bounds.usd_per_hour / max(self.usd * self.devices, 1e-12))
         return max(int(most + 1e-9) - bounds.spare, 0)
 
+    def serves(self, bounds: Bounds) -> bool:
+        """Whether a request fits its cache, and a replica the bounds."""
+        return bool(self.curves.slots.any()) and self.most(bounds) > 0
+
     def at(self, workload: Workload, replicas: Array) -> Steady:
         """The steady state with these numbers of replicas, over budgets x sequences x replicas."""
         counts = np.asarray(replicas, dtype=float)
@@ -117,9 +119,7 @@ class Screened:
         if not pool:
             return self
         curves = POOLS[pool](self.curves.of_first_budget)
-        return replace(
-            self, curves=curves, budgets=self.budgets[:1], sequences=self.sequences[:1], gate=None, pool=pool
-        )
+        return replace(self, curves=curves, budgets=self.budgets[:1], sequences=self.sequences[:1], pool=pool)
 
     def points(self, bounds: Bounds) -> int:
         """Number of points within the bounds."""
@@ -225,7 +225,6 @@ def screened(
         own={"max_num_batched_tokens": own_budget, "max_num_seqs": own_sequences},
         usd=usd,
         watts=float(np.mean([np.inf if each is None else float(np.max(each)) for each in power_w])),
-        gate=first_gate(structure, curves, workload),
     )
 
 
@@ -238,7 +237,7 @@ def _own_first(listed: Sequence[int] | None, own: int, others: Sequence[int]) ->
 def candidates(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
     """The points of a structure that need the fewest replicas, those with the engine's own limits first."""
     replicas = one.replicas(bounds)
-    if not one.most(bounds) or (least := _first_met(one, workload, replicas)) is None:
+    if not one.serves(bounds) or (least := _first_met(one, workload, replicas)) is None:
         return []
     between = np.arange(replicas[least - 1] + 1 if least else 1, replicas[least] + 1)
     found = 0 if len(between) == 1 else _first_met(one, workload, between)
