@@ -88,10 +88,11 @@ def _priced(asked: Question, hardware: Any) -> Iterator[tuple[Structure, Screene
     most = int(min(asked.bounds.devices, MOST_DEVICES))
     for one in structures(asked.model, hardware, allowed, most):
         done = one if isinstance(one, Refusal) else screened(one, asked.workload, limits, usd)
-        if isinstance(one, Structure) and isinstance(done, Screened):
-            yield one, done
+        if isinstance(done, Refusal):
+            yield Gate(constraint="support", margin=None, unit="", text=done.reason)
         else:
-            yield Gate(constraint="support", margin=None, unit="", text=getattr(done, "reason", ""))
+            assert isinstance(one, Structure)
+            yield one, done
 
 
 #: Candidates of a chip that are simulated, and chips whose pools are combined.
