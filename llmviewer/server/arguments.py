@@ -46,7 +46,7 @@ RANGES = "^[0-9.kKmM:*+, ]+$"
 LAUNCH_LINE = "launch_line"
 LINE = "A launch line (vllm serve ..., llama-server ...) in place of model and options; what stands beside it counts."
 #: Arguments of Python that are functions.
-LEFT_OUT = ("advance",)
+LEFT_OUT = ("advance", "best_so_far")
 
 
 @cache
