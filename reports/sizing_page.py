@@ -67,8 +67,15 @@ def verdict(answer: dict[str, Any]) -> str:
     per_token = "" if token is None else f", ${fmt.digits(token)} per million output tokens"
     chance = "" if best["probability"] is None else f"; the limits hold with probability {best['probability']:.2f}"
     figures = ", ".join(f"{name} {fmt.duration(best[key])}" for name, key in _limited(request))
-    fleet = f"{best['devices']} × {best['hardware']}, {options_text(best)}"
+    fleet = f"{_fleet(best)}, {options_text(best)}"
     return f"{BEST[request['objective']][0]}: {fleet}{cost}{per_token}; {figures}{chance}{_against(answer)}"
+
+
+def _fleet(one: dict[str, Any]) -> str:
+    """Devices of a configuration, or servers of unlike devices: `2 × (rtx-4090+rtx-3090)`."""
+    if "+" in one["hardware"] and "batching" not in one["options"]:
+        return f"{one['replicas']} × ({one['hardware']})"
+    return f"{one['devices']} × {one['hardware']}"
 
 
 def _against(answer: dict[str, Any]) -> str:
@@ -78,7 +85,7 @@ def _against(answer: dict[str, Any]) -> str:
         text, other = "none meets the limits", one["configuration"]
         if other is not None:
             times = f"{fmt.digits(one['ratio'])} × the {BEST[answer['request']['objective']][1]}"
-            text = f"{times} ({other['devices']} × {other['hardware']}, {options_text(other)})"
+            text = f"{times} ({_fleet(other)}, {options_text(other)})"
         told.append(f"; against {AGAINST[kind]}: {text}")
     return "".join(told)
 
@@ -270,7 +277,7 @@ def _why(answer: dict[str, Any]) -> Table:
     ]
     total = (unit, fmt.digits(why["a"]), fmt.digits(why["b"]), f"{why['difference']:+,.2f}")
     heads = (left("Factor"), right("Winner"), right("Runner-up"), right(f"Amount, {unit}"))
-    note = f"runner-up: {other['devices']} × {other['hardware']}, {options_text(other)}; winner: {best['hardware']}"
+    note = f"runner-up: {_fleet(other)}, {options_text(other)}; winner: {best['hardware']}"
     return Table(columns=heads, rows=tuple(rows), total=total, title="Why the runner-up lost", note=note)
 
 

@@ -59,7 +59,7 @@ WITHOUT_OPTIONS = (
 )
 RUN = {"model": "llama-3.2-1b", "hardware": "a100-80gb-sxm"}
 #: Arguments that are the subject of a call.
-SUBJECT = ("model", "hardware", "launch_line", "number", "measured", "a", "b", "contract", "advance")
+SUBJECT = ("model", "hardware", "launch_line", "number", "measured", "a", "b", "contract", "advance", "best_so_far")
 #: Call whose answer assistants read in short -> that answer.
 SHORT = {"analyze": compact.analysis, "compare": compact.comparison}
 

@@ -45,7 +45,13 @@ def test_no_rate_is_zero() -> None:
 
 def test_values_are_answered_in_their_order_on_all_cores() -> None:
     offset = 3
-    assert on_all_cores(lambda value: value + offset, list(range(7))) == [3, 4, 5, 6, 7, 8, 9]
+    seen: dict[int, int] = {}
+    found = on_all_cores(lambda value: value + offset, list(range(7)), seen.__setitem__)
+    assert found == [3, 4, 5, 6, 7, 8, 9] == [seen[place] for place in range(7)]
+
+
+def test_answers_larger_than_a_pipe_holds_are_whole() -> None:
+    assert list(map(len, on_all_cores(bytes, [10**6, 1, 3 * 10**6, 2]))) == [10**6, 1, 3 * 10**6, 2]
 
 
 def test_errors_of_other_processes_are_raised() -> None:

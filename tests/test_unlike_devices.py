@@ -261,12 +261,11 @@ def test_every_door_lists_the_devices(capsys: pytest.CaptureFixture[str]) -> Non
         (["analyze", DENSE, "--hardware", "rtx-4090+cpu", "--engine", "sglang"], "--engine llama.cpp does"),
         (["simulate", DENSE, "--hardware", PAIR, "--engine", "vllm", "--concurrency", "1"], "--engine llama.cpp does"),
         (["analyze", DENSE, "--hardware", PAIR, "--batching", "disaggregated,prefill=1"], "--batching is not modelled"),
-        (["size", DENSE, "--hardware", PAIR, "--request-rate", "1"], "analyze, compare, fit and simulate answer"),
-        (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
-        (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare, fit and simulate"),
-        (["train", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
+        (["sweep", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit, simulate and size"),
+        (["crossover", DENSE, "--hardware", f"{PAIR},h100"], "answered by analyze, compare, fit, simulate and size"),
+        (["train", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit, simulate and size"),
         (["explain", "tpot_s", DENSE, "--hardware", PAIR], "shown by analyze and compare"),
-        (["advise", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit and simulate"),
+        (["advise", DENSE, "--hardware", PAIR], "answered by analyze, compare, fit, simulate and size"),
         (["hardware", "show", PAIR], "name one kind of chip"),
         (["fit", "--hardware", PAIR, "--engine", "vllm"], "--engine llama.cpp does"),
         (["analyze", DENSE, "--hardware", "+".join(["h100", "a100"] * 9)], "18 parts; allowed: at most 16"),
@@ -316,3 +315,18 @@ def test_a_share_of_zero_leaves_a_card_out() -> None:
 def test_timelines_are_refused() -> None:
     with pytest.raises(UserError, match="shows devices of one kind"):
         run().timeline()
+
+
+def test_size_serves_users_of_the_pair_as_simulate_does() -> None:
+    load = {"concurrency": 4, "input_len": 1000, "output_len": 200, "requests": 60, "quantization": "q4_k_m"}
+    found = lv.size(DENSE, "4090+rtx-3090", **load, tpot="100ms", price=["rtx-4090=0.40", "rtx-3090=0.20"])
+    best = found.to_dict()["best"]
+    assert (best["hardware"], best["devices"], best["replicas"]) == (PAIR, 2, 1)
+    assert best["usd_per_hour"] == pytest.approx(0.60)  # both cards by the hour
+    simulated = lv.simulate(DENSE, PAIR, **load).latencies()
+    assert best["tpot_s"] == pytest.approx(simulated["tpot_s"]["mean"], rel=1e-12)
+    assert best["watts"] is None
+    with pytest.raises(UserError, match="power of unlike devices"):
+        lv.size(DENSE, PAIR, **load, tpot="100ms", objective="watts")
+    with pytest.raises(UserError, match="not modelled on devices with unlike shares"):
+        lv.size(DENSE, PAIR, **load, tpot="100ms", tensor_parallel_size=2)

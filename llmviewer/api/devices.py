@@ -26,7 +26,8 @@ from llmviewer.timing import engine
 
 #: Where devices of a split are answered.
 ANSWERED = (
-    "devices with shares of their own are answered by analyze, compare, fit and simulate; here name one kind of chip"
+    "devices with shares of their own are answered by analyze, compare, fit, simulate and size; here name one kind of "
+    "chip"
 )
 #: Option that says how many devices divide the layers.
 PIPELINE = "pipeline_parallel_size"

@@ -81,8 +81,8 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     """
     if len(listed(name)) > 1:
         raise UserError(
-            f"{quoted(name)} are unlike devices, which analyze, compare, fit and simulate answer by --engine "
-            "llama.cpp; here name one kind of chip"
+            f"{quoted(name)} are unlike devices, which analyze, compare, fit, simulate and size answer by "
+            "--engine llama.cpp; here name one kind of chip"
         )
     plain = _plain(name)
     if data.is_path(name) or not NAME.fullmatch(plain):

@@ -53,7 +53,7 @@ def _tried(
     asked: Question, screens: Sequence[ChipScreen], best: Choice, wanted: Callable[[Candidate], bool]
 ) -> list[Choice]:
     """Configurations of one pool on the winner's chips, simulated here, best first."""
-    chips = best.hardware.split("+")
+    chips = {part.screened.hardware for part, _ in best.parts}
     structures = [each for one in screens if one.hardware in chips for each in one.structures]
     points = [one for each in structures for one in points_of(asked, each)[:1] if wanted(one)]
     points.sort(key=lambda one: one.order(asked.objective, asked.workload))

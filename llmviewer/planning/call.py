@@ -26,7 +26,7 @@ from llmviewer.planning.options import Question
 from llmviewer.planning.screen import Candidate, Order
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
-from llmviewer.planning.space import SEARCHED, few_bits_notes
+from llmviewer.planning.space import SEARCHED, few_bits_notes, sum_as_named, sum_of
 from llmviewer.simulation.parallel import on_all_cores
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.timing import engine
@@ -71,6 +71,10 @@ def size(
     Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), {**options, **_bound(hardware, options)})
+    if asked.objective == "watts" and (unlike := next(filter(sum_of, asked.hardware), None)):
+        raise UserError(
+            f"--objective watts: the power of unlike devices ({unlike}) is not known; allowed: usd, gpus ..."
+        )
     watch = Watch(advance=advance, told=best_so_far)
     screens = screens_of(asked, watch)
     _check_space(screens)
@@ -122,8 +126,8 @@ class Watch:
 
         def done(place: int, found: Found) -> None:
             known[place] = found
-            self.advance(1)
             seen(found)
+            self.advance(1)
 
         try:
             on_all_cores(function, values, done)
@@ -241,8 +245,12 @@ def chips_of(hardware: Any) -> tuple[Any, ...]:
         return tuple(data.stems(HARDWARE))
     if not names or "" in names:
         raise UserError("hardware has no chip; give names separated by commas, or all")
-    chips = {build.chip_of(arguments.path_or_name("hardware", name)).name: name for name in names}
+    chips = {_as_named(name): name for name in names}
     return tuple(stem if data.user_path(str(name)) is None else name for stem, name in chips.items())
+
+
+def _as_named(name: Any) -> str:
+    return sum_as_named(name) if sum_of(name) else build.chip_of(arguments.path_or_name("hardware", name)).name
 
 
 def screens_of(asked: Question, watch: Watch) -> list[ChipScreen]:

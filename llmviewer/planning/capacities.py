@@ -23,6 +23,8 @@ from llmviewer.simulation.traces import Trace
 LONG_RUN = 20_000
 #: Requests of a run beyond which even the winner's highest rate is searched by runs of LONG_RUN, 0.5 % from it at most.
 LONGEST_RUN = 100_000
+#: Configurations of which the highest rate is searched: the others lost, and it tells only how far they could grow.
+MOST_SEARCHED = 6
 #: Runs of a search at most.  First step away from a guess by the steady state, as a share of it.
 MOST_RUNS, FIRST_STEP = 40, 0.05
 #: Times the guess up to which a rate is searched: a server that holds there has too few requests to be overloaded.
@@ -143,7 +145,8 @@ def excess_of(made: Simulation) -> float:
 
 def simulated_words(asked: Question, one: Choice) -> dict[str, Any]:
     """Options of `simulate` for one replica under its share of the load; of a trace, for all replicas."""
-    words: dict[str, Any] = {"hardware": one.hardware.split("+")[0], **one.options}
+    hardware = one.hardware.split("+")[0] if len(one.parts) > 1 else one.hardware
+    words: dict[str, Any] = {"hardware": hardware, **one.options}
     if one.users:
         words["concurrency"] = one.users
     elif asked.load.rate is not None:
@@ -152,9 +155,13 @@ def simulated_words(asked: Question, one: Choice) -> dict[str, Any]:
 
 
 def with_searched_rates(asked: Question, choices: Sequence[Choice]) -> list[Choice]:
-    """Simulated configurations with the highest rate of each: of the first, and of others where runs are short."""
+    """Simulated configurations with the highest rate of each: of the first, and of others where runs are short.
+
+    Only of the first MOST_SEARCHED, unless the objective compares highest rates.
+    """
     every = asked.objective == "usd-per-token"
-    chosen = [at for at, one in enumerate(choices) if at == 0 or every or _requests(asked, one) <= LONG_RUN]
+    first = len(choices) if every else MOST_SEARCHED
+    chosen = [at for at, one in enumerate(choices[:first]) if at == 0 or every or _requests(asked, one) <= LONG_RUN]
     search = _searched_users if asked.load.users else _searched
     known = dict(zip(chosen, on_all_cores(lambda at: search(asked, choices[at]), chosen), strict=True))
     return [known.get(at, one) for at, one in enumerate(choices)]

@@ -66,7 +66,9 @@ def _pairs(found: Sequence[_Work | None], parts: Sequence[Part]) -> list[tuple[_
 
 
 def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
-    """Energy of tokens at the mean number of running sequences of a rank."""
+    """Energy of tokens at the mean number of running sequences of a rank; None where it is not known."""
+    if part.screened.is_sum:
+        return None
     words = {"engine": ENGINE, "batching": BATCHING, **part.words}
     one = configuration(asked.model, part.screened.hardware, **words)
     lengths = (max(round(size), 1) for size in (asked.workload.input_len, asked.workload.output_len))
@@ -352,9 +354,9 @@ def _prompt_share(parts: tuple[Part, ...]) -> float:
 
 def _price(asked: Question, parts: tuple[Part, ...]) -> dict[str, Any] | None:
     """The price of a device with date and source; of two chips, both."""
-    prices = [asked.prices.of(part.screened.chip) for part, _ in parts]
-    known = list(dict.fromkeys(price for price in prices if price is not None))
-    if len(known) < len({part.screened.chip for part, _ in parts}):
+    chips = list(dict.fromkeys(chip for part, _ in parts for chip in part.screened.chip.split("+")))
+    known = list(dict.fromkeys(price for price in map(asked.prices.of, chips) if price is not None))
+    if len(known) < len(chips):
         return None
     if len(known) == 1:
         return known[0].to_dict()

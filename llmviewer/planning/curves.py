@@ -21,7 +21,8 @@ SEQUENCES = np.array([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 51
 
 
 def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curves:
-    """The times of a structure's passes.  budgets: most tokens of a step, ascending.
+    """The times of a structure's passes, infinite where no request fits its cache.  budgets: most tokens of a step,
+    ascending.
 
     Raises UserError for what a simulation does not price.
     """
@@ -33,7 +34,10 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
     new = workload.input_len - found
     packed = np.maximum(np.floor(budgets / new), 1.0)
     round_s, alone_s, full_s = np.zeros(len(SEQUENCES)), np.zeros(len(budgets)), np.zeros(len(budgets))
-    for times, passes, caches in _passes(structure, room):
+    slots = _slots(room, workload, found if one.system.kv_cache.shared else 0.0)
+    if not slots:
+        round_s, alone_s = np.full(len(SEQUENCES), np.inf), np.full(len(budgets), np.inf)
+    for times, passes, caches in _passes(structure, room) if slots else ():
         decode_s, single_s, several_s = _priced(passes, workload, budgets, packed, found)
         round_s += times * decode_s
         alone_s += caches * single_s
@@ -48,12 +52,12 @@ def curves_of(structure: Structure, workload: Workload, budgets: Array) -> Curve
         "together_s": together_s,
         "packed": packed,
         "passes": np.ceil(new / budgets),
-        "slots": np.full(len(budgets), _slots(room, workload, found if one.system.kv_cache.shared else 0.0)),
+        "slots": np.full(len(budgets), slots),
     }
     return Curves(
         sequences=SEQUENCES,
         step_s=step_s,
-        request_s=float(np.max(one.system.request_s(step_s[0]))),
+        request_s=float(np.max(one.system.request_s(step_s[0] if slots else 0.0))),
         **{name: np.asarray(values)[:, None, None] for name, values in columns.items()},
     )
 

@@ -9,12 +9,12 @@ from typing import Any
 from llmviewer.api import build
 from llmviewer.core.errors import UserError
 from llmviewer.planning.choices import Choice, choice_of, order_of
-from llmviewer.planning.gates import Gate, told
+from llmviewer.planning.gates import Gate, first_gate, told
 from llmviewer.planning.late_gates import late_gate
 from llmviewer.planning.options import STEP_LIMITS, Question
 from llmviewer.planning.pools import Pair, pairs
 from llmviewer.planning.screen import Candidate, Screened, candidates, fastest, screened
-from llmviewer.planning.space import Refusal, structures
+from llmviewer.planning.space import Refusal, Structure, structures, sum_of
 from llmviewer.planning.verification import Answer, verified, verified_pair
 
 #: Points of one structure that are kept for simulation, and pairs of pools of a chip.
@@ -28,7 +28,8 @@ class ChipScreen:
     """Findings of the first floor for one chip.
 
     ordered: the best points of each structure and pairs of pools, those first that the steady state prefers.  gates:
-    of the structures that are rejected.  points: number of points that were priced.
+    of the structures that are rejected, where no point of one pool is left: otherwise its simulation tells more.
+    points: number of points that were priced.
     """
 
     hardware: str
@@ -47,14 +48,15 @@ def points_of(asked: Question, one: Screened) -> list[Candidate]:
 def screen_chip(asked: Question, hardware: Any) -> ChipScreen:
     """The first floor of one chip.  Raises UserError."""
     done = list(_priced(asked, hardware))
-    made = [one for one in done if isinstance(one, Screened)]
+    priced = [one for one in done if not isinstance(one, Gate)]
     gates = [one for one in done if isinstance(one, Gate)]
+    made = [each for _, each in priced]
+    points = [points_of(asked, each) for each in made]
     found: list[Candidate | Pair] = []
-    for each in made:
-        points = points_of(asked, each)
-        found += points[:MOST_POINTS] if "disaggregated" not in asked.only else ()
-        if not points:
-            gates.append(each.gate or late_gate(each, asked.workload, asked.bounds))
+    if "disaggregated" not in asked.only:
+        found += (one for several in points for one in several[:MOST_POINTS])
+    if not found:
+        gates += (_gate_of(asked, *one) for one, several in zip(priced, points, strict=True) if not several)
     if "continuous" not in asked.only:
         found += pairs(made, asked.workload, asked.bounds)[:MOST_PAIRS]
     found.sort(key=lambda one: one.order(asked.objective, asked.workload))
@@ -67,19 +69,30 @@ def screen_chip(asked: Question, hardware: Any) -> ChipScreen:
     )
 
 
-def _priced(asked: Question, hardware: Any) -> Iterator[Screened | Gate]:
+def _gate_of(asked: Question, structure: Structure, one: Screened) -> Gate:
+    """Why a structure has no point."""
+    try:
+        gate = first_gate(structure, one.curves, asked.workload)
+    except UserError as error:
+        return Gate(constraint="support", margin=None, unit="", text=error.marked)
+    return gate or late_gate(one, asked.workload, asked.bounds)
+
+
+def _priced(asked: Question, hardware: Any) -> Iterator[tuple[Structure, Screened] | Gate]:
     """Every structure of a chip with its curves, or the reason why it has none."""
-    price = asked.prices.of(build.chip_of(hardware).name)
+    prices = [asked.prices.of(chip.name) for chip in sum_of(hardware) or (build.chip_of(hardware),)]
+    known = [price.usd_per_hour for price in prices if price is not None]
+    usd = sum(known) / len(known) if len(known) == len(prices) else None
     allowed = {name: values for name, values in asked.lists.items() if name not in ("batching", *STEP_LIMITS)}
     limits = {name: asked.lists[name] for name in STEP_LIMITS if name in asked.lists}
     most = int(min(asked.bounds.devices, MOST_DEVICES))
     for one in structures(asked.model, hardware, allowed, most):
-        usd = None if price is None else price.usd_per_hour
         done = one if isinstance(one, Refusal) else screened(one, asked.workload, limits, usd)
         if isinstance(done, Refusal):
             yield Gate(constraint="support", margin=None, unit="", text=done.reason)
         else:
-            yield done
+            assert isinstance(one, Structure)
+            yield one, done
 
 
 #: Candidates of a chip that are simulated, and chips whose pools are combined.

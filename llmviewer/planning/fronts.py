@@ -60,7 +60,7 @@ def _points(asked: Question, screens: Sequence[ChipScreen], most: float) -> list
         return []
     bounds, name = asked.bounds, "devices" if asked.words["front"] == "gpus" else "usd_per_hour"
     fleets = replace(bounds, **{name: min(getattr(bounds, name), most)})
-    structures = [each for one in screens for each in one.structures if each.most(bounds)]
+    structures = [each for one in screens for each in one.structures if each.serves(bounds)]
     found = [point for each in structures for point in front(each, asked.workload, fleets)]
     return [one for one in found if _is_needed(asked, one, most) and _cost(asked, one) < float("inf")]
 

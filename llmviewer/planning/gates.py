@@ -56,8 +56,8 @@ def _memory_gate(structure: Structure, workload: Workload) -> Gate:
     from llmviewer import api
 
     lengths = (max(round(workload.input_len), 1), max(round(workload.output_len), 1))
-    memory = structure.configuration.answer(api.request(1, *lengths)).memory
-    missing = max(memory["total_bytes"] - memory["budget_bytes"], 0.0)
+    memory = structure.configuration.answer(api.request(1, *lengths)).analysis.memory
+    missing = max(float(np.max(memory.total_bytes)) - float(np.max(memory.budget_bytes)), 0.0)
     longest = structure.configuration.system.engine.max_model_len or structure.configuration.model.max_context
     if not missing and sum(lengths) > longest:
         text = f"requests of {sum(lengths):,} tokens, {longest:,.0f} at most"

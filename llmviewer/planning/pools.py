@@ -102,7 +102,7 @@ def pairs(group: Sequence[Screened], workload: Workload, bounds: Bounds, most: i
     group: structures; the two pools of a pair share all options but the layout.
     """
     found: list[Pair] = []
-    for alike in _alike(group).values():
+    for alike in _alike([one for one in group if not one.is_sum]).values():
         prompts = list(_pools(alike, of_prompts(workload), bounds, "prompts"))
         answers = list(_pools(alike, of_answers(workload), bounds, "answers"))
         made = (Pair(prefill=one, decode=other) for one in _best(prompts, most) for other in _best(answers, most))

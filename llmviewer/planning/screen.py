@@ -16,7 +16,6 @@ import numpy as np
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.planning.curves import curves_of
-from llmviewer.planning.gates import Gate, first_gate
 from llmviewer.planning.space import Refusal, Structure, Words
 from llmviewer.planning.steady_state import Curves, Steady, closed, steady
 from llmviewer.planning.workload import Workload
@@ -60,10 +59,10 @@ class Bounds:
 class Screened:
     """A structure with the curves that price its points; it holds no model and passes between processes.
 
-    hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and
-    max_num_seqs, the engine's own first unless the user lists some; own: the engine's.  usd: of one device per hour;
-    None where no price is known.  watts: its power limit; infinite where it is not published.  pool: of POOLS; empty
-    for a server that does both.
+    hardware: as the user names it; chip: its stem, of unlike devices all with + between them. budgets, sequences:
+    values of max_num_batched_tokens and max_num_seqs, the engine's own first unless the user lists some; own: the
+    engine's. usd: of one device per hour; None where no price is known. watts: its power limit; infinite where it is
+    not published. pool: of POOLS; empty for a server that does both.
     """
 
     hardware: str
@@ -78,8 +77,12 @@ class Screened:
     own: Mapping[str, float]
     usd: float | None
     watts: float = np.inf
-    gate: Gate | None = None
     pool: str = ""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether its devices are unlike."""
+        return "+" in self.chip
 
     def replicas(self, bounds: Bounds) -> Array:
         """Numbers of replicas that the bounds allow, ascending; at least one."""
@@ -93,6 +96,10 @@ class Screened:
         if np.isfinite(bounds.usd_per_hour):
             most = 0.0 if self.usd is None else min(most, bounds.usd_per_hour / max(self.usd * self.devices, 1e-12))
         return max(int(most + 1e-9) - bounds.spare, 0)
+
+    def serves(self, bounds: Bounds) -> bool:
+        """Whether a request fits its cache, and a replica the bounds."""
+        return bool(self.curves.slots.any()) and self.most(bounds) > 0
 
     def at(self, workload: Workload, replicas: Array) -> Steady:
         """The steady state with these numbers of replicas, over budgets x sequences x replicas."""
@@ -112,9 +119,7 @@ class Screened:
         if not pool:
             return self
         curves = POOLS[pool](self.curves.of_first_budget)
-        return replace(
-            self, curves=curves, budgets=self.budgets[:1], sequences=self.sequences[:1], gate=None, pool=pool
-        )
+        return replace(self, curves=curves, budgets=self.budgets[:1], sequences=self.sequences[:1], pool=pool)
 
     def points(self, bounds: Bounds) -> int:
         """Number of points within the bounds."""
@@ -195,8 +200,9 @@ def screened(
 
     allowed: values of max_num_batched_tokens and max_num_seqs that the user lists.
     """
-    one = structure.configuration
-    engine, budget, chip = one.system.engine, one.token_budget, one.system.chip
+    one, chips = structure.configuration, structure.chips
+    engine, budget = one.system.engine, one.token_budget
+    power_w = [one.system.chip.power_w] if len(chips) == 1 else [chip.power_w for chip in chips]
     own_budget = int(budget) if isfinite(budget) else TOKEN_BUDGET
     own_sequences = int(engine.max_num_seqs) if isfinite(engine.max_num_seqs) else MAX_SEQUENCES
     budgets = _own_first(allowed.get("max_num_batched_tokens"), own_budget, BUDGETS)
@@ -208,7 +214,7 @@ def screened(
         return Refusal(hardware=structure.hardware, options=structure.options, reason=error.marked)
     return Screened(
         hardware=str(structure.hardware),
-        chip=one.chip.name,
+        chip="+".join(chip.name for chip in chips),
         maker=one.chip.maker,
         options=structure.options,
         ranks=structure.ranks,
@@ -218,8 +224,7 @@ def screened(
         sequences=sequences,
         own={"max_num_batched_tokens": own_budget, "max_num_seqs": own_sequences},
         usd=usd,
-        watts=np.inf if chip.power_w is None else float(np.max(chip.power_w)),
-        gate=first_gate(structure, curves, workload),
+        watts=float(np.mean([np.inf if each is None else float(np.max(each)) for each in power_w])),
     )
 
 
@@ -232,7 +237,7 @@ def _own_first(listed: Sequence[int] | None, own: int, others: Sequence[int]) ->
 def candidates(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
     """The points of a structure that need the fewest replicas, those with the engine's own limits first."""
     replicas = one.replicas(bounds)
-    if not one.most(bounds) or (least := _first_met(one, workload, replicas)) is None:
+    if not one.serves(bounds) or (least := _first_met(one, workload, replicas)) is None:
         return []
     between = np.arange(replicas[least - 1] + 1 if least else 1, replicas[least] + 1)
     found = 0 if len(between) == 1 else _first_met(one, workload, between)

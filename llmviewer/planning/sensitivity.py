@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, inf
 
-from llmviewer.api.configuration import configuration
+from llmviewer.api.configuration import on_devices
 from llmviewer.core.errors import UserError
 from llmviewer.planning.capacities import rate_with_lengths
 from llmviewer.planning.choices import Choice, capacity_of
@@ -89,7 +89,7 @@ def _again(asked: Question, point: Candidate, workload: Workload) -> Candidate:
     one = point.screened
     words = {"engine": ENGINE, "batching": BATCHING, **one.options}
     structure = Structure(
-        hardware=one.hardware, options=one.options, configuration=configuration(asked.model, one.hardware, **words)
+        hardware=one.hardware, options=one.options, configuration=on_devices(asked.model, one.hardware, **words)
     )
     limits = {"max_num_batched_tokens": [int(v) for v in one.budgets], "max_num_seqs": [int(v) for v in one.sequences]}
     again = screened(structure, workload, limits, one.usd)

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from llmviewer.api import build
-from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.api import build, devices
+from llmviewer.api.configuration import Configuration, on_devices
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.names import counted, is_host, listed
 from llmviewer.models.model import Model
 from llmviewer.simulation.call import BATCHING
 from llmviewer.techniques.options import MODEL_OPTIONS
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.timing.engine import load, of_a_server
-from llmviewer.timing.engine_serving import ENGINE
+from llmviewer.timing.engine_serving import AT_A_DESK, ENGINE
 
 #: Sizes of tensor groups that are tried where the user lists none, and those across nodes where a network is named.
 DEGREES, ACROSS_NODES = (1, 2, 4, 8), (16, 32)
@@ -91,6 +92,11 @@ class Structure:
         """Devices of one replica with all its ranks."""
         return self.configuration.system.parallelism.devices
 
+    @property
+    def chips(self) -> tuple[Chip, ...]:
+        """The chip, or those of a sum of devices."""
+        return sum_of(self.hardware) or (self.configuration.chip,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -101,23 +107,44 @@ class Refusal:
     reason: str
 
 
+def sum_of(hardware: Any) -> tuple[Chip, ...]:
+    """The chips of unlike devices (`rtx-4090+rtx-3090`, `rtx-4090+cpu`), which serve as one replica; empty for others.
+
+    Raises UserError.
+    """
+    if not isinstance(hardware, str) or len(listed(hardware)) < 2 or counted(hardware)[0]:
+        return ()
+    several, rest, _ = devices.stated(hardware, {})
+    return (build.chip_of(rest),) if several is None else several.chips
+
+
+def sum_as_named(hardware: str) -> str:
+    """A sum of devices with the names of their files: 4090+2x3090 -> rtx-4090+2xrtx-3090."""
+    parts = ((part, *counted(part)) for part in listed(hardware))
+    return "+".join(
+        part if is_host(part) else f"{count}x" * (count > 1) + build.chip_of(name).name for part, count, name in parts
+    )
+
+
 def structures(
     model: Any, hardware: str, allowed: Mapping[str, Sequence[Any]], most_devices: int
 ) -> Iterator[Structure | Refusal]:
     """The structures of one chip, fewest devices first; those that the model or engine does not support as refusals.
 
     model: as of `analyze`.  allowed: values of options that the user lists; others of SEARCHED are tried by rules.
-    Raises UserError for an unknown model or chip.
+    Unlike devices have one layout, whose shares the engine finds.  Raises UserError for an unknown model or chip.
     """
-    chip = build.chip_of(hardware)
+    together = sum_of(hardware)
+    chip = together[0] if together else build.chip_of(hardware)
     loaded = build.model_of(model, build.options_of(_of_the_model(allowed)))
     if loaded.is_encoder:
         raise UserError(
             f"size serves decoders, and {loaded.name} is an encoder; llmviewer simulate --find-rate has its rate"
         )
     fixed = {name: values for name, values in allowed.items() if name not in SEARCHED}
-    usual = NO_ENGINE if allowed.get("efficiency") == ("ideal",) else of_a_server(chip)
-    for layout in _layouts(loaded, chip, allowed, most_devices):
+    usual = NO_ENGINE if allowed.get("efficiency") == ("ideal",) else AT_A_DESK if together else of_a_server(chip)
+    alone = together and not any(name in allowed for name in LAYOUT)
+    for layout in ({},) if alone else _layouts(loaded, chip, allowed, most_devices):
         for engine in allowed.get("engine", (usual,)):
             own = load(arguments.word("engine", engine)).number_formats
             lists = {
@@ -127,7 +154,8 @@ def structures(
                 "kv_cache_dtype": allowed.get("kv_cache_dtype") or _cache_formats(chip, own.get("kv_cache_dtype", ())),
             }
             for values in product(*lists.values()):
-                yield _structure(loaded, chip, hardware, dict(zip(lists, values, strict=True)) | layout)
+                words = dict(zip(lists, values, strict=True)) | layout
+                yield _structure(loaded, None if together else chip, hardware, words)
 
 
 def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -135,11 +163,12 @@ def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {name: allowed[name][0] for name in MODEL_OPTIONS if name in allowed}
 
 
-def _structure(model: Model, chip: Chip, hardware: str, words: Words) -> Structure | Refusal:
-    defaults = DEFAULTS if of_a_server(chip) == ENGINE else {**DEFAULTS, "engine": ""}
+def _structure(model: Model, chip: Chip | None, hardware: str, words: Words) -> Structure | Refusal:
+    """A structure of a chip, or of unlike devices without one."""
+    defaults = DEFAULTS if chip is not None and of_a_server(chip) == ENGINE else {**DEFAULTS, "engine": ""}
     options = {name: value for name, value in words.items() if str(value) != str(defaults.get(name, ""))}
     try:
-        made = configuration(model, chip, **{"engine": ENGINE, "batching": BATCHING, **options})
+        made = on_devices(model, chip or hardware, **{"engine": ENGINE, "batching": BATCHING, **options})
     except UserError as error:
         return Refusal(hardware=hardware, options=options, reason=error.marked)
     return Structure(hardware=hardware, options=options, configuration=made)

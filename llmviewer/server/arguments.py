@@ -50,7 +50,7 @@ LINE = "A launch line (vllm serve ..., llama-server ...) in place of model and o
 #: are generated send what is called `default` with every request.
 UNSET = "x-unset"
 #: Arguments of Python that are functions.
-LEFT_OUT = ("advance",)
+LEFT_OUT = ("advance", "best_so_far")
 
 
 @cache
