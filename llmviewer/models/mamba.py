@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Projections
-from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms
+from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
 from llmviewer.layers.recurrent import Mamba, Mamba2
 from llmviewer.models import parts
 from llmviewer.models.config import Config, group_count, hidden_size, layer_count
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import rms_norm
 
@@ -105,30 +105,34 @@ def _model(config: Config, dtype: Dtype, mixer: Mixer) -> Model:
     return parts.model(config, dtype, (layer,), rms_norm("final_norm", hidden, dtype))
 
 
-def parse_jamba(config: Config, dtype: Dtype) -> Model:
-    """JambaForCausalLM: Mamba-1 with norms on time steps, B and C; attention without rope."""
-    config.expect("sliding_window", None)
-    config.ignore("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep")
-    attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
-    mamba = replace(prefixed_mamba(config, dtype), inner_norms=True)
-    mixers: dict[str, Mixer] = {"attention": attention, "mamba": mamba}
-    mixing, ffn = _periodic(config, "attn", ("attention", "mamba")), _periodic(config, "expert", ("moe", "dense"))
-    if config.count("num_experts", 16) == 1:
-        ffn = ["dense"] * len(ffn)
-    kinds = list(zip(mixing, ffn, strict=True))
-    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, _feed_forwards(config, dtype, ffn))
-    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
-
-
-def _feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, FeedForward]:
-    """The feed-forward part for each of `words`; experts are as wide as dense MLPs."""
-    config.ignore("num_experts_per_tok")  # unused if no layer has experts
-    build: dict[str, Callable[[Config, Dtype, int], FeedForward]] = {"dense": parts.mlp, "moe": parts.moe}
-    return {word: build[word](config, dtype, config.count("intermediate_size")) for word in set(words)}
-
-
 def _periodic(config: Config, prefix: str, words: tuple[str, str]) -> list[str]:
     """For every layer the first word if layer mod period equals the offset, else the second."""
     period = config.count(f"{prefix}_layer_period")
     offset = config.count(f"{prefix}_layer_offset", minimum=0)
     return [words[0] if layer % period == offset else words[1] for layer in range(layer_count(config))]
+
+
+def _jamba_mixing(config: Config) -> list[str]:
+    return _periodic(config, "attn", ("attention", "mamba"))
+
+
+def _jamba_placement(config: Config) -> list[str]:
+    words = _periodic(config, "expert", ("moe", "dense"))
+    return ["dense"] * len(words) if config.count("num_experts", 16) == 1 else words
+
+
+def _jamba_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
+    return {"attention": attention, "mamba": replace(prefixed_mamba(config, dtype), inner_norms=True)}
+
+
+#: JambaForCausalLM: Mamba-1 with norms on time steps, B and C; attention without rope; experts as wide as dense MLPs.
+JAMBA = Decoder(
+    constants={"sliding_window": None},
+    ignored="use_mamba_kernels use_mambapy use_associative_scan num_logits_to_keep num_experts_per_tok",
+    mixers=_jamba_mixers,
+    types=_jamba_mixing,
+    mlp_bias=False,
+    experts=lambda config, dtype: parts.moe(config, dtype, config.count("intermediate_size")),
+    placement=_jamba_placement,
+)
