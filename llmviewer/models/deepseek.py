@@ -81,10 +81,6 @@ def _q_rank(config: Config) -> int:
     return 0 if is_null else config.count("q_lora_rank")
 
 
-def _all_latent(config: Config) -> list[str]:
-    return ["latent"] * layer_count(config)
-
-
 def index_layers(config: Config) -> list[str]:
     """`full` for layers with their own indexer, `shared` for those that use the keys of the layer before.
 
@@ -153,7 +149,7 @@ CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": "noaux_tc"}
 
 deepseek_v2 = Decoder(
     mixers=Latent(),
-    types=_all_latent,
+    types=lambda config: ["latent"] * layer_count(config),
     experts=Experts(),
     placement=DenseFirst(),
     constants={**EXPECTED, "topk_method": ("greedy", "group_limited_greedy")},
@@ -222,12 +218,9 @@ def _rates(config: Config) -> dict[str, int]:
     stated: Any = config.get("compress_rates", {})
     if not isinstance(stated, dict):
         raise UserError(f"{config.where}: field 'compress_rates' must be a mapping of layer types")
-    rates = Config({**{name: ratio for ratio, name in RATIOS.items() if ratio}, **_named(stated)}, config.where)
+    named = {TYPES.get(name, name): value for name, value in stated.items()}
+    rates = Config({**{name: ratio for ratio, name in RATIOS.items() if ratio}, **named}, config.where)
     return {name: rates.count(name) for name in ("selected", "compressed")}
-
-
-def _named(stated: dict[str, Any]) -> dict[str, Any]:
-    return {TYPES.get(name, name): value for name, value in stated.items()}
 
 
 def _stored_experts(config: Config) -> None:

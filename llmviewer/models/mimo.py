@@ -22,11 +22,8 @@ def _types(config: Config) -> list[str]:
     """The attention of every layer, in the checkpoint's 0/1 list or in transformers' `layer_types`."""
     if config.has("hybrid_layer_pattern"):
         return binary_layer_list(config, "hybrid_layer_pattern", ATTENTION_TYPES)
-    return FullEvery("", 6)(config) if config.has("layer_types") else _first_full(FullEvery("", 6)(config))
-
-
-def _first_full(types: list[str]) -> list[str]:
-    return ["full", *types[1:]]
+    types = FullEvery("", 6)(config)
+    return types if config.has("layer_types") else ["full", *types[1:]]
 
 
 def _feed_forwards(config: Config) -> list[str]:

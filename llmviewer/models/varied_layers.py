@@ -141,16 +141,12 @@ def _searched(config: Config, block: Any, heads: int, hidden: int) -> Sizes:
             if part.get(name):
                 raise UserError(f"{config.where}: field 'block_configs': {name} is set, which is not supported")
         groups = 0 if attention.get("no_op") else heads // int(attention["n_heads_in_group"])
-        width = 0 if ffn.get("no_op") else _above(int(2 * float(ffn["ffn_mult"]) * hidden / 3))
+        width = 0 if ffn.get("no_op") else -(-int(2 * float(ffn["ffn_mult"]) * hidden / 3) // WIDTH_STEP) * WIDTH_STEP
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise UserError(
             f"{config.where}: field 'block_configs' must give n_heads_in_group and ffn_mult, or no_op, for every layer"
         ) from None
     return heads if groups else 0, groups, width
-
-
-def _above(width: int) -> int:
-    return -(-width // WIDTH_STEP) * WIDTH_STEP
 
 
 def _rounded(width: float, step: int) -> int:

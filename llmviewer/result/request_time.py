@@ -128,7 +128,8 @@ def attribution_rows(analysis: Analysis, metric: str, point: int) -> list[dict[s
     if metric not in ATTRIBUTED_METRICS:
         raise unknown("metric", metric, ATTRIBUTED_METRICS)
     found: dict[tuple[str, str], float] = {}
-    for name, kind, pass_s in _terms(analysis):
+    terms = (term for stage in analysis.evaluation.each_stage for term in _stage_terms(stage))
+    for name, kind, pass_s in terms:
         seconds = sum(float(part[point]) for part in _contributions(analysis, metric, pass_s))
         found[name, kind] = found.get((name, kind), 0.0) + seconds
     if analysis.towers and metric != "tpot_s":
@@ -138,11 +139,6 @@ def attribution_rows(analysis: Analysis, metric: str, point: int) -> list[dict[s
     if abs(rest) > 1e-9 * abs(whole):
         found[REMAINDER, "rest"] = rest
     return [{"name": name, "kind": kind, "seconds": seconds} for (name, kind), seconds in found.items() if seconds]
-
-
-def _terms(analysis: Analysis) -> list[tuple[str, str, Count]]:
-    """Name, kind and seconds per forward pass of every term, over all pipeline stages."""
-    return [term for stage in analysis.evaluation.each_stage for term in _stage_terms(stage)]
 
 
 def _stage_terms(totals: Evaluation) -> list[tuple[str, str, Count]]:
