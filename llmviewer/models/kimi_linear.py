@@ -7,7 +7,6 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.feed_forward import Moe
 from llmviewer.layers.linear_attention import KimiDelta
 from llmviewer.layers.mla import Mla
 from llmviewer.models import parts
@@ -75,10 +74,6 @@ def _mixer_words(config: Config) -> list[str]:
     return ["full" if layer + 1 in full else "linear" for layer in range(depth)]
 
 
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    return replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
-
-
 def _kimi_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     return {"full": replace(_latent(config, dtype), rotates=False), "linear": delta(config, dtype)}
 
@@ -91,7 +86,7 @@ KIMI_LINEAR = Decoder(
     mixers=_kimi_mixers,
     types=_mixer_words,
     mlp_bias=False,
-    experts=_experts,
+    experts=parts.corrected_moe,
     placement=DenseFirst(default=1),
 )
 

@@ -49,22 +49,28 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
     """Mamba2ForCausalLM: heads and groups, and a gated norm before out_proj."""
     config.ignore("time_step_rank", "chunk_size")  # unused by Mamba-2; part of the chunked scan
     config.ignore("norm_before_gate")  # the same work in either order
-    heads = config.count("num_heads", 128)
-    mixer = Mamba2(
-        hidden=hidden_size(config),
-        heads=heads,
-        head_dim=config.count("head_dim", 64),
-        groups=group_count(config, "n_groups", 8, heads=heads),
-        state=config.count("state_size", 128),
-        kernel=config.count("conv_kernel", 4),
-        dtype=dtype,
-        bias=config.flag("use_bias", default=False),
-        out_bias=config.flag("use_bias", default=False),
-        conv_bias=config.flag("use_conv_bias", default=True),
-    )
+    heads, head_dim = config.count("num_heads", 128), config.count("head_dim", 64)
+    mixer = mamba2(config, dtype, heads=heads, head_dim=head_dim, state=config.count("state_size", 128))
     if mixer.inner != _inner(config):
         raise UserError(f"{config.where}: num_heads x head_dim is {mixer.inner}, expand x hidden_size {_inner(config)}")
     return _model(config, dtype, mixer)
+
+
+def mamba2(config: Config, dtype: Dtype, *, heads: int, head_dim: int, state: int) -> Mamba2:
+    """Mamba-2 of these sizes, with the fields of groups, convolution and biases that its families share."""
+    bias = config.flag("use_bias", default=False)
+    return Mamba2(
+        hidden=hidden_size(config),
+        heads=heads,
+        head_dim=head_dim,
+        groups=group_count(config, "n_groups", 8, heads=heads),
+        state=state,
+        kernel=config.count("conv_kernel", 4),
+        dtype=dtype,
+        bias=bias,
+        out_bias=bias,
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
 
 
 def prefixed_mamba(config: Config, dtype: Dtype) -> Mamba:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config, binary_layer_list, group_count
 from llmviewer.models.decoder import Decoder
@@ -59,10 +58,6 @@ def _window(config: Config) -> float:
     return float(config.count("sliding_window"))
 
 
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    return replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
-
-
 #: MiMoV2FlashForCausalLM: sliding layers have sinks and twice as many key-value heads.
 MIMO_V2_FLASH = Decoder(
     constants={"topk_method": "noaux_tc"},
@@ -71,6 +66,6 @@ MIMO_V2_FLASH = Decoder(
     mixers=_attention,
     types=_types,
     mlp_bias=False,
-    experts=_experts,
+    experts=parts.corrected_moe,
     placement=_feed_forwards,
 )

@@ -92,6 +92,11 @@ def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
     )
 
 
+def corrected_moe(config: Config, dtype: Dtype) -> Moe:
+    """Experts of `moe_intermediate_size` elements, chosen by scores plus a stored correction."""
+    return replace(moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
+
+
 def pre_norms(config: Config, dtype: Dtype, norm: Callable[[str, float, Dtype], Norm] = rms_norm) -> Norms:
     """A norm before the mixer and one before the feed-forward part."""
     hidden = hidden_size(config)
