@@ -218,8 +218,8 @@ def _rates(config: Config) -> dict[str, int]:
     stated: Any = config.get("compress_rates", {})
     if not isinstance(stated, dict):
         raise UserError(f"{config.where}: field 'compress_rates' must be a mapping of layer types")
-    named: dict[str, Any] = {TYPES.get(name, name): value for name, value in stated.items()}
-    rates = Config({**{name: ratio for ratio, name in RATIOS.items() if ratio}, **named}, config.where)
+    named = {name: stated[listed] for listed, name in TYPES.items() if listed in stated}
+    rates = Config({**{name: ratio for ratio, name in RATIOS.items() if ratio}, **stated, **named}, config.where)
     return {name: rates.count(name) for name in ("selected", "compressed")}
 
 
