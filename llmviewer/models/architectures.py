@@ -308,5 +308,5 @@ def known_model_types() -> list[str]:
 def language_parser(model_type: str) -> Parser:
     """The parser of a language model of its own."""
     module, function = ARCHITECTURES[model_type].split(".")
-    found: Parser = getattr(import_module(f"llmviewer.models.{module}"), function)
-    return found
+    parser: Parser = getattr(import_module(f"llmviewer.models.{module}"), function)
+    return parser

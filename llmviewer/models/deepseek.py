@@ -135,8 +135,8 @@ def _input_gate(config: Config, dtype: Dtype, prefix: str) -> InputGate:
 def _axk2_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Latent attention with an indexer, a gate on its input, and a gate on its output that comes with the queries."""
     gate = _input_gate(config, dtype, "attn_")
-    made = Latent(indexed=True).layers(config, dtype)
-    return {name: replace(mixer, gated_queries=True, input_gate=gate) for name, mixer in made.items()}
+    mixers = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gated_queries=True, input_gate=gate) for name, mixer in mixers.items()}
 
 
 def _axk2_experts(config: Config, dtype: Dtype) -> GatedExperts:
@@ -314,8 +314,8 @@ def _hy_v4_types(config: Config) -> list[str]:
 
 def _hy_v4_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Latent attention with an indexer, a gate for every element of the output, and sinks."""
-    made = Latent(indexed=True).layers(config, dtype)
-    return {name: replace(mixer, gate_width=mixer.v_dim, sinks=True) for name, mixer in made.items()}
+    mixers = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gate_width=mixer.v_dim, sinks=True) for name, mixer in mixers.items()}
 
 
 def _hy_v4_streams(model: Model, config: Config) -> Model:
