@@ -56,7 +56,7 @@ def test_parallel_mixers_keep_a_cache_and_a_recurrent_state() -> None:
 
 
 def test_kimi_delta_has_a_square_state_per_head_and_a_decay_per_channel() -> None:
-    block = _block(_model("kimi_linear with the published fields"), "linear_sparse")
+    block = _block(_model("kimi_linear with the published fields"), "linear_moe")
     rule = _operator(block, "recurrence")
     assert rule.recurrence_flops == 6 * 8 * 64 * 64  # heads x head_dim x head_dim
     assert rule.special_ops == 8 * 64 * 3 + 8  # softplus and exponential per channel, sigmoid per head

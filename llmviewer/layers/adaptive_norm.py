@@ -59,8 +59,8 @@ class Modulation:
     def _with_vectors(self, name: str, step: Step, x: Tensor, count: int) -> Operator:
         """An operator that reads `count` vectors per image and does one FLOP with each for every element of `x`."""
         rows: Count = step.sequences * (1.0 * self.vectors * self.hidden)
-        made = Tensor(name=self.linear.name, elements=rows, dtype=self.dtype)
-        read = Access(made, step.sequences * (1.0 * count * self.hidden))
+        scales = Tensor(name=self.linear.name, elements=rows, dtype=self.dtype)
+        read = Access(scales, step.sequences * (1.0 * count * self.hidden))
         y = Tensor(name=name, elements=x.elements, dtype=x.dtype)
         return elementwise(name, (whole(x), read), y, step.tokens, flops=1.0 * count)
 

@@ -121,10 +121,10 @@ class Merge:
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """Matrices, magnitudes and the mean."""
         others = self.streams.count - 1.0
-        made = self.streams.projections(step, x, "altup_unembed_projection", inputs=others)
+        projections = self.streams.projections(step, x, "altup_unembed_projection", inputs=others)
         y = Tensor(name="altup_mean", elements=x.elements, dtype=x.dtype)
-        reads = (whole(x), whole(made[-1].output))
-        return (*made, elementwise(y.name, reads, y, step.tokens, flops=float(self.streams.count)))
+        reads = (whole(x), whole(projections[-1].output))
+        return (*projections, elementwise(y.name, reads, y, step.tokens, flops=float(self.streams.count)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,9 +57,9 @@ class HyperConnection:
         y = Tensor(name=f"{name}_hc_weights", elements=tokens * (1.0 * weights), dtype=x.dtype)
         sinkhorn = 4.0 * self.iterations * self.count**2 / weights if self.mixes else 0.0
         reads = (whole(logits.output), whole(stored))
-        made = elementwise(y.name, reads, y, tokens, flops=WEIGHT_FLOPS + sinkhorn, special=1.0)
+        mixed = elementwise(y.name, reads, y, tokens, flops=WEIGHT_FLOPS + sinkhorn, special=1.0)
         out = Tensor(name=f"{name}_hc_collapse", elements=tokens * (1.0 * self.hidden), dtype=x.dtype)
-        return normed, logits, made, elementwise(out.name, (whole(x), whole(y)), out, tokens, flops=2.0 * self.count)
+        return normed, logits, mixed, elementwise(out.name, (whole(x), whole(y)), out, tokens, flops=2.0 * self.count)
 
     def spread(self, name: str, tokens: Count, x: Tensor, out: Tensor, weights: Tensor) -> Operator:
         """The sum of mixed streams and the spread output.  x: all streams.  out: the part's output."""

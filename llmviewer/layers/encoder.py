@@ -69,12 +69,12 @@ class CrossAttention(Attention):
 
     def input_keys(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """The projections of the input's keys and values into the cache.  step: of the input."""
-        made = []
+        products = []
         for name, width in zip(("k", "v"), self._widths[1:], strict=True):
             elements = step.tokens * (1.0 * width)
             cache = Tensor(name=f"{name}_cache", elements=elements, dtype=self.dtype, role=Role.CACHE)
-            made.append(self._product(f"{name}_proj", width, x, step.tokens, (whole(cache),)))
-        return tuple(made)
+            products.append(self._product(f"{name}_proj", width, x, step.tokens, (whole(cache),)))
+        return tuple(products)
 
 
 #: The table that encoder and decoder may share; other weights of both have names of their own.

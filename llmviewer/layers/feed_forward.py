@@ -89,7 +89,7 @@ class Mlp:
         name = f"{self.prefix}act" if self.prefix else "mlp_act"
         if self.gated:
             y = Tensor(name=name, elements=rows * (1.0 * self.intermediate), dtype=into[0].output.dtype)
-            act = gated(name, tuple(_read(op) for op in into), y, rows, self.activation)
+            act = gated(name, tuple(whole(op.output) for op in into), y, rows, self.activation)
         else:
             act = activate(name, into[0].output, rows, self.activation)
         if not self.parameters:
@@ -111,10 +111,6 @@ class Prediction:
         dense = self.dense.operator(x, rows)
         act = activate("prediction_act", dense.output, rows, self.activation)
         return (dense, act, self.norm.operator(act.output, rows))
-
-
-def _read(operator: Operator) -> Access:
-    return whole(operator.output)
 
 
 #: Per expert for softmax or sigmoid of the router's logits, as for attention scores; selection is not counted.

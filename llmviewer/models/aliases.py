@@ -228,12 +228,12 @@ def _index() -> dict[str, tuple[str, str]]:
 
     Parts that several models share are left out, as are ids of quantized checkpoints, each of which is only itself.
     """
-    found: dict[str, dict[str, str]] = {stem: {stem: stem} for stem in data.stems("model_configs")}
+    stems_by_name: dict[str, dict[str, str]] = {stem: {stem: stem} for stem in data.stems("model_configs")}
     for key, alias in entries().items():
         if QUANTIZATION_FIELD not in alias.fields:
-            names = found.setdefault(key.rpartition("/")[2], {})
+            names = stems_by_name.setdefault(key.rpartition("/")[2], {})
             if alias.fields:
                 names[alias.stem] = alias.name
             else:
                 names.setdefault(alias.stem, alias.stem)
-    return {name: next(iter(stems.items())) for name, stems in found.items() if len(stems) == 1}
+    return {name: next(iter(stems.items())) for name, stems in stems_by_name.items() if len(stems) == 1}

@@ -9,15 +9,13 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Block, Tensor
 from llmviewer.core.workload import Step
-from llmviewer.layers.attention import Projections
-from llmviewer.layers.decoder import Norms
 from llmviewer.layers.feed_forward import Prediction
-from llmviewer.models import parts
 from llmviewer.models.class_defaults import class_defaults
 from llmviewer.models.config import MAX_LAYERS, Config, hidden_size, layer_count, layer_types
-from llmviewer.models.decoder import Decoder
+from llmviewer.models.decoder import ON_SUM, Decoder, with_attention
 from llmviewer.models.draft_heads import class_name
-from llmviewer.models.model import Embedding, Head, Model
+from llmviewer.models.layer_patterns import nowhere
+from llmviewer.models.model import Head, Model
 from llmviewer.ops.elementwise import Activation, Norm, activate, activation, layer_norm
 from llmviewer.ops.gemm import Linear
 
@@ -101,36 +99,34 @@ def parse_distilbert(config: Config, dtype: Dtype) -> Model:
     return _encoder(config, dtype, Form(segments=0, pooled=activation("relu"), pools=False))
 
 
+#: The layers of an encoder before it has segments and a head.
+_LAYERS = Decoder(
+    defaults={
+        **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
+        **{"intermediate_size": 3072, "max_position_embeddings": 512, "hidden_act": "gelu"},
+    },
+    constants={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
+    norm=layer_norm,
+    places=ON_SUM,
+    bias=True,
+    gated=False,
+    rope=nowhere,
+    positions=0,
+    embedding_norm=True,
+    final_norm=False,
+    tied=True,
+)
+
+
 def _encoder(config: Config, dtype: Dtype, form: Form) -> Model:
-    config.expect("position_embedding_type", "absolute")
-    config.expect("is_decoder", False)
-    config.expect("add_cross_attention", False)
-    config.defaults(
-        vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
-        intermediate_size=3072, max_position_embeddings=512,
-    )  # fmt: skip
-    attention = parts.attention(config, dtype, Projections(qkv_bias=True, out_bias=True))
-    attention = replace(attention, rotary_dim=0, causal=False)
-    hidden = attention.hidden
-    norms = Norms(attn_sum=layer_norm("attn_norm", hidden, dtype), mlp_sum=layer_norm("mlp_norm", hidden, dtype))
-    layers = parts.uniform_layers(config, norms, attention, parts.plain_mlp(config, dtype, act="gelu"))
-    plain = parts.model(config, dtype, layers, None, tied=True)
+    plain = with_attention(_LAYERS(config, dtype), causal=False)
+    types = config.count("type_vocab_size", form.segments) if form.segments else 0
     return replace(
         plain,
-        embedding=_embedding(config, plain.embedding, form),
+        embedding=replace(plain.embedding, types=types),
         head=_head(config, dtype, plain.head, form),
         max_context=plain.max_context - form.offset,
         is_encoder=True,
-    )
-
-
-def _embedding(config: Config, plain: Embedding, form: Form) -> Embedding:
-    """The table of words with positions, segments and a norm over their sum."""
-    return replace(
-        plain,
-        positions=config.count("max_position_embeddings"),
-        types=config.count("type_vocab_size", form.segments) if form.segments else 0,
-        norm=layer_norm("embedding_norm", plain.width, plain.dtype),
     )
 
 

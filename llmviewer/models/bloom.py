@@ -11,7 +11,14 @@ from llmviewer.models.decoder import Decoder, with_attention
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import layer_norm
 
-_gelu_form = partial(Decoder, norm=layer_norm, gated=False, fused=True, tied=True)
+_gelu_form = partial(
+    Decoder,
+    names={"activation": "hidden_act", "ffn_hidden_size": "intermediate_size"},
+    norm=layer_norm,
+    gated=False,
+    fused=True,
+    tied=True,
+)
 
 
 def _with_alibi(model: Model, config: Config) -> Model:

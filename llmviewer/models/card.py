@@ -195,9 +195,9 @@ def _base_of(header: Header) -> Card | None:
     )
     named = (url, f"{owner}/{own}")
     for text in named:
-        found = aliases.resolve("/".join(text.rstrip("/").split("/")[-2:]))
-        if found is not None:
-            return read(found.known)
+        resolved = aliases.resolve("/".join(text.rstrip("/").split("/")[-2:]))
+        if resolved is not None:
+            return read(resolved.known)
     return None
 
 
@@ -239,24 +239,26 @@ def _by_suffixes(name: str) -> Card | None:
     """The Card of a Hub id whose suffixes lead to a known model; None if they do not."""
     from llmviewer.models import aliases
 
-    found = aliases.resolve(name)
-    if found is None:
+    resolved = aliases.resolve(name)
+    if resolved is None:
         return None
-    card, note = read(found.known), f"'{printable(name)}' is read as {found.known}"
-    if not found.format:
+    card, note = read(resolved.known), f"'{printable(name)}' is read as {resolved.known}"
+    if not resolved.format:
         hub_id = name if "/" in name else ""
         compared = f"never compared with that of {printable(hub_id)}" if hub_id else card.compared
         return replace(
             card, compared=compared, finish=lambda model: _noted(_uncompared(card.finish, hub_id, model), note)
         )
-    note += f" with linear layers stored as {found.format}; its own config.json may differ (`llmviewer models fetch`)"
+    note += (
+        f" with linear layers stored as {resolved.format}; its own config.json may differ (`llmviewer models fetch`)"
+    )
 
     def finish(model: Model) -> Model:
-        stated = f"{found.format} of the model's name"
+        stated = f"{resolved.format} of the model's name"
         return replace(_noted(model, note), named_format=stated, doubt_bytes=aliases.doubt_bytes(model))
 
-    config = {**card.config, **found.fields}
-    return replace(card, name=f"{found.known}-{found.format}", config=config, aliases=(), finish=finish)
+    config = {**card.config, **resolved.fields}
+    return replace(card, name=f"{resolved.known}-{resolved.format}", config=config, aliases=(), finish=finish)
 
 
 def _noted(model: Model, note: str) -> Model:

@@ -61,10 +61,6 @@ COHERE2 = replace(
 )
 
 
-def _typed_layers(config: Config) -> list[str]:
-    return layer_types(config, ("full", "sliding"), ["full"] * layer_count(config))
-
-
 def _layers_with_rope(config: Config, types: Sequence[str]) -> list[bool]:
     """Rope in the layers whose type has parameters in `rope_parameters`; null means none."""
     rope = config.get("rope_parameters", {})
@@ -78,7 +74,7 @@ COHERE_COMPASS = Decoder(
     constants={"pooling": None},
     norm=cohere_norm,
     parallel=True,
-    types=_typed_layers,
+    types=lambda config: layer_types(config, ("full", "sliding"), ["full"] * layer_count(config)),
     rope=_layers_with_rope,
     mlp_bias=False,
     tied=True,

@@ -81,10 +81,6 @@ def _q_rank(config: Config) -> int:
     return 0 if is_null else config.count("q_lora_rank")
 
 
-def _all_latent(config: Config) -> list[str]:
-    return ["latent"] * layer_count(config)
-
-
 def index_layers(config: Config) -> list[str]:
     """`full` for layers with their own indexer, `shared` for those that use the keys of the layer before.
 
@@ -139,8 +135,8 @@ def _input_gate(config: Config, dtype: Dtype, prefix: str) -> InputGate:
 def _axk2_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Latent attention with an indexer, a gate on its input, and a gate on its output that comes with the queries."""
     gate = _input_gate(config, dtype, "attn_")
-    made = Latent(indexed=True).layers(config, dtype)
-    return {name: replace(mixer, gated_queries=True, input_gate=gate) for name, mixer in made.items()}
+    mixers = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gated_queries=True, input_gate=gate) for name, mixer in mixers.items()}
 
 
 def _axk2_experts(config: Config, dtype: Dtype) -> GatedExperts:
@@ -153,7 +149,7 @@ CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": "noaux_tc"}
 
 deepseek_v2 = Decoder(
     mixers=Latent(),
-    types=_all_latent,
+    types=lambda config: ["latent"] * layer_count(config),
     experts=Experts(),
     placement=DenseFirst(),
     constants={**EXPECTED, "topk_method": ("greedy", "group_limited_greedy")},
@@ -222,12 +218,9 @@ def _rates(config: Config) -> dict[str, int]:
     stated: Any = config.get("compress_rates", {})
     if not isinstance(stated, dict):
         raise UserError(f"{config.where}: field 'compress_rates' must be a mapping of layer types")
-    rates = Config({**{name: ratio for ratio, name in RATIOS.items() if ratio}, **_named(stated)}, config.where)
+    named = {name: stated[listed] for listed, name in TYPES.items() if listed in stated}
+    rates = Config({**{name: ratio for ratio, name in RATIOS.items() if ratio}, **stated, **named}, config.where)
     return {name: rates.count(name) for name in ("selected", "compressed")}
-
-
-def _named(stated: dict[str, Any]) -> dict[str, Any]:
-    return {TYPES.get(name, name): value for name, value in stated.items()}
 
 
 def _stored_experts(config: Config) -> None:
@@ -321,8 +314,8 @@ def _hy_v4_types(config: Config) -> list[str]:
 
 def _hy_v4_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Latent attention with an indexer, a gate for every element of the output, and sinks."""
-    made = Latent(indexed=True).layers(config, dtype)
-    return {name: replace(mixer, gate_width=mixer.v_dim, sinks=True) for name, mixer in made.items()}
+    mixers = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gate_width=mixer.v_dim, sinks=True) for name, mixer in mixers.items()}
 
 
 def _hy_v4_streams(model: Model, config: Config) -> Model:

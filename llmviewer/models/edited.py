@@ -57,8 +57,8 @@ def with_changes(card: Card, changed: Mapping[str, Any]) -> Card:
 def _value(config: Mapping[str, Any], path: list[str]) -> Any:
     """The value of a field, in the section of the language model where it stands there; None if absent."""
     text = config.get("text_config")
-    found = (text if isinstance(text, Mapping) and path[0] not in config else config).get(path[0])
-    return _value(found, path[1:]) if path[1:] and isinstance(found, Mapping) else found
+    value = (text if isinstance(text, Mapping) and path[0] not in config else config).get(path[0])
+    return _value(value, path[1:]) if path[1:] and isinstance(value, Mapping) else value
 
 
 def _with(config: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.layers.feed_forward import Mlp, Moe
+from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config, hidden_size, layer_count
 
@@ -22,7 +22,7 @@ class Experts:
     shared: field with the number of shared experts of the same width, empty = none.
     shared_width: field with the width of the shared expert instead.  shared_gate: a sigmoid scales its output.
     identities: field with the number of experts without weights.
-    shared_bias: field that gives the shared expert and dense layers biases.
+    shared_bias: field that gives the shared expert biases.
     correction_bias, correction_weight: values added to the router's scores for selection, stored as buffer or weight.
     """
 
@@ -42,7 +42,9 @@ class Experts:
         """The experts of one layer."""
         width = config.count(self.width)
         count = config.count(config.first_present(*self.experts))
-        shared = self._shared_width(config, width)
+        bias = bool(self.shared_bias) and config.flag(self.shared_bias, default=False)
+        stated = self.shared_width or self.shared
+        shared = config.count(stated, 0, minimum=0) * (1 if self.shared_width else width) if stated else 0
         identities = config.count(self.identities, 0, minimum=0) if self.identities else 0
         return Moe(
             expert=parts.mlp(config, dtype, width),
@@ -50,23 +52,13 @@ class Experts:
             chosen=config.count(config.first_present(*self.chosen), maximum=count + identities),
             dtype=dtype,
             hidden=hidden_size(config),
-            shared=self.dense(config, dtype, shared) if shared else None,
+            shared=replace(parts.mlp(config, dtype, shared), bias=bias) if shared else None,
             shared_gate=self.shared_gate and bool(shared),
             router_bias=self.router_bias,
             identities=identities,
             correction_bias=self.correction_bias,
             correction_weight=self.correction_weight,
         )
-
-    def dense(self, config: Config, dtype: Dtype, width: int) -> Mlp:
-        """A dense part of `width` elements, as in a shared expert or a layer without experts."""
-        bias = bool(self.shared_bias) and config.flag(self.shared_bias, default=False)
-        return replace(parts.mlp(config, dtype, width), bias=bias)
-
-    def _shared_width(self, config: Config, width: int) -> int:
-        if self.shared_width:
-            return config.count(self.shared_width, 0, minimum=0)
-        return width * config.count(self.shared, 0, minimum=0) if self.shared else 0
 
 
 def everywhere(config: Config) -> list[str]:

@@ -120,10 +120,10 @@ def _of_repository(name: str, base: str, tag: str) -> NamedFile:
     base = base[: stated.start()] if stated else base
     organisation, _, rest = base.rpartition("/")
     owner, _, own = rest.partition("_")
-    found = _first(f"{owner}/{own}" if own else base, base, *_without_words(base))
-    if found is None:
+    resolved = _first(f"{owner}/{own}" if own else base, base, *_without_words(base))
+    if resolved is None:
         raise _unknown(name, rest)
-    return _file(name, found, tag or (stated[1] if stated else ""), f"a GGUF repository of {organisation}")
+    return _file(name, resolved, tag or (stated[1] if stated else ""), f"a GGUF repository of {organisation}")
 
 
 def _of_ollama(name: str, family: str, tag: str) -> NamedFile | None:
@@ -134,23 +134,23 @@ def _of_ollama(name: str, family: str, tag: str) -> NamedFile | None:
     plain = tag[: stated.start()] if stated else tag
     size = plain if plain not in ("", "latest") else OLLAMA_LATEST.get(family, "")
     named = OLLAMA_MODELS.get(f"{family}:{size.partition('-')[0]}")
-    found = _first(named) if named else _first(*_spellings(family, size))
-    if found is None:
+    resolved = _first(named) if named else _first(*_spellings(family, size))
+    if resolved is None:
         raise _unknown(name, f"{family}-{size}")
     own = "q4_0" if family in OLLAMA_Q4_0 or "qat" in plain.split("-") else USUAL
     usual = OLLAMA_FORMATS.get(f"{family}:{size.partition('-')[0]}", own)
-    return _file(name, found, stated[1] if stated else "", "Ollama's name", usual)
+    return _file(name, resolved, stated[1] if stated else "", "Ollama's name", usual)
 
 
-def _file(name: str, found: aliases.Resolved, stated: str, where: str, usual: str = USUAL) -> NamedFile:
-    if found.format:
-        raise UserError(f"model '{printable(name)}' names two formats: GGUF and {found.format}")
-    return NamedFile(known=found.known, stated=stated, usual=usual, where=where)
+def _file(name: str, resolved: aliases.Resolved, stated: str, where: str, usual: str = USUAL) -> NamedFile:
+    if resolved.format:
+        raise UserError(f"model '{printable(name)}' names two formats: GGUF and {resolved.format}")
+    return NamedFile(known=resolved.known, stated=stated, usual=usual, where=where)
 
 
 def _first(*names: str) -> aliases.Resolved | None:
     """The first of these names that leads to a known model."""
-    return next((found for name in names if (found := aliases.resolve(name)) is not None), None)
+    return next((resolved for name in names if (resolved := aliases.resolve(name)) is not None), None)
 
 
 def _spellings(family: str, size: str) -> Iterator[str]:

@@ -101,13 +101,14 @@ def parse_gemma3n(config: Config, dtype: Dtype) -> Model:
     config.defaults(**DEFAULTS_3N)
     config.expect("altup_correct_scale", True)
     config.expect("altup_active_idx", 0)
+    config.count("hidden_size_per_layer_input")  # never 0, as in Gemma 4
     config.ignore("altup_coef_clip")  # training only
     types = sliding_or_full(config, 5)
     first_shared = len(types) - config.count("num_kv_shared_layers", minimum=0, maximum=len(types) - 1)
     caches = ["shared" if layer >= first_shared else "own" for layer in range(len(types))]
     kinds = list(zip(types, caches, _sparsity(config), map(str, _widths(config)), strict=True))
     streams = Streams(count=config.count("altup_num_inputs"), hidden=hidden_size(config), dtype=dtype)
-    end = Correct(streams=streams, inputs=_per_layer_input(config, dtype))
+    end = Correct(streams=streams, inputs=_tail(config, dtype))
     norms = replace(parts.sandwich_norms(config, dtype), attn_post=None)  # part of LaurelAttention
 
     def layer(kind: tuple[str, str, str, str], repeats: int) -> DecoderLayer:
@@ -165,28 +166,12 @@ def _mlp(config: Config, dtype: Dtype, kind: tuple[str, str, str, str]) -> Mlp:
     return replace(mlp, activation=Activation(mlp.activation.flops + SPARSITY_FLOPS, mlp.activation.special))
 
 
-def _per_layer_input(config: Config, dtype: Dtype) -> PerLayerInput:
-    return PerLayerInput(
-        layers=layer_count(config),
-        width=config.count("hidden_size_per_layer_input"),
-        hidden=hidden_size(config),
-        activation=activation(config.text("hidden_activation")),
-        dtype=dtype,
-    )
-
-
 def _with_streams(config: Config, plain: Model, streams: Streams) -> Model:
     """The model with its streams made after the embedding and merged before the head."""
-    inputs = PerLayerEmbedding(
-        vocabulary=config.count("vocab_size_per_layer_input"),
-        layers=layer_count(config),
-        width=config.count("hidden_size_per_layer_input"),
-        hidden=streams.hidden,
-        dtype=streams.dtype,
-    )
+    inputs = _per_layer_embedding(config, streams.dtype)
     return replace(
         plain,
-        embedding=replace(plain.embedding, per_layer=Spread(streams=streams, inputs=inputs)),
+        embedding=replace(plain.embedding, per_layer=inputs and Spread(streams=streams, inputs=inputs)),
         head=replace(plain.head, merge=Merge(streams=streams)),
     )
 

@@ -106,10 +106,10 @@ class _Bounded(GGUFReader):
     infos: list[ReaderField]
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-        found = super()._get(offset, dtype, count, override_order)
-        if offset > MAX_HEADER_BYTES or len(found) < count:
+        values = super()._get(offset, dtype, count, override_order)
+        if offset > MAX_HEADER_BYTES or len(values) < count:
             raise ValueError("its header is cut short or too long")
-        return found
+        return values
 
     def _build_fields(self, offs: int, count: int) -> int:
         if count > MAX_FIELDS:

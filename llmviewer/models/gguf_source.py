@@ -53,10 +53,10 @@ class Source:
 
     def size(self, tensor: str, dimension: int) -> int:
         """A dimension of a tensor.  Raises UserError if the file does not have it."""
-        found = self.tensors.get(tensor)
-        if found is None or dimension >= len(found.shape):
+        stored = self.tensors.get(tensor)
+        if stored is None or dimension >= len(stored.shape):
             raise UserError(f"{self.where}: tensor '{printable(tensor)}' is missing")
-        return found.shape[dimension]
+        return stored.shape[dimension]
 
 
 Names: TypeAlias = Mapping[str, str]

@@ -96,13 +96,13 @@ def _downloaded(name: str) -> Path:
         except FileNotFoundError:
             text = f"{REASONS['LocalEntryNotFoundError']}: {printable(error, 160)}"
             raise UserError(f"model '{printable(name)}' {text}") from error
-    found = Path(hf_hub_download(name, FETCHED))
+    path = Path(hf_hub_download(name, FETCHED))
     try:
         hf_hub_download(name, BESIDE)
     except Exception as error:
         if not any(kind.__name__ == "EntryNotFoundError" for kind in type(error).__mro__):
             raise
-    return found
+    return path
 
 
 def _reason(error: Exception) -> str:

@@ -63,9 +63,9 @@ class Images:
 
 def parse(text: str) -> tuple[Images, ...]:
     """Images of a text like 3x1024x1024,1x640x480.  Raises UserError."""
-    found = [_FORM.fullmatch(part.strip().lower().replace("\u00d7", "x")) for part in text.split(",")]
-    sizes = [tuple(map(int, one.groups())) for one in found if one]
-    if len(sizes) < len(found) or not all(map(all, sizes)):
+    matches = [_FORM.fullmatch(part.strip().lower().replace("\u00d7", "x")) for part in text.split(",")]
+    sizes = [tuple(map(int, one.groups())) for one in matches if one]
+    if len(sizes) < len(matches) or not all(map(all, sizes)):
         raise UserError(
             f"--images is {quoted(text)}; allowed: COUNTxWIDTHxHEIGHT in pixels, each at least 1, joined by commas "
             "(3x1024x1024)"
@@ -116,10 +116,10 @@ class Section:
 
     def size(self, name: str, default: int = 0) -> int:
         """A whole number above zero.  Raises UserError."""
-        found = int(number(self.own.get(name, default)))
-        if found < 1:
+        size = int(number(self.own.get(name, default)))
+        if size < 1:
             raise UserError(f"--images: vision_config of {self.model.name} does not state {name}")
-        return found
+        return size
 
     @property
     def dtype(self) -> Dtype:
@@ -186,9 +186,9 @@ class Patches(Embedding):
         matrix = Linear(
             name="patch_proj", in_features=self.patch, out_features=self.width, dtype=self.dtype, bias=self.bias
         )
-        made = matrix.operator(pixels, step.tokens)
-        placed = (self._add_positions(step.tokens, made.output),) if self.positions else ()
-        return Block(name="embedding", operators=(made, *placed), scope="model")
+        projected = matrix.operator(pixels, step.tokens)
+        placed = (self._add_positions(step.tokens, projected.output),) if self.positions else ()
+        return Block(name="embedding", operators=(projected, *placed), scope="model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

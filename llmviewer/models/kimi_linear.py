@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.layers.decoder import FeedForward, Mixer
+from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.linear_attention import KimiDelta
 from llmviewer.layers.mla import Mla
 from llmviewer.models import parts
 from llmviewer.models.config import Config, head_count, hidden_size, layer_count, layer_types
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import rms_norm
+from llmviewer.models.experts import DenseFirst
 
 #: Field of transformers -> its name in the section `linear_attn_config` of the published files.
 NESTED = {
@@ -21,51 +21,13 @@ NESTED = {
     "linear_num_heads": "num_heads",
     "linear_conv_kernel_dim": "short_conv_kernel_size",
 }
+#: Fields that say which experts are chosen, not how many.
+UNUSED = "moe_renormalize num_expert_group use_grouped_topk"
 #: Class defaults of Ling 3.
 DEFAULTS_OF_LING = {
     **{"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
     **{"num_local_experts": 512, "moe_intermediate_size": 768},
 }
-
-
-def parse_kimi_linear(config: Config, dtype: Dtype) -> Model:
-    """KimiLinearForCausalLM: one dense layer, then experts chosen by sigmoid scores plus a stored bias."""
-    config.expect("mla_use_nope", True)
-    config.expect("moe_layer_freq", 1)
-    config.expect("moe_router_activation_func", "sigmoid")
-    _rename(config)
-    latent = replace(_latent(config, dtype), rotates=False)
-    return _model(config, dtype, {"full": latent, "linear": delta(config, dtype)}, _mixer_words(config))
-
-
-def parse_bailing_hybrid(config: Config, dtype: Dtype) -> Model:
-    """BailingHybridForCausalLM (Ling 3): latent attention with a gate per head ends every group of layers."""
-    config.ignore("kda_safe_gate", "kda_lower_bound")  # the range of the decay
-    config.defaults(num_experts_per_token=8)
-    _rename(config)
-    config.defaults(**DEFAULTS_OF_LING)
-    config.defaults(
-        first_k_dense_replace=2,
-        linear_head_dim=config.get("head_dim", 128),  # that of the other layers is overwritten by the class
-        linear_num_heads=head_count(config),
-        linear_conv_kernel_dim=config.count("short_conv_kernel_size", 4),
-    )
-    latent = replace(_latent(config, dtype), gate_width=1)
-    mixers: dict[str, Mixer] = {"full": latent, "linear": replace(delta(config, dtype), low_rank=False)}
-    group = config.count("layer_group_size", 6)
-    default = ["linear" if (layer + 1) % group else "full" for layer in range(layer_count(config))]
-    return _model(config, dtype, mixers, layer_types(config, ("linear", "full"), default))
-
-
-def _model(config: Config, dtype: Dtype, mixers: dict[str, Mixer], words: list[str]) -> Model:
-    experts = parts.moe(config, dtype, config.count("moe_intermediate_size"))
-    feed_forwards: dict[str, FeedForward] = {
-        "dense": parts.mlp(config, dtype, config.count("intermediate_size")),
-        "sparse": replace(experts, correction_bias=True),
-    }
-    kinds = list(zip(words, _feed_forward_words(config), strict=True))
-    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
-    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
 
 
 def delta(config: Config, dtype: Dtype) -> KimiDelta:
@@ -81,7 +43,6 @@ def delta(config: Config, dtype: Dtype) -> KimiDelta:
 
 def _rename(config: Config) -> None:
     """Set the names of transformers from those of the published files."""
-    config.ignore("moe_renormalize", "num_expert_group", "use_grouped_topk")  # which experts, not how many
     config.defaults(num_experts_per_tok=config.get("num_experts_per_token"), q_lora_rank=None)
     config.defaults(n_shared_experts=config.get("num_shared_experts", 1))
     if config.has("linear_attn_config"):
@@ -113,9 +74,52 @@ def _mixer_words(config: Config) -> list[str]:
     return ["full" if layer + 1 in full else "linear" for layer in range(depth)]
 
 
-def _feed_forward_words(config: Config) -> list[str]:
-    """`dense` or `sparse` for every layer."""
-    depth, dense = layer_count(config), config.count("first_k_dense_replace", 1, minimum=0)
-    if config.has("mlp_layer_types"):
-        return config.words("mlp_layer_types", ("dense", "sparse"), depth)
-    return ["dense" if layer < dense else "sparse" for layer in range(depth)]
+def _kimi_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    return {"full": replace(_latent(config, dtype), rotates=False), "linear": delta(config, dtype)}
+
+
+#: KimiLinearForCausalLM: one dense layer, then experts chosen by sigmoid scores plus a stored bias.
+KIMI_LINEAR = Decoder(
+    constants={"mla_use_nope": True, "moe_layer_freq": 1, "moe_router_activation_func": "sigmoid"},
+    ignored=UNUSED,
+    prepare=_rename,
+    mixers=_kimi_mixers,
+    types=_mixer_words,
+    mlp_bias=False,
+    experts=parts.corrected_moe,
+    placement=DenseFirst(default=1),
+)
+
+
+def _ling_fields(config: Config) -> None:
+    config.defaults(num_experts_per_token=8)
+    _rename(config)
+    config.defaults(
+        linear_head_dim=config.get("head_dim", 128),  # that of the other layers is overwritten by the class
+        linear_num_heads=head_count(config),
+        linear_conv_kernel_dim=config.count("short_conv_kernel_size", 4),
+    )
+
+
+def _ling_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    linear = replace(delta(config, dtype), low_rank=False)
+    return {"full": replace(_latent(config, dtype), gate_width=1), "linear": linear}
+
+
+def _ling_words(config: Config) -> list[str]:
+    group = config.count("layer_group_size", 6)
+    default = ["linear" if (layer + 1) % group else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("linear", "full"), default)
+
+
+#: BailingHybridForCausalLM (Ling 3): latent attention with a gate per head ends every group of layers.
+BAILING_HYBRID = replace(
+    KIMI_LINEAR,
+    defaults=DEFAULTS_OF_LING,
+    constants={},
+    ignored=f"{UNUSED} kda_safe_gate kda_lower_bound",  # the range of the decay
+    prepare=_ling_fields,
+    mixers=_ling_mixers,
+    types=_ling_words,
+    placement=DenseFirst(default=2),
+)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.layers.decoder import FeedForward, Mixer
+from llmviewer.layers.attention import QkNorm
+from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.layers.recurrent import GatedConv
 from llmviewer.models import parts
 from llmviewer.models.config import Config, head_size, hidden_size, layer_count, rotary_dim_by_type
-from llmviewer.models.model import Model
-from llmviewer.ops.elementwise import rms_norm
+from llmviewer.models.decoder import Decoder
 
 #: Entries of `layer_types`.
 WORDS = {"conv": "conv", "full_attention": "full"}
@@ -21,44 +21,12 @@ ROTATED_IN_LFM3 = {"full": 0.5, "sliding": 1.0}
 #: Fields of the published files that the class does not read.
 UNREAD = (
     "block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu block_use_xavier_init "
-    "conv_dim conv_dim_out conv_use_xavier_init num_heads use_pos_enc theta"
-).split()
+    "conv_dim conv_dim_out conv_use_xavier_init num_heads use_pos_enc theta full_attn_idxs"
+)
 
 
-def parse_lfm2(config: Config, dtype: Dtype) -> Model:
-    """Lfm2ForCausalLM: dense MLPs, whose stated width is made smaller if `block_auto_adjust_ff_dim` is set."""
-    return _model(config, dtype, ["dense"] * layer_count(config))
-
-
-def parse_lfm2_moe(config: Config, dtype: Dtype) -> Model:
-    """Lfm2MoeForCausalLM: dense MLPs in the first layers, then experts."""
-    config.defaults(block_auto_adjust_ff_dim=False, num_experts=32, num_experts_per_tok=4)
-    config.words("layer_types", WORDS, layer_count(config))  # has no default
-    dense = config.count("num_dense_layers", 2, minimum=0)
-    return _model(config, dtype, ["dense" if layer < dense else "moe" for layer in range(layer_count(config))])
-
-
-def parse_lfm3(config: Config, dtype: Dtype) -> Model:
-    """Lfm3ForCausalLM: convolutions beside windowed and full attention with a gate per head; norms after branches."""
-    config.defaults(num_key_value_heads=4, tie_word_embeddings=True)
-    depth = layer_count(config)
-    default = ["full" if at % 4 == 2 else "sliding" if at % 4 == 0 and at else "conv" for at in range(depth)]
-    listed = config.words("layer_types", WORDS_OF_LFM3, depth) if config.has("layer_types") else ()
-    kinds = [WORDS_OF_LFM3[word] for word in listed] or default
-    attention = parts.attention(config, dtype, parts.projections(config), head_dim=head_size(config, 128))
-    gated = config.flag("use_attention_gate", default=True)
-    rotary = {
-        kind: rotary_dim_by_type(config, kind, attention.head_dim, factor) for kind, factor in ROTATED_IN_LFM3.items()
-    }
-    full = replace(_normed(attention), gate=gated, gate_width=int(gated), rotary_dim=rotary["full"])
-    sliding = replace(full, window=float(config.count("sliding_window", 256)), rotary_dim=rotary["sliding"])
-    conv = _conv(config, dtype, kernel=7)
-    sandwich = config.flag("use_sandwich_norm", default=True)
-    norms = (parts.sandwich_norms if sandwich else parts.pre_norms)(config, dtype)
-    mixers: dict[str, Mixer] = {"full": full, "sliding": sliding, "conv": conv}
-    mlp: dict[str, FeedForward] = {"dense": parts.gated_mlp(config, dtype)}
-    layers = parts.layers_by_kind([(kind, "dense") for kind in kinds], norms, mixers, mlp)
-    return parts.model(config, dtype, layers, rms_norm("final_norm", conv.hidden, dtype))
+#: The attention of all of them: QK-norm per head.
+_NORMED = Decoder(qk_norm=QkNorm.PER_HEAD)
 
 
 def _conv(config: Config, dtype: Dtype, kernel: int) -> GatedConv:
@@ -70,19 +38,17 @@ def _conv(config: Config, dtype: Dtype, kernel: int) -> GatedConv:
     )
 
 
-def _model(config: Config, dtype: Dtype, ffn: list[str]) -> Model:
-    config.ignore(*UNREAD, "full_attn_idxs")
-    config.defaults(num_key_value_heads=8, tie_word_embeddings=config.get("tie_embedding", True))
-    attention = parts.attention(config, dtype, parts.projections(config))
-    conv = _conv(config, dtype, kernel=3)
-    mixers: dict[str, Mixer] = {"full": _normed(attention), "conv": conv}
-    kinds = list(zip(_words(config), ffn, strict=True))
-    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, _feed_forwards(config, dtype, ffn))
-    return parts.model(config, dtype, layers, rms_norm("final_norm", conv.hidden, dtype))
+def _mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    return {"full": _NORMED.attention(config, dtype), "conv": _conv(config, dtype, kernel=3)}
 
 
-def _normed(attention: Attention) -> Attention:
-    return replace(attention, qk_norm=QkNorm.PER_HEAD)
+def _dense(config: Config, dtype: Dtype) -> Mlp:
+    return parts.mlp(config, dtype, _width(config))
+
+
+def _experts(config: Config, dtype: Dtype) -> Moe:
+    experts = parts.moe(config, dtype, config.count("moe_intermediate_size", 1792))
+    return replace(experts, correction_bias=config.flag("use_expert_bias", default=True))
 
 
 def _words(config: Config) -> list[str]:
@@ -92,14 +58,6 @@ def _words(config: Config) -> list[str]:
         return [WORDS[word] for word in config.words("layer_types", WORDS, depth)]
     listed = config.numbers("full_attn_idxs", range(depth))
     return ["full" if layer in listed else "conv" for layer in range(depth)]
-
-
-def _feed_forwards(config: Config, dtype: Dtype, words: list[str]) -> dict[str, FeedForward]:
-    parts_by_word: dict[str, FeedForward] = {"dense": parts.mlp(config, dtype, _width(config))}
-    if "moe" in words:
-        experts = parts.moe(config, dtype, config.count("moe_intermediate_size", 1792))
-        parts_by_word["moe"] = replace(experts, correction_bias=config.flag("use_expert_bias", default=True))
-    return parts_by_word
 
 
 def _width(config: Config) -> int:
@@ -113,3 +71,64 @@ def _width(config: Config) -> int:
     if "block_ffn_dim_multiplier" in config.fields and not config.has("block_ffn_dim_multiplier"):
         return width  # an explicit null
     return -(-int(factor * width) // multiple) * multiple
+
+
+def _tied(config: Config) -> None:
+    config.defaults(tie_word_embeddings=config.get("tie_embedding", True))
+
+
+#: Lfm2ForCausalLM: dense MLPs, whose stated width is made smaller if `block_auto_adjust_ff_dim` is set.
+LFM2 = Decoder(
+    defaults={"num_key_value_heads": 8},
+    constants={"sliding_window": None},
+    ignored=UNREAD,
+    prepare=_tied,
+    mixers=_mixers,
+    types=_words,
+    dense=_dense,
+)
+
+
+def _first_dense(config: Config) -> list[str]:
+    config.words("layer_types", WORDS, layer_count(config))  # has no default
+    dense = config.count("num_dense_layers", 2, minimum=0)
+    return ["dense" if layer < dense else "moe" for layer in range(layer_count(config))]
+
+
+#: Lfm2MoeForCausalLM: dense MLPs in the first layers, then experts.
+LFM2_MOE = replace(
+    LFM2,
+    defaults={
+        **LFM2.defaults,
+        **{"block_auto_adjust_ff_dim": False, "num_experts": 32, "num_experts_per_tok": 4},
+    },
+    experts=_experts,
+    placement=_first_dense,
+)
+
+
+def _lfm3_types(config: Config) -> list[str]:
+    depth = layer_count(config)
+    default = ["full" if at % 4 == 2 else "sliding" if at % 4 == 0 and at else "conv" for at in range(depth)]
+    listed = config.words("layer_types", WORDS_OF_LFM3, depth) if config.has("layer_types") else ()
+    return [WORDS_OF_LFM3[word] for word in listed] or default
+
+
+def _lfm3_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    attention = replace(_NORMED, head_dim=head_size(config, 128)).attention(config, dtype)
+    gated = config.flag("use_attention_gate", default=True)
+    rotary = {
+        kind: rotary_dim_by_type(config, kind, attention.head_dim, factor) for kind, factor in ROTATED_IN_LFM3.items()
+    }
+    full = replace(attention, gate=gated, gate_width=int(gated), rotary_dim=rotary["full"])
+    sliding = replace(full, window=float(config.count("sliding_window", 256)), rotary_dim=rotary["sliding"])
+    return {"full": full, "sliding": sliding, "conv": _conv(config, dtype, kernel=7)}
+
+
+#: Lfm3ForCausalLM: convolutions beside windowed and full attention with a gate per head; norms after branches.
+LFM3 = Decoder(
+    defaults={"num_key_value_heads": 4, "tie_word_embeddings": True, "use_sandwich_norm": True},
+    mixers=_lfm3_mixers,
+    types=_lfm3_types,
+    around_if="use_sandwich_norm",
+)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Projections
-from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms
+from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
 from llmviewer.layers.recurrent import Mamba, Mamba2
 from llmviewer.models import parts
 from llmviewer.models.config import Config, group_count, hidden_size, layer_count
+from llmviewer.models.decoder import Decoder
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import rms_norm
 
@@ -49,22 +49,28 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
     """Mamba2ForCausalLM: heads and groups, and a gated norm before out_proj."""
     config.ignore("time_step_rank", "chunk_size")  # unused by Mamba-2; part of the chunked scan
     config.ignore("norm_before_gate")  # the same work in either order
-    heads = config.count("num_heads", 128)
-    mixer = Mamba2(
-        hidden=hidden_size(config),
-        heads=heads,
-        head_dim=config.count("head_dim", 64),
-        groups=group_count(config, "n_groups", 8, heads=heads),
-        state=config.count("state_size", 128),
-        kernel=config.count("conv_kernel", 4),
-        dtype=dtype,
-        bias=config.flag("use_bias", default=False),
-        out_bias=config.flag("use_bias", default=False),
-        conv_bias=config.flag("use_conv_bias", default=True),
-    )
+    heads, head_dim = config.count("num_heads", 128), config.count("head_dim", 64)
+    mixer = mamba2(config, dtype, heads=heads, head_dim=head_dim, state=config.count("state_size", 128))
     if mixer.inner != _inner(config):
         raise UserError(f"{config.where}: num_heads x head_dim is {mixer.inner}, expand x hidden_size {_inner(config)}")
     return _model(config, dtype, mixer)
+
+
+def mamba2(config: Config, dtype: Dtype, *, heads: int, head_dim: int, state: int) -> Mamba2:
+    """Mamba-2 of these sizes, with the fields of groups, convolution and biases that its families share."""
+    bias = config.flag("use_bias", default=False)
+    return Mamba2(
+        hidden=hidden_size(config),
+        heads=heads,
+        head_dim=head_dim,
+        groups=group_count(config, "n_groups", 8, heads=heads),
+        state=state,
+        kernel=config.count("conv_kernel", 4),
+        dtype=dtype,
+        bias=bias,
+        out_bias=bias,
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
 
 
 def prefixed_mamba(config: Config, dtype: Dtype) -> Mamba:
@@ -105,30 +111,34 @@ def _model(config: Config, dtype: Dtype, mixer: Mixer) -> Model:
     return parts.model(config, dtype, (layer,), rms_norm("final_norm", hidden, dtype))
 
 
-def parse_jamba(config: Config, dtype: Dtype) -> Model:
-    """JambaForCausalLM: Mamba-1 with norms on time steps, B and C; attention without rope."""
-    config.expect("sliding_window", None)
-    config.ignore("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep")
-    attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
-    mamba = replace(prefixed_mamba(config, dtype), inner_norms=True)
-    mixers: dict[str, Mixer] = {"attention": attention, "mamba": mamba}
-    mixing, ffn = _periodic(config, "attn", ("attention", "mamba")), _periodic(config, "expert", ("moe", "dense"))
-    if config.count("num_experts", 16) == 1:
-        ffn = ["dense"] * len(ffn)
-    kinds = list(zip(mixing, ffn, strict=True))
-    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, _feed_forwards(config, dtype, ffn))
-    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
-
-
-def _feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, FeedForward]:
-    """The feed-forward part for each of `words`; experts are as wide as dense MLPs."""
-    config.ignore("num_experts_per_tok")  # unused if no layer has experts
-    build: dict[str, Callable[[Config, Dtype, int], FeedForward]] = {"dense": parts.mlp, "moe": parts.moe}
-    return {word: build[word](config, dtype, config.count("intermediate_size")) for word in set(words)}
-
-
 def _periodic(config: Config, prefix: str, words: tuple[str, str]) -> list[str]:
     """For every layer the first word if layer mod period equals the offset, else the second."""
     period = config.count(f"{prefix}_layer_period")
     offset = config.count(f"{prefix}_layer_offset", minimum=0)
     return [words[0] if layer % period == offset else words[1] for layer in range(layer_count(config))]
+
+
+def _jamba_mixing(config: Config) -> list[str]:
+    return _periodic(config, "attn", ("attention", "mamba"))
+
+
+def _jamba_placement(config: Config) -> list[str]:
+    words = _periodic(config, "expert", ("moe", "dense"))
+    return ["dense"] * len(words) if config.count("num_experts", 16) == 1 else words
+
+
+def _jamba_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
+    return {"attention": attention, "mamba": replace(prefixed_mamba(config, dtype), inner_norms=True)}
+
+
+#: JambaForCausalLM: Mamba-1 with norms on time steps, B and C; attention without rope; experts as wide as dense MLPs.
+JAMBA = Decoder(
+    constants={"sliding_window": None},
+    ignored="use_mamba_kernels use_mambapy use_associative_scan num_logits_to_keep num_experts_per_tok",
+    mixers=_jamba_mixers,
+    types=_jamba_mixing,
+    mlp_bias=False,
+    experts=lambda config, dtype: parts.moe(config, dtype, config.count("intermediate_size")),
+    placement=_jamba_placement,
+)

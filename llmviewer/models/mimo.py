@@ -7,7 +7,6 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import Mixer
-from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config, binary_layer_list, group_count
 from llmviewer.models.decoder import Decoder
@@ -22,11 +21,8 @@ def _types(config: Config) -> list[str]:
     """The attention of every layer, in the checkpoint's 0/1 list or in transformers' `layer_types`."""
     if config.has("hybrid_layer_pattern"):
         return binary_layer_list(config, "hybrid_layer_pattern", ATTENTION_TYPES)
-    return FullEvery("", 6)(config) if config.has("layer_types") else _first_full(FullEvery("", 6)(config))
-
-
-def _first_full(types: list[str]) -> list[str]:
-    return ["full", *types[1:]]
+    types = FullEvery("", 6)(config)
+    return types if config.has("layer_types") else ["full", *types[1:]]
 
 
 def _feed_forwards(config: Config) -> list[str]:
@@ -62,10 +58,6 @@ def _window(config: Config) -> float:
     return float(config.count("sliding_window"))
 
 
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    return replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
-
-
 #: MiMoV2FlashForCausalLM: sliding layers have sinks and twice as many key-value heads.
 MIMO_V2_FLASH = Decoder(
     constants={"topk_method": "noaux_tc"},
@@ -74,6 +66,6 @@ MIMO_V2_FLASH = Decoder(
     mixers=_attention,
     types=_types,
     mlp_bias=False,
-    experts=_experts,
+    experts=parts.corrected_moe,
     placement=_feed_forwards,
 )

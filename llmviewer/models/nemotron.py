@@ -12,8 +12,9 @@ from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms
 from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.layers.recurrent import Mamba2
 from llmviewer.models import parts
-from llmviewer.models.config import Config, group_count, hidden_size, layer_count
+from llmviewer.models.config import Config, hidden_size, layer_count
 from llmviewer.models.decoder import Decoder
+from llmviewer.models.mamba import mamba2
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import layer_norm, rms_norm
 
@@ -85,19 +86,8 @@ def _layer_kinds(config: Config) -> list[str]:
 
 
 def _mamba(config: Config, dtype: Dtype) -> Mamba2:
-    heads = config.count("mamba_num_heads")
-    return Mamba2(
-        hidden=hidden_size(config),
-        heads=heads,
-        head_dim=config.count("mamba_head_dim"),
-        groups=group_count(config, "n_groups", 8, heads=heads),
-        state=config.count("ssm_state_size", 128),
-        kernel=config.count("conv_kernel", 4),
-        dtype=dtype,
-        bias=config.flag("use_bias", default=False),
-        out_bias=config.flag("use_bias", default=False),
-        conv_bias=config.flag("use_conv_bias", default=True),
-    )
+    heads, head_dim = config.count("mamba_num_heads"), config.count("mamba_head_dim")
+    return mamba2(config, dtype, heads=heads, head_dim=head_dim, state=config.count("ssm_state_size", 128))
 
 
 def _attention(config: Config, dtype: Dtype) -> Attention:

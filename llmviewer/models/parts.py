@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from llmviewer.core.dtypes import Dtype, get_dtype
 from llmviewer.core.ir import Role, Tensor
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Residual
+from llmviewer.layers.decoder import DecoderLayer, Norms
 from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.models.config import (
     Config,
@@ -17,7 +17,6 @@ from llmviewer.models.config import (
     head_size,
     hidden_size,
     kv_head_count,
-    layer_count,
     max_context,
     rotary_dim,
 )
@@ -79,21 +78,6 @@ def gated_mlp(config: Config, dtype: Dtype) -> Mlp:
     return replace(mlp(config, dtype, config.count("intermediate_size")), bias=bias)
 
 
-def plain_mlp(config: Config, dtype: Dtype, *, act: str) -> Mlp:
-    """An MLP of two matrices with biases, 4 hidden elements wide by default.  act: default of the class."""
-    hidden = hidden_size(config)
-    width = config.first_present("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-    name = config.text(config.first_present("hidden_act", "activation_function", "activation"), act)
-    return Mlp(
-        hidden=hidden,
-        intermediate=config.count(width, 4 * hidden),
-        activation=activation(name),
-        dtype=dtype,
-        gated=False,
-        bias=True,
-    )
-
-
 def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
     """Routed experts of `intermediate` elements each from the usual fields, and `n_shared_experts` of the same size."""
     shared = config.count("n_shared_experts", 0, minimum=0)
@@ -106,6 +90,11 @@ def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
         hidden=hidden_size(config),
         shared=mlp(config, dtype, intermediate * shared) if shared else None,
     )
+
+
+def corrected_moe(config: Config, dtype: Dtype) -> Moe:
+    """Experts of `moe_intermediate_size` elements, chosen by scores plus a stored correction."""
+    return replace(moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
 
 
 def pre_norms(config: Config, dtype: Dtype, norm: Callable[[str, float, Dtype], Norm] = rms_norm) -> Norms:
@@ -125,41 +114,6 @@ def post_norms(config: Config, dtype: Dtype) -> Norms:
     """RMSNorms after the mixer and after the feed-forward part, none before (OLMo 2)."""
     hidden = hidden_size(config)
     return Norms(attn_post=rms_norm("attn_norm", hidden, dtype), mlp_post=rms_norm("mlp_norm", hidden, dtype))
-
-
-def uniform_layers(
-    config: Config, norms: Norms, mixer: Mixer, feed_forward: FeedForward, residual: Residual = Residual.SEQUENTIAL
-) -> tuple[DecoderLayer, ...]:
-    """One DecoderLayer for a model of identical layers."""
-    layer = DecoderLayer(
-        name="layer",
-        repeats=layer_count(config),
-        norms=norms,
-        mixer=mixer,
-        feed_forward=feed_forward,
-        residual=residual,
-    )
-    return (layer,)
-
-
-def layers_by_kind(
-    kinds: Sequence[tuple[str, str]],
-    norms: Norms,
-    mixers: Mapping[str, Mixer],
-    feed_forwards: Mapping[str, FeedForward],
-) -> tuple[DecoderLayer, ...]:
-    """One DecoderLayer per distinct pair (name of the mixer, name of the feed-forward part) in `kinds`."""
-
-    def layer(kind: tuple[str, str], repeats: int) -> DecoderLayer:
-        return DecoderLayer(
-            name=block_name(kind, kinds),
-            repeats=repeats,
-            norms=norms,
-            mixer=mixers[kind[0]],
-            feed_forward=feed_forwards[kind[1]],
-        )
-
-    return group_layers(kinds, layer)
 
 
 def model(

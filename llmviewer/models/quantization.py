@@ -198,10 +198,10 @@ def _names(block: Block) -> dict[str, tuple[str, ...]]:
     beside = not {"up_proj", "gate_up_proj"}.isdisjoint(operators)
 
     def modules(operator: str) -> tuple[str, ...]:
-        found = names_of(operator)
+        names = names_of(operator)
         if not beside or not operator.startswith("expert_"):
-            return found
-        return tuple(name for name in found if name.startswith("experts."))
+            return names
+        return tuple(name for name in names if name.startswith("experts."))
 
     return {operator: modules(operator) for operator in operators}
 
@@ -213,8 +213,8 @@ def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Va
     def formats_of(number: int) -> tuple[Format, ...]:
         return tuple(rules.format(names, number) for names in operators.values())
 
-    found = alike(numbers, formats_of) if rules.distinguishes_layers else [(formats_of(numbers[0]), [*numbers])]
+    kinds = alike(numbers, formats_of) if rules.distinguishes_layers else [(formats_of(numbers[0]), [*numbers])]
     return tuple(
         Variant(repeats=len(own), formats=dict(zip(operators, formats, strict=True)), numbers=tuple(own))
-        for formats, own in found
+        for formats, own in kinds
     )

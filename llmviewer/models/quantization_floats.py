@@ -172,10 +172,10 @@ def algorithm_format(config: Config, algorithm: str, group: object) -> Format:
     """The format of a `quant_algo`; integers of 4 bits have a scale per `group` weights."""
     if algorithm not in ALGORITHMS:
         raise unknown("quant_algo", algorithm, ALGORITHMS, where=config.where)
-    found = ALGORITHMS[algorithm]
-    if algorithm.startswith("W4A") and isinstance(group, int) and group > 0 and found.weights == grouped_int(4):
-        return Format(weights=grouped_int(4, group=group), activations=found.activations)
-    return found
+    form = ALGORITHMS[algorithm]
+    if algorithm.startswith("W4A") and isinstance(group, int) and group > 0 and form.weights == grouped_int(4):
+        return Format(weights=grouped_int(4, group=group), activations=form.activations)
+    return form
 
 
 def fp8_or_mixed(config: Config) -> QuantizedFormats:
@@ -270,10 +270,10 @@ def torchao(config: Config) -> QuantizedFormats:
     key = str(named).removesuffix("Config").lower().replace("_", "")
     if key not in TORCHAO:
         raise unknown("quant_type", str(named), TORCHAO, where=config.where)
-    found, group = TORCHAO[key], given.get("group_size") if isinstance(given, Mapping) else None
-    if isinstance(group, int) and group > 0 and found.weights and found.weights.compute.startswith("int4"):
-        found = Format(weights=scaled("int4", 4, group=group, scale_bits=32), activations=found.activations)
-    rule = LayerFormat(format=found)
+    form, group = TORCHAO[key], given.get("group_size") if isinstance(given, Mapping) else None
+    if isinstance(group, int) and group > 0 and form.weights and form.weights.compute.startswith("int4"):
+        form = Format(weights=scaled("int4", 4, group=group, scale_bits=32), activations=form.activations)
+    rule = LayerFormat(format=form)
     return QuantizedFormats(rules=(rule,), unquantized=module_entries(config, "modules_to_not_convert"))
 
 

@@ -69,12 +69,12 @@ def ascend(config: Config) -> QuantizedFormats:
 
 
 def _ascend_format(config: Config, kind: str, group: int) -> Format:
-    found = ASCEND.get(kind.upper())
-    if found is None:
+    form = ASCEND.get(kind.upper())
+    if form is None:
         raise unknown("type of a weight", kind, ASCEND, where=config.where)
-    if group > 0 and found.weights == plain_int(4):
-        return Format(weights=grouped_int(4, group=group), activations=found.activations)
-    return found
+    if group > 0 and form.weights == plain_int(4):
+        return Format(weights=grouped_int(4, group=group), activations=form.activations)
+    return form
 
 
 def humming(config: Config) -> QuantizedFormats:
@@ -116,12 +116,12 @@ def _humming_weights(fields: Config) -> Dtype:
 
 def _humming_plain(fields: Config, name: str) -> Dtype:
     """The number format called `name`, without scales."""
-    found = _HUMMING.fullmatch(name.lower())
-    if found is None or not 1 <= int(found[2]) <= 16:
+    match = _HUMMING.fullmatch(name.lower())
+    if match is None or not 1 <= int(match[2]) <= 16:
         raise UserError(
             f"{fields.where}: number format {quoted(name)} is not known; expected uint4, int8, float4e2m1 ..."
         )
-    kind, bits = ("fp" if found[1] == "float" else "int"), int(found[2])
+    kind, bits = ("fp" if match[1] == "float" else "int"), int(match[2])
     return DTYPES.get(f"{kind}{bits}") or Dtype(name=f"{kind}{bits}", bits=bits, compute=f"{kind}{bits}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -141,16 +141,12 @@ def _searched(config: Config, block: Any, heads: int, hidden: int) -> Sizes:
             if part.get(name):
                 raise UserError(f"{config.where}: field 'block_configs': {name} is set, which is not supported")
         groups = 0 if attention.get("no_op") else heads // int(attention["n_heads_in_group"])
-        width = 0 if ffn.get("no_op") else _above(int(2 * float(ffn["ffn_mult"]) * hidden / 3))
+        width = 0 if ffn.get("no_op") else -(-int(2 * float(ffn["ffn_mult"]) * hidden / 3) // WIDTH_STEP) * WIDTH_STEP
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise UserError(
             f"{config.where}: field 'block_configs' must give n_heads_in_group and ffn_mult, or no_op, for every layer"
         ) from None
     return heads if groups else 0, groups, width
-
-
-def _above(width: int) -> int:
-    return -(-width // WIDTH_STEP) * WIDTH_STEP
 
 
 def _rounded(width: float, step: int) -> int:
@@ -174,19 +170,10 @@ def _numbers(config: Config, name: str, depth: int) -> Sequence[float]:
 
 def _model(config: Config, dtype: Dtype, mixer: Attention, sizes: Sequence[Sizes], *, fused: bool = False) -> Model:
     """The model whose layers have these sizes; layers of the same sizes are one block."""
-    hidden = hidden_size(config)
-    build = _layer_maker(config, dtype, mixer, fused=fused)
-    layers = parts.group_layers(sizes, build)
-    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden, dtype))
-
-
-def _layer_maker(
-    config: Config, dtype: Dtype, mixer: Attention, *, fused: bool
-) -> Callable[[Sizes, int], DecoderLayer]:
     norms, bias = parts.pre_norms(config, dtype), config.flag("mlp_bias", default=False)
 
-    def build(sizes: Sizes, repeats: int) -> DecoderLayer:
-        heads, kv_heads, width = sizes
+    def layer(size: Sizes, repeats: int) -> DecoderLayer:
+        heads, kv_heads, width = size
         return DecoderLayer(
             name=f"layer_{heads}_{kv_heads}_{width}",
             repeats=repeats,
@@ -195,4 +182,5 @@ def _layer_maker(
             feed_forward=replace(parts.mlp(config, dtype, width), fused=fused, bias=bias) if width else None,
         )
 
-    return build
+    layers = parts.group_layers(sizes, layer)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))

@@ -27,8 +27,8 @@ def vision_parameters(fields: Mapping[str, Any], hidden: int) -> float:
         thinker = fields.get("thinker_config")
         return vision_parameters(thinker, hidden) if isinstance(thinker, Mapping) else 0.0
     exact = TOWERS.get(str(fields.get("model_type")))
-    found = exact(tower, fields, float(hidden)) if exact else 0.0
-    return found or _by_layers(tower, fields, hidden)
+    parameters = exact(tower, fields, float(hidden)) if exact else 0.0
+    return parameters or _by_layers(tower, fields, hidden)
 
 
 def _by_layers(tower: Mapping[str, Any], fields: Mapping[str, Any], hidden: int) -> float:

@@ -176,9 +176,9 @@ def type_of(config: Config) -> tuple[str, tuple[str, ...]]:
     if not config.has("model_type") and {*config.fields} >= MAMBA_SSM:
         return "mamba_ssm", ("the config has no model_type; its fields are those of the mamba_ssm package",)
     stated = config.text("model_type")
-    found = RENAMED.get(stated, stated)
-    if found in ARCHITECTURES or found in MULTIMODAL:
-        return found, ()
+    model_type = RENAMED.get(stated, stated)
+    if model_type in ARCHITECTURES or model_type in MULTIMODAL:
+        return model_type, ()
     if has_text_section(config.fields):
         inner = text_type(config.fields, stated)
         if inner:

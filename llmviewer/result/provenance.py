@@ -193,7 +193,7 @@ def provenance_object(
             *_launches(analysis),
             *unknowns(chip),
             *_host(analysis, chip),
-            *_hypothetical(analysis, chip),
+            *([HYPOTHETICAL_NOTE] if is_hypothetical(chip) and analysis.calibration is not None else ()),
             *_kernels(analysis),
             *_routing(analysis),
             *assumptions(fusions, chip.name),
@@ -266,11 +266,6 @@ def _launches(analysis: Analysis) -> list[str]:
     engine = analysis.system.engine
     taken = f"enforce_eager: {engine.name} takes {engine.uncompiled:g} us to launch a kernel; {UNCOMPILED}"
     return [taken] if engine.is_uncompiled else []
-
-
-def _hypothetical(analysis: Analysis, chip: Chip) -> list[str]:
-    """Assumption about the kernels of a chip with other figures than the real one."""
-    return [HYPOTHETICAL_NOTE] if is_hypothetical(chip) and analysis.calibration is not None else []
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:

@@ -127,22 +127,18 @@ def attribution_rows(analysis: Analysis, metric: str, point: int) -> list[dict[s
     """
     if metric not in ATTRIBUTED_METRICS:
         raise unknown("metric", metric, ATTRIBUTED_METRICS)
-    found: dict[tuple[str, str], float] = {}
-    for name, kind, pass_s in _terms(analysis):
+    seconds_of: dict[tuple[str, str], float] = {}
+    terms = (term for stage in analysis.evaluation.each_stage for term in _stage_terms(stage))
+    for name, kind, pass_s in terms:
         seconds = sum(float(part[point]) for part in _contributions(analysis, metric, pass_s))
-        found[name, kind] = found.get((name, kind), 0.0) + seconds
+        seconds_of[name, kind] = seconds_of.get((name, kind), 0.0) + seconds
     if analysis.towers and metric != "tpot_s":
-        found["vision tower", "images"] = value_at(analysis.images_s, point)
+        seconds_of["vision tower", "images"] = value_at(analysis.images_s, point)
     whole = float(getattr(analysis, metric)[point])
-    rest = whole - sum(found.values())
+    rest = whole - sum(seconds_of.values())
     if abs(rest) > 1e-9 * abs(whole):
-        found[REMAINDER, "rest"] = rest
-    return [{"name": name, "kind": kind, "seconds": seconds} for (name, kind), seconds in found.items() if seconds]
-
-
-def _terms(analysis: Analysis) -> list[tuple[str, str, Count]]:
-    """Name, kind and seconds per forward pass of every term, over all pipeline stages."""
-    return [term for stage in analysis.evaluation.each_stage for term in _stage_terms(stage)]
+        seconds_of[REMAINDER, "rest"] = rest
+    return [{"name": name, "kind": kind, "seconds": seconds} for (name, kind), seconds in seconds_of.items() if seconds]
 
 
 def _stage_terms(totals: Evaluation) -> list[tuple[str, str, Count]]:

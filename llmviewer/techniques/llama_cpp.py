@@ -78,7 +78,7 @@ def translated(model: Model, options: Options, devices: int = 0) -> Options:
     if not devices:
         _put(techniques, *_devices(options))
     if placed := placement(options, model):
-        if _is_divided(techniques):
+        if any(_divided(techniques, name) for name in SPLIT_MODES.values()):
             raise UserError("--gpu-layers and --n-cpu-moe beside a tensor group are not modelled; use one GPU, or -pp")
         techniques["offload"] = _beside(placed, techniques.get("offload", ""))
     cleared = {name: RUN[name].default for name in given if name not in KEPT}
@@ -174,11 +174,6 @@ def _devices(options: Options) -> tuple[str, str]:
         raise UserError("--split-mode none takes one GPU of several; remove it, or what states several")
     several = len(used) > 1
     return (SPLIT_MODES[mode], str(len(used))) if several else ("", "")
-
-
-def _is_divided(techniques: Mapping[str, str]) -> bool:
-    """Whether several GPUs share the model."""
-    return any(_divided(techniques, name) for name in SPLIT_MODES.values())
 
 
 def _divided(techniques: Mapping[str, str], name: str) -> bool:

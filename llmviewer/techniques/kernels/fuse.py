@@ -189,14 +189,11 @@ class _Plan:
                 continue
             self._join(set(parts), members, where)
             done = done | where
-            outcome = replace(outcome, kernel=joined_name(self._names(members)))
+            outcome = replace(outcome, kernel=joined_name(self.flow.operators[at].name for at in members))
             reasons += [f"{t} is still written: {r} reads it" for t, r in self.flow.kept(members).items()]
         sizes = [] if fits.all() else [size]
         reason = "; ".join(dict.fromkeys((*sizes, *reasons)))
         return replace(outcome, where=done.astype(float), reason=reason, assumed=assumed and bool(done.any()))
-
-    def _names(self, members: tuple[int, ...]) -> list[str]:
-        return [self.flow.operators[k].name for k in members]
 
     def _join(self, parts: set[tuple[int, ...]], members: tuple[int, ...], where: Mask) -> None:
         for part in parts:

@@ -8,13 +8,14 @@ import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.flash_attention import PREFIX_KERNEL
+from llmviewer.techniques.kv_cache.eviction import SCORE_TENSORS
 from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 
 #: Operators of the head, whose rows belong to the last tokens, which one device has.
@@ -107,7 +108,7 @@ class _ContextSplit:
                 return access
             if tensor.role is Role.CACHE or tensor.name.startswith("kv_b"):
                 return scale_access(access, self.keys_share)
-            return scale_access(access, 1.0 / self.devices if _is_score(tensor) else self.share)
+            return scale_access(access, 1.0 / self.devices if tensor.name in SCORE_TENSORS else self.share)
 
         new = scale_work(operator, 1.0 / self.devices)
         return replace(new, reads=tuple(map(read, new.reads)), writes=tuple(map(read, new.writes)))
@@ -164,10 +165,6 @@ class _ContextSplit:
         if isinstance(shape, GemmShape) and shape.experts > 1.0:
             return Access(access.tensor, access.tensor.elements * (shape.active / shape.experts))
         return access
-
-
-def _is_score(tensor: Tensor) -> bool:
-    return tensor.name in ("qk_matmul", "softmax")
 
 
 def _expands_latent(operator: Operator) -> Count:
