@@ -207,5 +207,5 @@ def test_a_measured_point_without_a_time_is_left_out_of_the_roofline(capsys: pyt
     words = "plot roofline llama-2-7b --hardware a6000 --measured measured.csv -o plot.png"
     assert main(words.split()) == 0
     warning = "warning: 3 of 4 measured rows are left out: time_s is no number of seconds above 0\n"
-    assert capsys.readouterr().err == warning
+    assert capsys.readouterr().err == warning + "wrote plot.png\n"
     assert Path("plot.png").stat().st_size > 0
