@@ -254,7 +254,10 @@ def _decision(configurations: list[Configuration], names: list[str]) -> tuple[Fa
     if len(fits) < 2:
         text = f"{names[fits[0]]}: the only one that fits" if fits else "none fits"
         return (Facts(lines=(("Take", text),)),)
-    told = [_told(configurations, names, ranked(configurations, METRICS["e2e_s"]), "e2e_s"), *_roomier(configurations, names)]
+    told = [
+        _told(configurations, names, ranked(configurations, METRICS["e2e_s"]), "e2e_s"),
+        *_roomier(configurations, names),
+    ]
     priced = ranked(configurations, METRICS["usd_per_million_output_tokens"])
     if len(priced) > 1:
         told.append(_told(configurations, names, priced, "usd_per_million_output_tokens"))

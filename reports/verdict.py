@@ -106,7 +106,9 @@ def _cost(answer: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         words[0] += f" at ${fmt.figure('usd_per_hour', found['usd_per_hour'])} an hour ({price['term']})"
     if share is not None:
         month = found["break_even_tokens_per_month"]
-        least = "never" if month is None else f"from {fmt.figure('break_even_tokens_per_month', month)} tokens a month on"
+        least = (
+            "never" if month is None else f"from {fmt.figure('break_even_tokens_per_month', month)} tokens a month on"
+        )
         words.append(f"cheaper than the API {least} ({fmt.percent(share)} of the hours at this load)")
     return (("Cost", "; ".join(words)),)
 
