@@ -39,6 +39,7 @@ BLOOM = _gelu_form(
 
 def _mpt_fields(config: Config) -> None:
     """The fields of `attn_config`, and the width of the MLP, under their usual names."""
+    config.expect("clip_qkv", None)
     attn = config.section("attn_config")
     attn.expect("alibi", True)
     attn.expect("attn_type", "multihead_attention", "multiquery_attention", "grouped_query_attention")

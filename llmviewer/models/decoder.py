@@ -13,7 +13,7 @@ from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Re
 from llmviewer.layers.feed_forward import Mlp
 from llmviewer.models import parts
 from llmviewer.models.config import Config, hidden_size, layer_count, window
-from llmviewer.models.layer_patterns import LayerTypes, RopeLayers, all_full, everywhere
+from llmviewer.models.layer_patterns import LayerTypes, RopeLayers, all_full, everywhere, no_window
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import Norm, NormKind, rms_norm
 
@@ -96,7 +96,7 @@ class Decoder:
     rotated: str = ""
     sinks: bool = False
     gate: bool = False
-    types: LayerTypes = all_full
+    types: LayerTypes = no_window
     rope: RopeLayers = everywhere
     unrotated: tuple[str, ...] = ()
     gated: bool = True
@@ -162,8 +162,8 @@ class Decoder:
     def _kinds(self, config: Config) -> list[Kind]:
         """The kind of every layer; fields that only some kinds read are ignored."""
         words = self.placement(config) if self.placement else ["moe" if self.experts else "dense"] * layer_count(config)
-        types = self.types(config)
-        if self.experts or self.types is not all_full:
+        types = (all_full if self.experts and self.types is no_window else self.types)(config)
+        if self.experts or self.types is not no_window:
             config.ignore("sliding_window")  # none of the layers may have it
         if self.experts:
             config.ignore("intermediate_size")

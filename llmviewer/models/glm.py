@@ -44,6 +44,7 @@ def _chatglm_fields(config: Config) -> None:
         intermediate_size=config.count("ffn_hidden_size"),
         head_dim=config.count("kv_channels"),
         num_key_value_heads=config.count("multi_query_group_num") if has_groups else None,
+        attention_bias=config.flag("add_qkv_bias", default=False),
     )
 
 
@@ -57,7 +58,6 @@ _CHATGLM = replace(
     },
     ignored="apply_query_key_layer_scaling bias_dropout_fusion fp32_residual_connection",
     prepare=_chatglm_fields,
-    qkv_bias="add_qkv_bias",
     fused=True,
 )
 #: https://huggingface.co/THUDM/chatglm-6b, modeling_chatglm.py: LayerNorm and biases everywhere.

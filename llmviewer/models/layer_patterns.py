@@ -23,6 +23,11 @@ def one_window(config: Config) -> list[str]:
     return ["sliding"] * layer_count(config)
 
 
+def no_window(config: Config) -> list[str]:
+    """Full attention in every layer, of an architecture whose config lists no types."""
+    return ["full"] * layer_count(config)
+
+
 def all_full(config: Config) -> list[str]:
     """Full attention in every layer."""
     return layer_types(config, ("full",), ["full"] * layer_count(config))

@@ -15,7 +15,7 @@ from llmviewer.models.class_defaults import class_defaults
 from llmviewer.models.config import Config, head_count, hidden_size, layer_count, rope_layers
 from llmviewer.models.decoder import AFTER, Decoder, attention_of, sizes, with_attention
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.layer_patterns import one_window
+from llmviewer.models.layer_patterns import all_full, one_window
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import bare_rms_norm
 
@@ -58,7 +58,7 @@ def _rope_layers(config: Config, types: Sequence[str]) -> list[bool]:
 
 #: SmolLM3ForCausalLM: Llama without rope in every fourth layer.
 SMOLLM3 = Decoder(
-    constants={"use_sliding_window": False}, ignored="max_window_layers sliding_window", rope=_rope_layers, tied=True
+    constants={"use_sliding_window": False}, ignored="max_window_layers", types=all_full, rope=_rope_layers, tied=True
 )
 
 

@@ -30,6 +30,7 @@ PHIMOE = Decoder(types=one_window, experts=_experts, norm=layer_norm, head_bias=
 
 def _dbrx_attention(config: Config) -> None:
     """The fields of `attn_config` under their usual names."""
+    config.expect("clip_qkv", None)
     attn, heads = config.section("attn_config"), head_count(config)
     config.override(clip_qkv=attn.get("clip_qkv"), num_key_value_heads=group_count(attn, "kv_n_heads", 1, heads=heads))
 

@@ -13,6 +13,8 @@ from llmviewer.core.ir import Access, Operator, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
 
+#: Tensors of eager attention with an element per score.
+SCORE_TENSORS = ("qk_matmul", "softmax")
 #: Per score: max, subtract, sum, divide, and one exponential, which also loads the special-function units.
 SOFTMAX_FLOPS = 5.0
 #: Per score of a soft cap: divide, tanh, multiply.

@@ -14,7 +14,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, as_built
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.language.grammar import Grammar, Number
-from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.attention import SCORE_TENSORS, AttentionShape
 from llmviewer.techniques.layer_settings import LayerSetting, by_layer, layer_settings
 from llmviewer.techniques.technique import Change, Technique, Whole, add_pass, called, change_kv_cache, unchanged
 
@@ -23,7 +23,6 @@ WHERE = "--kv-evict"
 RECENT = 8.0
 #: Tensors that eviction shortens, and the operators that read or write them.
 CACHES = ("k_cache", "v_cache")
-SCORE_TENSORS = ("qk_matmul", "softmax")
 ATTENTION = (OperatorRole.SCORES, OperatorRole.SOFTMAX, OperatorRole.WEIGHTED_VALUES)
 
 

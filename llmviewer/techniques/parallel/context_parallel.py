@@ -11,11 +11,10 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
-from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.attention import SCORE_TENSORS, AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.flash_attention import PREFIX_KERNEL
-from llmviewer.techniques.kv_cache.eviction import SCORE_TENSORS
 from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 
 #: Operators of the head, whose rows belong to the last tokens, which one device has.
