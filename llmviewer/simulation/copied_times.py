@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.workload import Step
+from llmviewer.simulation.prices import Prices
 from llmviewer.simulation.table_building import prompts
-
-if TYPE_CHECKING:
-    from llmviewer.simulation.step_times import StepTimes
 
 #: Relative step of the time of kernels over which the slope of a step's time is taken.
 NEAR = 0.01
@@ -25,12 +22,14 @@ class CopiedTimes:
     """Times of the steps of one replica [s].
 
     Layers are alike and all of their offloaded weights are copied in every pass, so that a step takes as long as the
-    slower of copies and kernels of each layer, whatever its tokens are.  kernels_s, steps_s: of passes over ever more
-    tokens, ascending; beyond the last, kernels alone grow.  plain: times of the steps with all weights on the device.
-    ahead: tokens of each sequence for which a step's time is a line.
+    slower of copies and kernels of each layer, whatever its tokens are.  plain: times of the steps with all weights on
+    the device.  request_s: host time of a request before its first token.  kernels_s, steps_s: of passes over ever
+    more tokens, ascending; beyond the last, kernels alone grow.  ahead: tokens of each sequence for which a step's
+    time is a line.
     """
 
-    plain: StepTimes
+    plain: Prices
+    request_s: float
     kernels_s: list[float] = field(repr=False)
     steps_s: list[float] = field(repr=False)
     ahead: int
@@ -39,11 +38,6 @@ class CopiedTimes:
     def tokens_per_round(self) -> float:
         """Tokens of a decode step of a sequence."""
         return self.plain.tokens_per_round
-
-    @property
-    def request_s(self) -> float:
-        """Host time of a request before its first token [s]."""
-        return self.plain.request_s
 
     def step_s(self, kernels_s: float) -> float:
         """Time of a step whose kernels take so long [s]."""
@@ -75,14 +69,16 @@ class CopiedTimes:
         return (1.0,)
 
 
-def copied_times(one: Configuration, plain: StepTimes, on_device: Configuration, ahead: int) -> CopiedTimes:
-    """Times of a configuration whose weights are copied.  plain, on_device: the same with all of them on the device."""
-    counts = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(plain.most_tokens) + 0.25, 0.25)))
+def passes_s(one: Configuration, on_device: Configuration, most_tokens: int) -> tuple[list[float], list[float]]:
+    """Times of passes over ever more tokens [s]: of their kernels, and with the copies of weights.
+
+    on_device: the configuration with all of its weights on the device.
+    """
+    counts = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(most_tokens) + 0.25, 0.25)))
     step = Step((prompts(1.0, counts, 0.0, 1.0),))
     found = [
         np.maximum.accumulate(np.asarray(evaluate(each.model, each.system, step).time_s) * np.ones(len(counts)))
         for each in (on_device, one)
     ]
     kept = np.append(True, np.diff(found[0]) > 0.0)
-    kernels_s, steps_s = (row[kept].tolist() for row in found)
-    return CopiedTimes(plain=plain, kernels_s=kernels_s, steps_s=steps_s, ahead=ahead)
+    return found[0][kept].tolist(), found[1][kept].tolist()

@@ -17,7 +17,7 @@ from llmviewer.core.ir import Place
 from llmviewer.core.workload import decode
 from llmviewer.ops.transfer import copy_direction
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
-from llmviewer.simulation.copied_times import CopiedTimes, copied_times
+from llmviewer.simulation.copied_times import CopiedTimes, passes_s
 from llmviewer.simulation.pass_tables import Knots, ModelTable
 from llmviewer.simulation.table_building import Passes, Sizes, decode_knots, model_table
 from llmviewer.techniques.registry import TECHNIQUES
@@ -189,7 +189,9 @@ def step_times(configuration: Configuration) -> StepTimes | CopiedTimes:
         on_device = configuration.with_options({"offload": TECHNIQUES["offload"].default})
         plain = step_times(on_device)
         assert isinstance(plain, StepTimes)
-        return copied_times(configuration, plain, on_device, SHORT)
+        kernels_s, steps_s = passes_s(configuration, on_device, plain.most_tokens)
+        host_s = plain.request_s
+        return CopiedTimes(plain=plain, request_s=host_s, kernels_s=kernels_s, steps_s=steps_s, ahead=SHORT)
     check(configuration)
     model, system, capacity = configuration.model, configuration.system, cache_capacity(configuration)
     sizes, generation = _sizes(capacity), system.generation
