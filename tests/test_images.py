@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer import analyze, explain
+from llmviewer import analyze, explain, size
 from llmviewer.cli.analyze import operator_rows
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import prefill
@@ -165,3 +165,10 @@ def test_notes_say_what_is_counted_and_what_is_not() -> None:
     assert "256 tokens each" in text
     assert "counted as causal" in text
     assert "only the language model" not in text
+
+
+def test_a_sizing_of_text_has_no_note_of_images() -> None:
+    found = size(
+        "llama-3.2-1b", "l4", ttft="1s", request_rate=1, input_len=100, output_len=10, requests=100, max_gpus=1
+    )
+    assert not [note for note in found.notes if "image" in note]

@@ -384,7 +384,7 @@ def test_the_row_of_the_question_is_in_sight_and_sliders_fill_their_place(page: 
 
 
 def test_a_question_without_an_answer_is_told_whole(page: Any, path: Path, tmp_path: Path) -> None:
-    """Where decode steps were not recorded, title and command are those of the question, not of the first one."""
+    """If decode steps were not recorded, title and command are those of the question, not of the first one."""
     html = path.read_text(encoding="utf-8")
     packed = re.search(r'id="data">([^<]+)<', html)
     assert packed is not None

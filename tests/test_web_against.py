@@ -152,7 +152,7 @@ def test_the_foot_asks_the_same_as_a_command() -> None:
 
 
 def test_pairs_of_two_models_are_by_name() -> None:
-    """What one model alone has stands alone: Mistral 7B has the operators of Llama, gpt-oss has experts."""
+    """Operators of one model alone stand alone: Mistral 7B has the operators of Llama, gpt-oss has experts."""
     first, last = (View(state=parsed(f"model={name}&hardware=h100-sxm")) for name in ("llama-3.1-8b", "gpt-oss-20b"))
     found = pairs(first.shown, last.shown)
     assert any(not pair.sides[0] for pair in found) and any(all(pair.sides) for pair in found)

@@ -447,7 +447,7 @@ FOUND: dict[str, Sizing] = {}
 def once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A question that the page, the command and the call ask alike is answered once."""
 
-    def sized(model: Any, hardware: Any, *, advance: Any = None, **options: Any) -> Sizing:
+    def sized(model: Any, hardware: Any, *, advance: Any = None, best_so_far: Any = None, **options: Any) -> Sizing:
         asked = question(model, chips_of(hardware), options)
         key = repr((asked.model, asked.hardware, asked.words, sorted(asked.lists.items())))
         return FOUND[key] if key in FOUND else FOUND.setdefault(key, size(model, hardware, **options))

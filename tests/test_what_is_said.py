@@ -1,4 +1,4 @@
-"""What commands say of written files, counts, prices, lists and ties."""
+"""Commands tell of written files, counts, prices, lists and ties."""
 
 from __future__ import annotations
 

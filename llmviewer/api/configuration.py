@@ -342,7 +342,9 @@ def _room(answered: analysis.Analysis, alone: analysis.Analysis) -> tuple[str, .
 
 
 def images_notes(images: tuple[Seen, ...]) -> tuple[str, ...]:
-    """Lines about images: their tokens, and what of their time is not known."""
+    """Lines about images: their tokens, and what of their time is not known; none without images."""
+    if not images:
+        return ()
     each = (
         f"{one.images.count} image{'s' * (one.images.count > 1)} of {one.images.width} x {one.images.height} pixels in "
         f"each prompt: {one.tokens:,} tokens each beside --input-len, {one.patches:,} patches in the vision tower"

@@ -34,7 +34,7 @@ class Heard:
 
     @property
     def note(self) -> str:
-        """What is read, in words."""
+        """Description of the sound that is read."""
         padded = "" if self.seconds == self.window_s else f", padded to a window of {self.window_s:g} s"
         return f"{self.seconds:g} s of sound{padded}: {self.positions:,} positions of the encoder are the input"
 

@@ -105,7 +105,7 @@ def size(
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """What is told of a search while it runs, and which part of it the user has stopped; empty: none.
+    """News of a search while it runs, and the part of it that the user has stopped; empty: none.
 
     least: measures of the best configuration so far, one that is simulated before all others.
     """

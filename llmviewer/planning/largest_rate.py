@@ -56,7 +56,7 @@ class LargestRate(Answer):
 
     @property
     def _limited_by(self) -> list[str]:
-        """What a run just above the highest rate breaks: latencies, or SATURATED."""
+        """Limits that a run just above the highest rate breaks: latencies, or SATURATED."""
         beyond = self.found.beyond
         if beyond is None:
             return []

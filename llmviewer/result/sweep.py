@@ -85,7 +85,7 @@ class Candidate(Protocol):
 
     @property
     def model(self) -> Model:
-        """The model."""
+        """The model of every row."""
 
     @property
     def efficiency(self) -> str:

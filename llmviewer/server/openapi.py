@@ -68,7 +68,7 @@ def _posted(call: Question) -> dict[str, Any]:
 
 
 def _got(call: Question) -> dict[str, Any]:
-    """The same question by its address: each argument is a parameter of the query."""
+    """Path of a question that is asked by its address: each argument is a parameter of the query."""
     posted = _posted(call)
     schema = {"$ref": f"#/components/schemas/{_name(call)}"}
     own = {"name": "arguments", "in": "query", "required": True, "style": "form", "explode": True, "schema": schema}

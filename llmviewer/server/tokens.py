@@ -55,7 +55,7 @@ def rounded(value: Any) -> Any:
 
 
 def _lists(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
-    """What may be cut: the path of its names, the mapping that holds it, and its name there."""
+    """Parts that may be cut: the path of its names, the mapping that holds it, and its name there."""
     for name, one in value.items() if isinstance(value, dict) else ():
         place = (*path, name)
         inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()

@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 
 
 class Until(StrEnum):
-    """What lets the held prompts go, beside the end of their steps.
+    """Conditions that let the held prompts go, beside the end of their steps.
 
     POLL: nothing; the scheduler looks for new requests every so many decode steps, and after each pass of prompts
     (SGLang's --scheduler-recv-interval:

@@ -182,7 +182,7 @@ class Simulation(Answer):
         }
 
     def ends(self) -> dict[str, Any]:
-        """What this run does not keep: its queue grows, or limits are exceeded; and how full its KV cache gets."""
+        """Limits that this run does not keep, a growing queue among them, and how full its KV cache gets."""
         latencies, last_s = self.latencies(), stats.last_begin_s(self.records)
         crowded = replace(self.windows[0], start_s=0.5 * last_s, end_s=last_s)
         return {

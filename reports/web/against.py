@@ -136,7 +136,7 @@ class Against:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """What does the same work in both."""
+        """Operators that do the same work in both."""
         return pairs(self.first.shown, self.last.shown)
 
     @cached_property
@@ -167,7 +167,7 @@ class Against:
         }
 
     def _of(self, data: dict[str, Any], of_key: dict[str, Pair]) -> dict[str, Any]:
-        """What an element shows otherwise than in the graph of A alone."""
+        """Fields that an element shows otherwise than in the graph of A alone."""
         if "block" in data:
             title, seconds = data["label"].split("\n")[0], self.blocks[data["block"]]
             return self._painted([title], seconds, "block") | {"card": _card(title, seconds)}
@@ -213,7 +213,7 @@ class Against:
         return made, -(-len(made) // columns) * pitch
 
     def above(self) -> list[Piece]:
-        """What A and B are, the totals of both, the colours, and the operator that is chosen."""
+        """Names of A and B, the totals of both, the colours, and the operator that is chosen."""
         colours = palette(self.first.theme)
         key = [("faster in B", colours[FASTER]), ("slower in B", colours[SLOWER])]
         said = [piece("note", text) for text in (self._strongest(), self._chosen())]
@@ -235,7 +235,7 @@ class Against:
         return f"Chosen: {_card(pair.name, pair.seconds)}"
 
     def _names(self) -> Facts:
-        """What A and B are, and which of both does not fit."""
+        """Names of A and B, and which of both does not fit."""
         names = (("A", self.first), ("B", self.last))
         lines = [(name, one.name) for name, one in names]
         lines += [("Warning", f"{name} does not fit in memory; its times are those of a device with more")
