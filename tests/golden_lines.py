@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Lines that run until they are stopped, use the network or processes, measure, or take over ten seconds; the cases of
 #: options and other lines ask the same of less.
 LEFT_OUT = re.compile(
-    r"(serve|mcp|calibrate (run|fit)|models fetch|survey)\b|.*(--trace-model|-o (campaign|loads)/)"
+    r"(serve|mcp|calibrate (run|fit|all)|models fetch|survey)\b|.*(--trace-model|-o (campaign|loads)/)"
     r"|(size|advise) llama-3.1-8b .*(ttft|tpot|engine vllm --batch-size 16$)|simulate .*--find-rate --ttft p99"
     r"|plot (ledger|latency-rate|frontier)|report .* h100,a100|report .*-sxm,a100|sweep opt-30b|.*--tpot 1us$"
 )
