@@ -331,7 +331,7 @@ class TestSpeculationInBranches:
         sizes = {"batch_size": 2, "input_len": 100, "output_len": 256, "branches": "apar,branches=3,parallel=0.75"}
         plain, both = (
             analyze("llama-2-7b", "a100", speculative=one, **sizes).to_dict()["memory"]["kv_cache_bytes"]
-            for one in ("none", "ngram,tokens=4,acceptance=0.5")
+            for one in ("none", "ngram,tokens=4,acceptance=0.5,match=1")
         )
         assert both - plain == 2 * 3 * 4 * TOKEN
 

@@ -54,10 +54,10 @@ def campaign(**changed: str) -> Campaign:
 
 
 def direct() -> pd.DataFrame:
-    """The rows of the same sweep in this process."""
+    """The rows of the same sweep in this process, with every column."""
     lists = {name: list(map(int, text.split(","))) for name, text in SIZES.items() if ":" not in text}
     made = lv.sweep(list(MODELS), "a6000", efficiency=list(EFFICIENCIES), input_len=range(128, 193, 8), **lists)
-    return made.to_frame()
+    return pd.concat([pd.DataFrame(chunk) for chunk in made.chunks()], ignore_index=True)
 
 
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:

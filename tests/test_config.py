@@ -137,7 +137,8 @@ def test_a_hundred_million_layers_are_rejected_before_they_are_built(model_type:
     if "text_config" in fields:
         fields["text_config"] = dict(fields["text_config"])
     part = fields.get("text_config", fields)
-    name = next(name for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth") if name in part)
+    names = ("encoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth")
+    name = next(name for name in names if name in part)
     part[name] = 10**8
     with pytest.raises(UserError, match=r"field '\w+' is 100000000, expected 1 to 10000|disagree"):
         parse(fields, "mine")

@@ -208,7 +208,7 @@ def test_a_request_for_too_much_is_refused_before_it_computes(
     def computes(*_: object, **__: object) -> None:
         raise AssertionError("a request that is refused has computed")
 
-    for name in ("_document", "_sweep"):
+    for name in ("document", "_sweep"):
         monkeypatch.setattr(calls, name, computes)
     answer = visitor.post(f"{openapi.PREFIX}/{call}", json={**RUN, **given})
     assert answer.status_code == 400 and line in answer.get_json()["detail"]

@@ -19,7 +19,7 @@ from tests.answers import refusal
 
 RUN = "llama-3.2-1b --hardware a100-80gb-sxm"
 OF_LOAD = f"{RUN} --request-rate 2 --requests 50"
-OF_TIME = [name for name, one in {**LOAD, **SIZE}.items() if one.kind is Kind.TIME]
+OF_TIME = [name for name, one in {**LOAD, **SIZE}.items() if one.kind is Kind.TIME and name != "audio"]
 #: Command -> a line that has an answer with any of its options of time.
 LINES = {
     "simulate": f"simulate {OF_LOAD}",
@@ -49,6 +49,12 @@ def test_a_bare_number_is_refused_with_what_to_say(command: str, name: str, caps
         line = f"{line} --autoscale 5m"
     told = refusal(shlex.split(f"{line} --{name.replace('_', '-')} 500"), capsys)
     assert "say 500ms or 500s" in told
+
+
+@pytest.mark.parametrize("command", ["analyze", "simulate"])
+def test_seconds_of_sound_have_a_unit(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"{command} whisper-large-v3 --hardware l4 --audio 500"
+    assert "say 500ms or 500s" in refusal(shlex.split(line), capsys)
 
 
 def test_every_command_with_a_limit_on_times_is_walked() -> None:

@@ -430,6 +430,7 @@ def test_a_time_is_drawn_over_any_figure(over: str, unit: str, values: list[floa
 def test_requests_at_once_are_drawn_over_the_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"plot figure llama-3.1-8b --hardware h100 --over capacity=24GiB:192GiB:*2 -o {tmp_path / 'a.png'}"
     assert main(shlex.split(line)) == 0
+    assert capsys.readouterr().err.startswith("wrote ")
     assert "this plot needs --over" in refusal(shlex.split("plot figure llama-3.1-8b --hardware h100"), capsys)
 
 

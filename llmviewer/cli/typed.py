@@ -60,12 +60,12 @@ def _replaced(text: str, flags: Mapping[str, str]) -> str:
 
 
 def _spelled(words: Sequence[str], command: Any) -> dict[str, str]:
-    """Name of a parameter -> the spelling of its option that is on the line, or the first."""
+    """Name of a parameter -> the spelling of its option that is on the line, the last one, which counts; or its own."""
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
-    typed = {word.partition("=")[0] for word in words}
+    typed = [word.partition("=")[0] for word in reversed(words)]
     options = (one for one in command.params if one.param_type_name == "option")
-    return {one.name: next((option for option in one.opts if option in typed), _main(one)) for one in options}
+    return {one.name: next((option for option in typed if option in one.opts), _main(one)) for one in options}
 
 
 def _main(option: Any) -> str:

@@ -45,7 +45,8 @@ LEVELS, PARTS, ROWS, SOURCES = 3, 8, 10, 24
 #: Metrics of configurations side by side.
 COMPARED = (
     "ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "output_tokens_per_s_per_user", "joules_per_output_token",
-    "usd_per_million_output_tokens",
+    "usd_per_million_output_tokens", "grams_co2_per_million_output_tokens", "break_even_utilization",
+    "break_even_tokens_per_month",
 )  # fmt: skip
 #: Points of a sweep that are shown.
 POINTS = 100
@@ -154,7 +155,8 @@ def comparison(found: Comparison, words: Words = NO_WORDS) -> dict[str, Any]:
         more = {name: one[name] for name in ("dtype", "techniques")}
         for name in ("ratio_to_first", "separable_from_first"):
             more[name] = {metric: one[name][metric] for metric in COMPARED if metric in one[name]}
-        short["metrics"] = {metric: short["metrics"][metric] for metric in COMPARED if metric in short["metrics"]}
+        metrics = short["metrics"]
+        short["metrics"] = {metric: metrics[metric] for metric in COMPARED if metrics.get(metric) is not None}
         memory = {name: short["memory"][name] for name in ("total_bytes", "budget_bytes") if name in short["memory"]}
         rests_on = {name: value for name, value in short["basis"].items() if name != "kernels_by_basis"}
         rows.append({**short, "memory": memory, "basis": rests_on, **more})
