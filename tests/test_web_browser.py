@@ -274,10 +274,10 @@ def test_two_chips_are_compared_in_one_network(browser: Any, address: str, schem
     expect(web.page.get_by_role("group", name="Where the difference is")).to_contain_text("down_proj (layer)")
     fill = web.page.evaluate(f"() => {GRAPH}.getElementById('operator down_proj').style('border-color')")
     assert fill == {"light": "rgb(0,121,90)", "dark": "rgb(47,199,155)"}[scheme]  # --series-2: faster in B
-    web.page.evaluate("() => document.getElementById('network').scrollIntoView()")
-    web.page.mouse.move(*web.page.evaluate(PLACE_OF_NODE, "block layer"))
-    expect(web.page.locator(".zoom output")).to_contain_text(re.compile(r"^layer × 32: A .* ms, B .* ms, 0\.\d+×"))
     expect(web.page.locator("#late")).to_contain_text("of the difference is bandwidth")
+    web.rest()
+    web.hover_box("block layer")
+    expect(web.page.locator(".zoom output")).to_contain_text(re.compile(r"^layer × 32: A .* ms, B .* ms, 0\.\d+×"))
     web.page.go_back()
     web.until(f"() => !{GRAPH}?.getElementById('operator down_proj').data('label').includes('→')")
     web.close()

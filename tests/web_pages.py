@@ -146,9 +146,16 @@ class WebPage:
 
     def tap(self, node: str) -> None:
         """Click a box of the network by the identifier of its node."""
+        self.page.mouse.click(*self._box(node))
+
+    def hover_box(self, node: str) -> None:
+        """Move the mouse onto a box of the network."""
+        self.page.mouse.move(*self._box(node))
+
+    def _box(self, node: str) -> list[float]:
         self.until("() => document.getElementById('network')?._cyreg?.cy?.nodes().length")
         self.page.locator("#network").scroll_into_view_if_needed()
-        self.page.mouse.click(*self._resting(PLACE_OF_NODE, node))
+        return self._resting(PLACE_OF_NODE, node)
 
     def _resting(self, expression: str, given: Any) -> list[float]:
         """A place on the screen, once it no longer moves."""
