@@ -330,3 +330,13 @@ def test_size_serves_users_of_the_pair_as_simulate_does() -> None:
         lv.size(DENSE, PAIR, **load, tpot="100ms", objective="watts")
     with pytest.raises(UserError, match="not modelled on devices with unlike shares"):
         lv.size(DENSE, PAIR, **load, tpot="100ms", tensor_parallel_size=2)
+
+
+def test_prices_of_parts_of_unlike_devices_are_taken() -> None:
+    run = {"engine": "llama.cpp", "quantization": "q4_k_m", "input_len": 1000, "output_len": 200}
+    found = lv.analyze(DENSE, "rtx-4090+cpu", **run, price="rtx-4090=0.5")
+    assert found.e2e_s == lv.analyze(DENSE, "rtx-4090+cpu", **run).e2e_s
+    with pytest.raises(UserError, match="unlike devices"):
+        lv.analyze(DENSE, PAIR, **run, price="0.5")
+    owned = "capex=1600,years=4,utilization=0.5,usd_per_kwh=0.2,pue=1"
+    assert lv.size(DENSE, "2xrtx-3090+4090", concurrency=2, requests=40, **run, tpot="900ms", owned=owned).best

@@ -167,8 +167,7 @@ def with_costs(hardware: object, options: Mapping[str, Any]) -> tuple[Costs | No
     """The costs that options state, None where they state none, and the other options.  Raises UserError."""
     words = {name: options[name] for name in COSTS if options.get(name) is not None}
     if "price" in words and not isinstance(hardware, list | tuple):  # a price alone is that of the one chip
-        name = chip_of(hardware).name
-        words["price"] = [one if "=" in one else f"{name}={one}" for one in given_prices(words["price"])]
+        words["price"] = given_prices(words["price"], lambda: chip_of(hardware).name)
     rest = {name: value for name, value in options.items() if name not in COSTS}
     return costs_of(words, own_chips(hardware)) if words else None, rest
 

@@ -24,6 +24,7 @@ from llmviewer.language.grammar import Grammar, Number
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.training_devices import Asked, layout_of, least_layout
 from llmviewer.result.costs import Costs, given_prices, price_list
+from llmviewer.result.result import LEAST_GAIN
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import RUN_OPTIONS
 from llmviewer.techniques.technique import Whole, called
@@ -327,16 +328,17 @@ def _larger_batch(found: Training, asked: Asked, tried: Callable[[Asked, Mapping
     replicas = found.configuration.system.parallelism.data
     if not found.fits or found.batch_size / replicas * asked.input_len >= FEW_TOKENS:
         return []
-    best, most = found, found.tokens_per_s
+    best = found
     for multiple in (2**power for power in range(1, LARGEST_MULTIPLE.bit_length())):
         one = tried(replace(asked, batch_size=found.batch_size * multiple), {})
-        if not one.fits or one.tokens_per_s <= most * 1.02:
+        if not one.fits or one.tokens_per_s <= best.tokens_per_s * LEAST_GAIN:
             break
-        best, most = one, one.tokens_per_s
+        best = one
     if best is found:
         return []
-    gain = f"--batch-size {best.batch_size} fits and trains {most / found.tokens_per_s:.2f} times as many tokens/s"
-    return [f"a step of {found.batch_size} x {asked.input_len} tokens is short: {gain}"]
+    gain = best.tokens_per_s / found.tokens_per_s
+    larger = f"--batch-size {best.batch_size} fits and trains {gain:.2f} times as many tokens/s"
+    return [f"a step of {found.batch_size} x {asked.input_len} tokens is short: {larger}"]
 
 
 @taking(OWN, RUN_OPTIONS)
@@ -386,7 +388,7 @@ def train(
     later = None if after is None else replace(asked, batch_size=after.batch, input_len=after.length)
     found = tried(asked, {})
     chip = found.configuration.chip.real
-    prices = (one if "=" in one else f"{chip.name}={one}" for one in given_prices(words["price"]))
+    prices = given_prices(words["price"], lambda: chip.name)
     costs = Costs(prices=price_list(RENTED, prices, chips={chip.name: chip}))
     return replace(
         found,

@@ -4,7 +4,7 @@ of an API beside them; their options."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
@@ -47,7 +47,7 @@ def _option(summary: str, kind: Kind = Kind.TEXT, **more: Any) -> Option:
 #: Options of money and energy, which change no time.
 COSTS: Mapping[str, Option] = {
     "price": _option(
-        "A price of your own in $ per GPU-hour: h100=2.10, or 2.10 of one chip; repeatable.",
+        "A price of your own in $ per GPU-hour: h100=2.10; repeatable; of one run also 2.10.",
         repeated=True,
         json={"type": ["string", "array"], "items": {"type": "string"}},
     ),
@@ -224,12 +224,16 @@ def listed(path: str | None = None, chips: Iterable[str] = ()) -> list[dict[str,
     return [{name: getattr(one, "usd_per_hour" if name == PRICED else name) for name in COLUMNS} for one in rows]
 
 
-def given_prices(value: Any) -> tuple[str, ...]:
-    """The user's own prices: `h100=2.10,h200=3.20`, or several of them."""
+def given_prices(value: Any, chip: Callable[[], str] | None = None) -> tuple[str, ...]:
+    """The user's own prices: `h100=2.10,h200=3.20`, or several of them.
+
+    chip: name of the chip that a price alone is of; None: none is.
+    """
     if value is None:
         return ()
     texts = [value] if isinstance(value, str | int | float) else list(value)
-    return tuple(part.strip() for text in texts for part in str(text).split(","))
+    parts = (part.strip() for text in texts for part in str(text).split(","))
+    return tuple(part if chip is None or "=" in part else f"{chip()}={part}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
