@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
+
 import llmviewer as lv
 from llmviewer.planning.capacities import MOST_GROWTH, Bracket, highest
+from llmviewer.simulation import run
+from llmviewer.simulation.run import Driven
 
 
 def test_a_load_too_small_to_overload_a_server_has_no_highest_rate() -> None:
@@ -30,3 +34,16 @@ def test_an_interrupt_keeps_the_best_of_what_was_searched() -> None:
     assert found.best is not None and found.best.hardware == "l4" and found.best.simulated
     assert told[0].startswith("best so far 1 x l4") and told[0].endswith("before simulation")
     assert told[-1].startswith("best so far 1 x l4") and "before" not in told[-1]
+
+
+def test_part_of_a_simulation_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt in the first run of the only chip ends the search; half of that run is not judged as a whole one."""
+
+    def interrupted(driven: Driven) -> None:
+        driven.stations[0].run(range(50))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "drive", interrupted)
+    load = {"request_rate": 1, "input_len": 200, "output_len": 20, "ttft": "2s", "requests": 200}
+    with pytest.raises(KeyboardInterrupt):
+        lv.size("llama-3.1-8b", "l4", **load)

@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer.core.arguments import parse_size
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.options import Question
-from llmviewer.simulation.call import lasting, prepared, run_all
+from llmviewer.simulation.call import finished, lasting, prepared, run_all
 from llmviewer.simulation.limits import TOLERANCE
 from llmviewer.simulation.parallel import on_all_cores
 from llmviewer.simulation.result import Simulation
@@ -123,7 +123,8 @@ def highest_rate(made: Simulation, guess: float, known: Bracket | None = None, m
         traffic = made.traffic.searched(rate)
         if traffic.trace is None and traffic.most_requests > requests:
             traffic = replace(traffic, count=int(requests))
-        return excess_of(lasting(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)))))
+        run = finished(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1))))
+        return excess_of(lasting(run))
 
     start, traffic = known or Bracket(), made.traffic.at_rate(guess)
     if most > LONG_RUN and traffic.trace is None and traffic.most_requests > LONG_RUN:
@@ -187,7 +188,7 @@ def highest_users(made: Simulation, guess: int, known: int = 0) -> tuple[int, fl
 
     def holds(users: int) -> bool:
         traffic = replace(made.traffic, users=users)
-        run = replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1)))
+        run = finished(replace(made, traffic=traffic, outcomes=tuple(run_all(made.fleet, traffic, 1))))
         rates[users] = run.mean_load("requests_per_s")
         return run.holds
 

@@ -21,7 +21,7 @@ from llmviewer.result.describe import model_object
 from llmviewer.result.result import STAGES, Result
 from llmviewer.result.stages import value_at
 from llmviewer.simulation import options
-from llmviewer.simulation.call import simulate
+from llmviewer.simulation.call import finished, simulate
 from llmviewer.simulation.limits import STATISTICS
 from llmviewer.simulation.result import METRICS
 from llmviewer.techniques.options import MODEL_OPTIONS, OPTIONS, WORKLOAD
@@ -402,10 +402,7 @@ def _model(subject: Subject) -> Any:
 def server(subject: Subject, condition: Condition) -> Mapping[str, Any]:
     """The simulation object of a load.  Raises UserError, and KeyboardInterrupt for a run that was not finished."""
     words = {**subject.options, **condition.sizes, **condition.load}
-    made = simulate(subject.model, subject.hardware, **words)
-    if not made.outcomes[-1].completed:
-        raise KeyboardInterrupt
-    return made.to_dict()
+    return finished(simulate(subject.model, subject.hardware, **words)).to_dict()
 
 
 def of_server(document: Mapping[str, Any], condition: Condition) -> Found:

@@ -11,7 +11,7 @@ from llmviewer.planning.chance import chance_of
 from llmviewer.planning.pools import Pair
 from llmviewer.planning.screen import Bounds, Candidate
 from llmviewer.planning.workload import Workload
-from llmviewer.simulation.call import Prepared, prepared, ratios_of, run_all
+from llmviewer.simulation.call import Prepared, finished, prepared, ratios_of, run_all
 from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.result import Simulation
@@ -92,7 +92,7 @@ class Trial:
         """A shorter simulation, which finds the numbers that are worth a whole one."""
         if counts not in self.probes:
             made = self.at(counts)
-            made = replace(made, outcomes=tuple(run_all(made.fleet, _shorter(made.traffic), 1)))
+            made = finished(replace(made, outcomes=tuple(run_all(made.fleet, _shorter(made.traffic), 1))))
             ratios = ratios_of(self.server.answering, made) if self.confidence and made.holds else {}
             self.probes[counts] = replace(made, ratios=ratios)
         return self.probes[counts]
@@ -103,7 +103,7 @@ class Trial:
             made, probe = self.at(counts), self.probes.get(counts)
             if probe and self.server.replications == 1 and _shorter(made.traffic) is made.traffic:
                 made = probe
-            self.wholes[counts] = self.server.run(made)
+            self.wholes[counts] = finished(self.server.run(made))
         return self.wholes[counts]
 
     def holds(self, made: Simulation) -> bool:

@@ -70,7 +70,7 @@ def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationO
     made, guess = ready.made, burst_rate(ready.made)
     found = highest_rate_of(made, guess)
     asked = made.traffic.searched(found or TOLERANCE * guess)
-    last = lasting(replace(made, traffic=asked, outcomes=(_whole(asked.requests(), made.fleet),)))
+    last = _searched(made, asked)
     longer = f"a run at the highest rate needs more requests for a steady state: {len(last.records):,}"
     notes = (*made.notes, *search_notes(made, found), *(longer,) * (last.traffic is not asked))
     beyond = above(made, found) if found else None
@@ -376,12 +376,9 @@ def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
 
     made: its load, whose rate and outcomes do not matter.
     """
-    fleet, traffic = made.fleet, made.traffic
 
     def kept(rate: float) -> bool:
-        asked = traffic.searched(rate)
-        one = replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), max_request_rate=None)
-        return lasting(one).holds
+        return _searched(made, made.traffic.searched(rate)).holds
 
     return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess or burst_rate(made), cores())
 
@@ -389,11 +386,15 @@ def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
 def above(made: Simulation, rate: float) -> Simulation | None:
     """The run that ends a search, a little above the highest rate [1/s]; None where rates so near hold by chance."""
     for steps in (1.0, 2.0, 4.0, 8.0):
-        asked = made.traffic.searched(rate * (1.0 + steps * TOLERANCE))
-        found = lasting(replace(made, traffic=asked, outcomes=(_whole(asked.requests(), made.fleet),)))
+        found = _searched(made, made.traffic.searched(rate * (1.0 + steps * TOLERANCE)))
         if not found.holds:
             return found
     return None
+
+
+def _searched(made: Simulation, traffic: Traffic) -> Simulation:
+    """A run of a search under other traffic."""
+    return lasting(replace(made, traffic=traffic, outcomes=(_whole(traffic.requests(), made.fleet),)))
 
 
 def lasting(made: Simulation) -> Simulation:
@@ -403,6 +404,13 @@ def lasting(made: Simulation) -> Simulation:
         return made
     traffic = replace(made.traffic, count=count, duration_s=None)
     return replace(made, traffic=traffic, outcomes=(_whole(traffic.requests(), made.fleet),))
+
+
+def finished(made: Simulation) -> Simulation:
+    """A simulation that ran to its end: part of a run says nothing of a server.  Raises KeyboardInterrupt."""
+    if not made.outcomes[-1].completed:
+        raise KeyboardInterrupt
+    return made
 
 
 def _whole(requests: Requests, fleet: Fleet) -> Outcome:
