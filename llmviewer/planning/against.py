@@ -36,7 +36,7 @@ def against(asked: Question, screens: Sequence[ChipScreen], held: Sequence[Choic
     """
     found: dict[str, Against] = {}
     if len(best.parts) == 2:
-        chips = set(best.hardware.split("+"))
+        chips = {part.screened.hardware for part, _ in best.parts}
         one_pool = [one for one in held if len(one.parts) == 1 and one.hardware in chips]
         found["aggregated"] = _compared(asked, best, one_pool or _tried(asked, screens, best, lambda one: True))
     if best.has_few_bits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +23,7 @@ from llmviewer.planning.floors import ChipScreen, Tried, best_of_chip, mixed_poo
 from llmviewer.planning.fronts import front_of, steady_choices
 from llmviewer.planning.gates import farthest
 from llmviewer.planning.options import Question
-from llmviewer.planning.screen import Candidate, Order
+from llmviewer.planning.screen import Order
 from llmviewer.planning.sensitivity import sensitivity
 from llmviewer.planning.sizing import Rejection, Sizing
 from llmviewer.planning.space import SEARCHED, few_bits_notes, sum_as_named, sum_of
@@ -66,14 +66,15 @@ def size(
     limits as of `simulate` (request_rate=50 or concurrency=200, input_len=2000, output_len=300, ttft="p99:1s",
     tpot="p99:50ms", or a trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd",
     price="h100=2.10"), and options of a run, each a value or a list of values to try.  advance: called with steps that
-    are done, two per chip.  best_so_far: called with each better configuration in words.  An interrupt (Ctrl-C) ends
-    the search: the answer is the best of what was searched, with a note.
-    Raises UserError.
+    are done, two per chip.  best_so_far: called with each better configuration in words.  An interrupt (Ctrl-C) while
+    chips are searched or simulated, or highest rates found, ends the search: the answer is the best of what was
+    searched, with a note.  Raises UserError.
     """
     asked = declared.question(model, chips_of(hardware), {**options, **_bound(hardware, options)})
     if asked.objective == "watts" and (unlike := next(filter(sum_of, asked.hardware), None)):
         raise UserError(
-            f"--objective watts: the power of unlike devices ({unlike}) is not known; allowed: usd, gpus ..."
+            f"--objective watts: the power of unlike devices ({unlike}) is not known; allowed: "
+            f"{', '.join(one for one in declared.OBJECTIVES if one != 'watts')}"
         )
     watch = Watch(advance=advance, told=best_so_far)
     screens = screens_of(asked, watch)
@@ -113,7 +114,7 @@ class Watch:
     advance: Advance = lambda steps: None
     told: Callable[[str], None] = lambda text: None
     stopped: str = ""
-    least: tuple[bool, tuple[Any, ...]] | None = field(default=None)
+    least: tuple[bool, tuple[Any, ...]] | None = None
 
     def each(
         self, function: Callable[[One], Found], values: Sequence[One], seen: Callable[[Found], None], part: str
@@ -132,9 +133,9 @@ class Watch:
         try:
             on_all_cores(function, values, done)
         except KeyboardInterrupt:
-            if not known or self.stopped:
+            if not known:
                 raise
-            self.stopped = f"{len(known)} of {len(values)} {part}"
+            self.stopped = self.stopped or f"{len(known)} of {len(values)} {part}"
         return [known[place] for place in sorted(known)]
 
     def better(self, order: Sequence[Any], text: str, *, simulated: bool) -> None:
@@ -166,17 +167,18 @@ def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     return (
         *(capacity_notes(asked, best[0]) if best else ()),
         *_notes_of_chips(asked, best),
-        *_unused(asked, best),
     )
 
 
 def _notes_of_chips(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
-    chips = (name for one in best for name in one.hardware.split("+"))
+    """Warnings about versions, formats, prices and images, and options that are not used."""
+    chips = (chip for one in best for part, _ in one.parts for chip in part.screened.chip.split("+"))
     return (
         *_version_notes(str(one.options.get("engine", ENGINE)) for one in best),
         *few_bits_notes(str(one.options.get("quantization", "none")) for one in best),
         *asked.prices.notes(chips, date.today()),
         *images_notes(asked.workload.images),
+        *_unused(asked, best),
     )
 
 
@@ -258,11 +260,10 @@ def screens_of(asked: Question, watch: Watch) -> list[ChipScreen]:
     build.model_of(asked.model, build.options_of({}))  # once, before processes are forked
 
     def seen(one: ChipScreen) -> None:
-        point = next((point for point in one.ordered if isinstance(point, Candidate)), None)
-        if point is not None:
-            watch.better(
-                _first_order(asked, one), _words(point.devices, one.hardware, point.usd_per_hour), simulated=False
-            )
+        if one.ordered:
+            first = one.ordered[0]
+            text = _words(first.devices, one.hardware, first.usd_per_hour)
+            watch.better(_first_order(asked, one), text, simulated=False)
 
     return watch.each(lambda chip: screen_chip(asked, chip), asked.hardware, seen, "chips are searched")
 
@@ -291,9 +292,7 @@ def tried_on(asked: Question, screens: Sequence[ChipScreen], watch: Watch) -> li
             text = _words(choice.devices, choice.hardware, choice.usd_per_hour)
             watch.better(choice.order(asked.objective), text, simulated=True)
 
-    stopped, watch.stopped = watch.stopped, ""
     tried = watch.each(lambda one: best_of_chip(asked, one), simulated, seen, "chips are simulated")
-    watch.stopped = stopped or watch.stopped
     return tried if watch.stopped else [*tried, mixed_pools(asked, hopeful, tried)]
 
 
