@@ -56,6 +56,7 @@ def test_inputs_that_come_together_are_read_together() -> None:
     ({"audio": "30s", "input_len": 9}, "but audio has its own"),
     ({"audio": "30s", "pools": "prefill=1,decode=1"}, "allowed: one pool, by simulate"),
     ({"audio": "30s", "pipeline_parallel_size": 2}, "pipeline or context parallelism"),
+    ({"audio": "30s", "speculative": "ngram,tokens=4,acceptance=0.5"}, "remove speculative"),
 ])  # fmt: skip
 def test_servers_that_cannot_read_sound_are_refused(words: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):

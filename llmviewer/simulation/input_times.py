@@ -12,9 +12,11 @@ from llmviewer.api.configuration import Configuration
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Group, Request, Step
+from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.simulation.cache_capacity import cache_capacity
 from llmviewer.simulation.pass_tables import every_whole, whole_knots
 from llmviewer.simulation.requests import Requests
+from llmviewer.simulation.step_times import check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +60,9 @@ def input_times(one: Configuration, sample: Requests) -> InputTimes:
     length, room = int(lengths[0]), cache_capacity(one)
     request = Request(batch_size=np.ones(1), input_len=np.full(1, length), output_len=np.full(1, longest))
     check_encoder(one.model, one.system, request, np.inf)
+    check(one, reads_inputs=True)
+    if one.system.generation is not AUTOREGRESSIVE:
+        raise UserError(f"simulate: speculation on {one.model.name} is not simulated; remove --speculative")
 
     def every(most: int, generated: float) -> Array:
         number = whole_knots(max(most, 1), 8, 8, stairs=True)

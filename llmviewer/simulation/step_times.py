@@ -13,7 +13,7 @@ import numpy as np
 from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Place
+from llmviewer.core.ir import Graph, Place
 from llmviewer.core.workload import decode
 from llmviewer.ops.transfer import copy_direction
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
@@ -227,11 +227,17 @@ def _sizes(capacity: CacheCapacity) -> Sizes:
     )
 
 
-def check(configuration: Configuration) -> None:
-    """Raise UserError for models and techniques whose steps are not priced."""
+def check(configuration: Configuration, *, reads_inputs: bool = False) -> None:
+    """Raise UserError for models and techniques whose steps are not priced.
+
+    reads_inputs: inputs of an encoder-decoder have passes of their own.
+    """
     model, system = configuration.model, configuration.system
     wrong = (
-        (model.encoder is not None, f"{model.name} has a decoder beside its encoder; allowed: one pool, by simulate"),
+        (
+            model.encoder is not None and not reads_inputs,
+            f"{model.name} has a decoder beside its encoder; allowed: one pool, by simulate",
+        ),
         (
             system.generation.counts_passes,
             "branches and blocks of tokens are not simulated; remove --branches or diffusion",
@@ -273,8 +279,7 @@ def _copies_weights(configuration: Configuration) -> bool:
         return False
     if system.parallelism.pipeline > 1 or system.parallelism.ranks > 1 or configuration.model.encoder is not None:
         return False
-    graph = system.prepared(configuration.model.graph(decode(1.0, 0.0)))
-    cached = all(state.place is Place.DEVICE for block in graph.blocks for state in block.states)
+    graph, cached = _decoding(configuration)
     copies = [bool(copy_direction(one)) for _, one in graph if not one.is_kernel]
     return cached and bool(copies) and all(copies)
 
@@ -284,6 +289,11 @@ def _computes_experts(configuration: Configuration) -> bool:
 
     Their time depends on the tokens of a step; that of a cache on the host also on where the other tokens are computed.
     """
-    graph = configuration.system.prepared(configuration.model.graph(decode(1.0, 0.0)))
-    cached = all(state.place is Place.DEVICE for block in graph.blocks for state in block.states)
+    graph, cached = _decoding(configuration)
     return cached and not any(copy_direction(operator) for _, operator in graph)
+
+
+def _decoding(configuration: Configuration) -> tuple[Graph, bool]:
+    """The graph of a decode step, and whether the device has the whole cache."""
+    graph = configuration.system.prepared(configuration.model.graph(decode(1.0, 0.0)))
+    return graph, all(state.place is Place.DEVICE for block in graph.blocks for state in block.states)
