@@ -175,12 +175,20 @@ def test_a_chip_with_a_million_tiny_units_does_not_run_a_tile_on_one_unit() -> N
     assert product["time_s"] < 10e-6
 
 
-@pytest.mark.parametrize("chip", ["tpu-v5e", "cerebras-wse-3", "epyc-9654", "m4-max"])
-def test_kernels_of_chips_other_than_gpus_are_assumed(chip: str) -> None:
+@pytest.mark.parametrize(
+    ("chip", "wider"),
+    [
+        ("tpu-v5e", 1.5),
+        ("cerebras-wse-3", 1.5),
+        ("epyc-9654", 1.5),
+        ("m4-max", 1.3),
+    ],  # a guess of an Apple errs by half
+)
+def test_kernels_of_chips_other_than_gpus_are_assumed(chip: str, wider: float) -> None:
     found = answer("llama-3.2-1b", chip)
     assert {kernel["basis"] for kernel in found["efficiency"]["kernels"].values()} == {"assumed"}
     assert any(f"not measured on {chip} or a similar chip" in message for message in found["provenance"]["assumed"])
-    assert width(operator_named(found, "down_proj")) > 1.3 * width(
+    assert width(operator_named(found, "down_proj")) > wider * width(
         operator_named(answer("llama-3.2-1b", "v100"), "down_proj")
     )
 

@@ -236,9 +236,7 @@ class Calibrated:
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.selected:
-            searched = self._search(family, variant)
-            share = ASSUMED_SHARE.get(self.generation, 1.0) if searched.basis == ASSUMED else 1.0
-            self.selected[key] = replace(searched, share=share)
+            self.selected[key] = self._shared(self._search(family, variant))
         found = self.selected[key]
         beyond = _beyond(FAMILIES[family].limits(operator), found.fit)
         if not beyond:
@@ -247,8 +245,12 @@ class Calibrated:
         if wide not in self.selected:
             other = self._own_family(family, variant, strict=True, limits=beyond, lender=found.chip)
             if other is not None:
-                self.selected[wide] = other
+                self.selected[wide] = self._shared(other)
         return self.selected.get(wide, found)
+
+    def _shared(self, found: SelectedFit) -> SelectedFit:
+        """The fit with the share of its error that a guess for a chip of this generation has."""
+        return replace(found, share=ASSUMED_SHARE.get(self.generation, 1.0)) if found.basis == ASSUMED else found
 
     def primary_fit(self, operator: Operator) -> SelectedFit:
         """The fit of an operator's first family, under which interval errors are grouped."""
