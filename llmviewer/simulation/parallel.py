@@ -49,9 +49,11 @@ def on_all_cores(
         for place in range(0, len(values), workers):
             known(place, function(values[place]))
             for child in children:
-                child.receive(known, wait=False)
-        for child in children:
-            child.receive(known, wait=True)
+                child.receive(known)
+        while waiting := [child for child in children if child.places]:
+            select.select([child.pipe for child in waiting], (), ())
+            for child in waiting:
+                child.receive(known)
     finally:
         for child in children:
             child.end()
@@ -83,9 +85,9 @@ class _Child:
         finally:
             os._exit(status)  # without what the parent does when it ends
 
-    def receive(self, known: Callable[[int, Any], None], *, wait: bool) -> None:
-        """Take the answers that have come, or wait for all of them; raises the error that one of them is."""
-        while self.places and (wait or select.select((self.pipe,), (), (), 0.0)[0]):
+    def receive(self, known: Callable[[int, Any], None]) -> None:
+        """Take the answers that have come; raises the error that one of them is."""
+        while self.places and select.select((self.pipe,), (), (), 0.0)[0]:
             if not (part := os.read(self.pipe, 1 << 20)):
                 raise RuntimeError("a process that simulates ended early")
             self.sent += part
