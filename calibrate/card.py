@@ -151,7 +151,7 @@ def _compare(outcome: Outcome, inputs: FitInputs, models: Sequence[str]) -> None
     names = ("predicted_us", "interval_80_us", "error")
     before = whole.rows(inputs.sources, PredictionOptions(hardware=inputs.chip))
     after = outcome.fitted.whole if outcome.fitted else repeat(dict.fromkeys(names))
-    for row, now in zip(before, after, strict=False):
+    for row, now in zip(before, after, strict=outcome.fitted is not None):
         if row["model"] in models:
             shared = {name: value for name, value in row.items() if name not in (*names, "basis")}
             both = {when: {name: each[name] for name in names} for when, each in (("before", row), ("after", now))}

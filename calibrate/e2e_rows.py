@@ -88,7 +88,8 @@ INFERENCEX, REQUESTS_PER_USER, MEAN_OF_NOMINAL = "InferenceX", 10.0, 0.9
 #: attention_dp_config of dsr1_fp4_b200_trt.sh and gptoss_fp4_b200_trt.sh (timeout_iters is 50 where it is not stated:
 #: https://nvidia.github.io/TensorRT-LLM/llm-api/reference/AttentionDpConfig.html); batch_wait_timeout_iters of
 #: 70b_fp8_h200_trt_slurm.sh, for prompts and answers of 1,024 tokens on fewer than eight devices;
-#: SCHEDULER_RECV_INTERVAL of dsr1_fp4_b200.sh, dsr1_fp8_b200.sh, qwen3.5_fp8_b200.sh, from BUSY_USERS users on 30.
+#: SCHEDULER_RECV_INTERVAL of dsr1_fp4_b200.sh, dsr1_fp8_b200.sh, qwen3.5_fp8_b200.sh; 30 from
+#: BUSY_USERS users on with a tensor group of eight.
 HOLDS = (
     ("trtllm", "gpt-oss", "", Hold(steps=50, until=Until.RANKS)),
     ("trtllm", "", "", Hold(steps=60, until=Until.RANKS)),

@@ -57,6 +57,11 @@ def row(**cells: object) -> dict[str, object]:
             {"engine": "sglang 0.5.9", "model": "deepseek-ai/DeepSeek-R1", "device": "b200_sxm", "tp": 8, "n_gpus": 8},
             30,
         ),
+        (
+            {"engine": "sglang 0.5.9", "model": "deepseek-ai/DeepSeek-R1", "device": "b200_sxm", "tp": 8, "n_gpus": 8}
+            | {"batch": 8.0},
+            10,
+        ),
         ({"engine": "sglang 0.5.9", "model": "deepseek-ai/DeepSeek-R1", "tp": 8, "n_gpus": 8}, None),
     ],
 )

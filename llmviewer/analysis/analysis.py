@@ -353,15 +353,13 @@ def with_images(found: Analysis, images: tuple[Seen, ...], system: System) -> An
 
 def towers_of(request: Request, images: tuple[Seen, ...], system: System) -> tuple[tuple[Seen, Analysis], ...]:
     """The passes of the vision tower over the images of a batch of prompts, one size after another."""
-    sizes = (
-        Request(
-            batch_size=request.batch_size * float(one.images.count),
-            input_len=0.0 * request.input_len + one.patches,
-            output_len=0.0 * request.output_len + 1.0,
-        )
-        for one in images
-    )
-    return tuple((one, analyze(one.tower, system, own)) for one, own in zip(images, sizes, strict=True))
+
+    def passes(one: Seen) -> Analysis:
+        number = request.batch_size * float(one.images.count)
+        patches, single = 0.0 * request.input_len + one.patches, 0.0 * request.output_len + 1.0
+        return analyze(one.tower, system, Request(batch_size=number, input_len=patches, output_len=single))
+
+    return tuple((one, passes(one)) for one in images)
 
 
 def _without_drafts(

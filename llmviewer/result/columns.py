@@ -67,8 +67,11 @@ def without_defaults(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame without columns of techniques that every row has at their defaults; files hold all."""
     from llmviewer.techniques.registry import TECHNIQUES  # no column needs it before
 
+    def is_default(name: Any) -> bool:
+        return all(str(value) == TECHNIQUES[name].default for value in frame[name].unique())
+
     optional = [name for name in frame if name in TECHNIQUES and name not in ALWAYS_SHOWN]
-    return frame.drop(columns=[one for one in optional if (frame[one].astype(str) == TECHNIQUES[one].default).all()])
+    return frame.drop(columns=[name for name in optional if is_default(name)])
 
 
 def totals(a: Analysis) -> dict[str, Count]:

@@ -98,8 +98,9 @@ class Simulation(Answer):
         recorded = traffic.trace is not None and traffic.trace.arrival_s is not None
         if self.saturated or (self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded)):
             return stats.whole_run(records)
-        begun_s = stats.under_way_s(records) if traffic.is_open else 0.0
-        start_s = max(stats.warm_up_s(records), begun_s) if self.warm_up_s is None else self.warm_up_s
+        start_s = self.warm_up_s
+        if start_s is None:
+            start_s = max(stats.warm_up_s(records), stats.under_way_s(records) if traffic.is_open else 0.0)
         found = stats.steady_window(records, start_s, traffic.users)
         return found if stats.answers_within(records, found) else stats.whole_run(records)
 
@@ -124,7 +125,12 @@ class Simulation(Answer):
     @property
     def answers(self) -> bool:
         """Whether any request is answered."""
-        return bool(np.any(~np.isnan(self.records.finish_s)))
+        return self.completed > 0
+
+    @property
+    def completed(self) -> int:
+        """Requests of the first replication that are answered."""
+        return int(np.count_nonzero(~np.isnan(self.records.finish_s)))
 
     def mean_load(self, name: str) -> float:
         """A figure of `loads`, the mean over the replications."""
@@ -142,7 +148,7 @@ class Simulation(Answer):
         return {
             "schema": SCHEMA,
             "requests": len(self.records),
-            "completed": int(np.count_nonzero(~np.isnan(self.records.finish_s))),
+            "completed": self.completed,
             "saturated": self.saturated,
             "request_rate": self.traffic.mean_rate,
             "max_request_rate": self.max_request_rate,
@@ -194,7 +200,7 @@ class Simulation(Answer):
                 {"metric": one.metric, "statistic": one.statistic, "value_s": latencies[one.metric][one.statistic]}
                 for one in self.broken
             ],
-            "completed": int(np.count_nonzero(~np.isnan(self.records.finish_s))),
+            "completed": self.completed,
             "kv_cache_occupancy_mean": stats.load(self.outcomes[0], crowded)["kv_cache_occupancy_mean"],
             "preemptions": round(self.mean_load("preemptions")),
         }
