@@ -218,7 +218,7 @@ ARCHITECTURES: dict[str, str] = {
     "mimo": "remote_code.MIMO",
     "mimo_v2_flash": "mimo.MIMO_V2_FLASH",
     "minicpm": "custom_experts.minicpm",
-    "minicpm3": "llama.MINICPM3",
+    "minicpm3": "deepseek.MINICPM3",
     "minimax": "minimax.MINIMAX",
     "minimax_m2": "minimax.MINIMAX_M2",
     "minimax_m3_vl_text": "sparse_attention.minimax_m3",
@@ -294,7 +294,7 @@ ARCHITECTURES: dict[str, str] = {
     "xlm-roberta": "bert.parse_roberta",
     "xlstm": "recurrent.XLSTM",
     "xverse": "llama.LLAMA",
-    "youtu": "llama.YOUTU",
+    "youtu": "deepseek.YOUTU",
     "zamba": "zamba.parse_zamba",
     "zamba2": "zamba.parse_zamba2",
 }
