@@ -155,7 +155,7 @@ ARCHITECTURES: dict[str, str] = {
     "gemma3n_text": "gemma.parse_gemma3n",
     "gemma4_text": "gemma.parse_gemma4",
     "gemma4_unified_text": "gemma.parse_gemma4_unified",
-    "git": "one_of_a_kind.GIT",
+    "git": "bert.GIT",
     "glm": "glm.GLM",
     "glm4": "glm.GLM4",
     "glm4_moe": "sparse_families.glm4_moe",
