@@ -45,7 +45,7 @@ def nowhere(config: Config, types: Sequence[str]) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class FullEvery:
-    """`full` in every n-th layer and `sliding` in the others, unless `layer_types` lists them.
+    """`full` in every n-th layer and `other` in the others, unless `layer_types` lists them.
 
     field: holds n, which is `default` if missing.  at: remainder of the numbers of full layers, from 0.
     """
@@ -53,13 +53,14 @@ class FullEvery:
     field: str
     default: int
     at: int = -1
+    other: str = "sliding"
 
     def __call__(self, config: Config) -> list[str]:
         """The type of every layer."""
         period = config.count(self.field, self.default) if self.field else self.default
         places = range(layer_count(config))
-        default = ["full" if layer % period == self.at % period else "sliding" for layer in places]
-        return layer_types(config, ("sliding", "full"), default)
+        default = ["full" if layer % period == self.at % period else self.other for layer in places]
+        return layer_types(config, (self.other, "full"), default)
 
 
 first_of_four = FullEvery("", 4, at=0)

@@ -12,7 +12,7 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config, group_count, hidden_size, layer_count, layer_types, rotary_dim
 from llmviewer.models.decoder import Decoder
 from llmviewer.models.experts import sparse_layers
-from llmviewer.models.layer_patterns import one_window
+from llmviewer.models.layer_patterns import FullEvery, one_window
 from llmviewer.models.model import Model
 
 
@@ -101,11 +101,8 @@ def _gated_attention(config: Config, dtype: Dtype) -> Attention:
     return replace(attention, qk_norm=QkNorm.PER_HEAD, gate=True, rotary_dim=rotated)
 
 
-def _types(config: Config) -> list[str]:
-    """Type of every layer: `full` for every `full_attention_interval`-th, or as `layer_types` lists."""
-    interval = config.count("full_attention_interval", 4)
-    default = ["linear" if (layer + 1) % interval else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("linear", "full"), default)
+#: The delta net, but for attention in every fourth layer.
+_types = FullEvery("full_attention_interval", 4, other="linear")
 
 
 def _mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
