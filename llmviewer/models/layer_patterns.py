@@ -71,6 +71,13 @@ def all_sliding(config: Config) -> list[str]:
     return layer_types(config, ("full", "sliding"), one_window(config))
 
 
+def full_first(config: Config, default: int) -> list[str]:
+    """With a window, `full` in the first `max_window_layers` layers (`default` if missing) and `sliding` after them."""
+    first, windowed = config.count("max_window_layers", default, minimum=0), config.has("sliding_window")
+    types = ["sliding" if windowed and layer >= first else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("full", "sliding"), types)
+
+
 def exaone_types(config: Config) -> list[str]:
     """Full attention in all layers without a window, else in every fourth; the pattern may be letters (LLLG)."""
     stated = config.get("sliding_window_pattern", 4)

@@ -18,7 +18,7 @@ from llmviewer.models.experts import (
     same_in_every_layer,
     sparse_layers,
 )
-from llmviewer.models.layer_patterns import FullEvery, first_of_four
+from llmviewer.models.layer_patterns import FullEvery, first_of_four, full_first
 from llmviewer.models.model import Model
 
 #: Attention with QK-norm per head and 128 elements per head, as in Qwen3.
@@ -49,18 +49,9 @@ solar_open = Decoder(
     constants={"first_k_dense_replace": 0, "use_qk_norm": False},
 )
 
-
-def _dots1_types(config: Config) -> list[str]:
-    """`sliding` from layer `max_window_layers` on, if there is a window."""
-    first = config.count("max_window_layers", 62, minimum=0)
-    windowed = config.has("sliding_window")
-    default = ["sliding" if windowed and at >= first else "full" for at in range(layer_count(config))]
-    return layer_types(config, ("full", "sliding"), default)
-
-
 dots1 = Decoder(
     qk_norm=QkNorm.PER_HEAD,
-    types=_dots1_types,
+    types=partial(full_first, default=62),
     experts=CORRECTED,
     placement=DenseFirst(default=0),
     constants={"topk_method": "noaux_tc", "moe_layer_freq": 1, "use_sliding_window": False},
