@@ -167,7 +167,7 @@ def _llama4_placement(config: Config) -> list[str]:
 
 def _llama4_experts(config: Config, dtype: Dtype) -> Moe:
     """Experts with fused gate and up and a shared expert of the same size."""
-    routed = parts.moe(config, dtype, config.count("intermediate_size"))
+    routed = parts.wide_moe(config, dtype)
     return replace(routed, expert=replace(routed.expert, fused=True), shared=routed.expert)
 
 

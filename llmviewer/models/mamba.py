@@ -139,6 +139,6 @@ JAMBA = Decoder(
     mixers=_jamba_mixers,
     types=_jamba_mixing,
     mlp_bias=False,
-    experts=lambda config, dtype: parts.moe(config, dtype, config.count("intermediate_size")),
+    experts=parts.wide_moe,
     placement=_jamba_placement,
 )

@@ -22,12 +22,8 @@ from llmviewer.ops.elementwise import activation
 ATTENTION_TYPES = ("linear", "full")
 
 
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    return parts.moe(config, dtype, config.count("intermediate_size"))
-
-
 def _corrected_experts(config: Config, dtype: Dtype) -> Moe:
-    return replace(_experts(config, dtype), correction_bias=True)
+    return replace(parts.wide_moe(config, dtype), correction_bias=True)
 
 
 #: Softmax attention with experts in every layer.
@@ -37,7 +33,7 @@ _SOFTMAX = Decoder(
     qkv_bias=False,
     out_bias=False,
     rotated="rotary_dim",
-    experts=_experts,
+    experts=parts.wide_moe,
 )
 
 

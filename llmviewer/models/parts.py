@@ -92,6 +92,11 @@ def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
     )
 
 
+def wide_moe(config: Config, dtype: Dtype) -> Moe:
+    """Experts of `intermediate_size` elements each, not of `moe_intermediate_size`."""
+    return moe(config, dtype, config.count("intermediate_size"))
+
+
 def corrected_moe(config: Config, dtype: Dtype) -> Moe:
     """Experts of `moe_intermediate_size` elements, chosen by scores plus a stored correction."""
     return replace(moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
