@@ -1,4 +1,4 @@
-"""Mamba and Mamba-2 without attention, hybrids with `mamba_*` fields (Bamba, Granite 4, Falcon-H1), and Jamba."""
+"""Mamba, Falcon-Mamba and Mamba-2 without attention, Jamba, and the mixers that Nemotron-H and Zamba take from them."""
 
 from __future__ import annotations
 
