@@ -33,6 +33,13 @@ def test_an_unknown_field_is_an_error_that_names_the_field_and_the_option() -> N
         parse({**LLAMA, "number_of_magic_heads": 3}, "mine")
 
 
+@pytest.mark.parametrize(("model_type", "ignored"), [("jetmoe", "n_head"), ("lfm2", "num_heads")])
+def test_an_older_name_that_a_class_does_not_read_changes_nothing(model_type: str, ignored: str) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}
+    fields = {"model_type": model_type, **sizes, "intermediate_size": 96, "vocab_size": 100}
+    assert repr(parse({**fields, ignored: 7}, "mine")) == repr(parse(fields, "mine"))
+
+
 def test_an_ignored_field_is_accepted() -> None:
     model = parse({**LLAMA, "number_of_magic_heads": 3}, "mine", ignored=("number_of_magic_heads",))
     assert model.parameters == 6738415616

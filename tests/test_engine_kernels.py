@@ -264,7 +264,13 @@ def test_cache_bits_are_the_types_of_llama_cpp() -> None:
     assert "--kv-cache-dtype kv8 of llama.cpp is q8_0 here" in found.warnings
 
 
-@pytest.mark.parametrize(("hardware", "engine_name"), [("rtx-4090", "llama.cpp"), ("m3-max", "mlx-lm")])
-def test_formats_that_are_no_type_of_the_engine_are_refused(hardware: str, engine_name: str) -> None:
-    with pytest.raises(UserError, match=r"has no weights in fp8 .* its own types, as"):
-        lv.analyze("llama-2-7b", hardware, engine=engine_name, quantization="fp8")
+@pytest.mark.parametrize(
+    ("hardware", "engine_name", "quantization", "own"),
+    [("rtx-4090", "llama.cpp", "nvfp4", "q8_0"), ("rtx-4090", "llama.cpp", "fp8", "q8_0"),
+     ("m3-max", "mlx-lm", "fp8", "mlx-8bit")],
+)  # fmt: skip
+def test_formats_that_are_no_type_of_the_engine_are_refused(
+    hardware: str, engine_name: str, quantization: str, own: str
+) -> None:
+    with pytest.raises(UserError, match=rf"has no weights in {quantization} .* allowed: its own types, as {own}"):
+        lv.analyze("llama-2-7b", hardware, engine=engine_name, quantization=quantization)

@@ -13,6 +13,7 @@ from llmviewer.calibrate.e2e_runs import evaluate_groups
 from llmviewer.calibrate.layouts import Layout, layout_of
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core.errors import UserError
+from llmviewer.serving.holding import Hold, Until
 
 pd = pytest.importorskip("pandas")
 INFERENCEX = "public InferenceX run"
@@ -123,7 +124,7 @@ def test_ranks_of_tensorrt_llm_in_inferencex_hold_prompts_for_each_other() -> No
         for engine, note in (("trtllm 1.2.0", INFERENCEX), ("trtllm 1.2.0", ""), ("vllm 0.19", INFERENCEX))
     ]
     cases = [case_of(row) for row in rows]
-    assert [case.hold is not None for case in cases] == [True, False, False]
+    assert [case.hold for case in cases] == [Hold(steps=60, until=Until.RANKS), None, None]
     assert [case.layout for case in cases] == [Layout(data=8, expert=8)] * 3
     parts = list(evaluate_groups(dict(enumerate(cases))))
     assert [part.analysis.times.ranks for part in parts] == [1, 8, 8]

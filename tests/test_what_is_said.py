@@ -11,7 +11,6 @@ import pytest
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.arguments import parse_count, parse_size
-from llmviewer.core.errors import UserError
 from llmviewer.planning.train import train
 from llmviewer.result import costs
 from tests.answers import refusal
@@ -124,8 +123,3 @@ def test_the_default_map_has_contexts_that_the_model_has(metric: str, capsys: py
     assert found.contexts.max() == (2048 if metric == "tpot_s" else 4096) and not found.warnings
     beyond = lv.crossover("llama-2-7b", ["a6000", "h100"], metric=metric, context=[8192])
     assert any("beyond the model's maximum" in line for line in beyond.warnings)
-
-
-def test_an_unknown_format_is_an_error_of_the_engine_that_lacks_it() -> None:
-    with pytest.raises(UserError, match="allowed: its own types, as q8_0"):
-        lv.analyze("llama-2-7b", "rtx-4090", engine="llama.cpp", quantization="nvfp4")

@@ -1,4 +1,4 @@
-"""Encoders with the layers of BERT (one pass, no cache), and ModernBERT as a decoder (Ettin)."""
+"""Encoders with the layers of BERT (one pass, no cache), GIT, and ModernBERT as a decoder (Ettin)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmviewer.core.workload import Step
 from llmviewer.layers.feed_forward import Prediction
 from llmviewer.models.class_defaults import class_defaults
 from llmviewer.models.config import MAX_LAYERS, Config, hidden_size, layer_count, layer_types
-from llmviewer.models.decoder import ON_SUM, Decoder, with_attention
+from llmviewer.models.decoder import ON_SUM, Decoder, sizes, with_attention
 from llmviewer.models.draft_heads import class_name
 from llmviewer.models.layer_patterns import nowhere
 from llmviewer.models.model import Head, Model
@@ -101,10 +101,7 @@ def parse_distilbert(config: Config, dtype: Dtype) -> Model:
 
 #: The layers of an encoder before it has segments and a head.
 _LAYERS = Decoder(
-    defaults={
-        **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
-        **{"intermediate_size": 3072, "max_position_embeddings": 512, "hidden_act": "gelu"},
-    },
+    defaults={**sizes(768, 3072, 12, 12, 30522, 512), "hidden_act": "gelu"},
     constants={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     norm=layer_norm,
     places=ON_SUM,
@@ -115,6 +112,16 @@ _LAYERS = Decoder(
     embedding_norm=True,
     final_norm=False,
     tied=True,
+)
+#: GitForCausalLM: BERT's layers as a decoder, whose head has a matrix of its own; its image encoder is not run.
+GIT = replace(
+    _LAYERS,
+    defaults=class_defaults("git") | {"hidden_act": "gelu"},
+    constants={},
+    ignored="num_image_with_embedding",
+    tied=False,
+    head_bias=True,
+    beside="image encoder",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 #: Names of the columns of _TABLE.
@@ -231,14 +232,19 @@ _MORE: dict[str, dict[str, int]] = {
 }
 
 
+@cache
+def _rows() -> dict[str, list[str]]:
+    """Class -> its row of the table."""
+    return {name: values for name, *values in (line.split(" ") for line in _TABLE.strip().split("\n"))}
+
+
 def class_defaults(model_type: str) -> dict[str, int]:
     """Sizes that the class of this model_type has by default; empty for an unknown type."""
-    for line in _TABLE.split("\n"):
-        name, *values = line.split(" ")
-        if name == model_type and values:
-            sizes = {field: int(value) for field, value in zip(_FIELDS, values, strict=True) if value != "-"}
-            return sizes | _MORE.get(name, {})
-    return {}
+    values = _rows().get(model_type)
+    if values is None:
+        return {}
+    sizes = {field: int(value) for field, value in zip(_FIELDS, values, strict=True) if value != "-"}
+    return sizes | _MORE.get(model_type, {})
 
 
 #: Reason -> fields that tools and checkpoints add.

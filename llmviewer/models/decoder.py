@@ -147,8 +147,9 @@ class Decoder:
 
     def _prepare(self, config: Config) -> None:
         """Give fields their usual names, fill in the class's defaults, and check what is constant."""
+        ignored = self.ignored.split()
         for own, usual in {**OLDER_NAMES, **self.names}.items():
-            if config.has(own):
+            if own not in ignored and config.has(own):
                 if config.get(usual, config.get(own)) != config.get(own):
                     raise UserError(f"{config.where}: fields {own} and {usual} disagree")
                 config.defaults(**{usual: config.get(own)})
@@ -157,7 +158,7 @@ class Decoder:
         config.defaults(**self.defaults)
         for name, value in self.constants.items():
             config.expect(name, *(value if isinstance(value, tuple) else (value,)))
-        config.ignore(*self.ignored.split())
+        config.ignore(*ignored)
 
     def _kinds(self, config: Config) -> list[Kind]:
         """The kind of every layer; fields that only some kinds read are ignored."""

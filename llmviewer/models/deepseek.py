@@ -1,4 +1,4 @@
-"""Latent attention and small experts: DeepSeek to V4, Kimi-K2, GLM-4.7-Flash and 5, LongCat, A.X K1; Hunyuan 4."""
+"""Latent attention: DeepSeek to V4, Kimi-K2, GLM-4.7-Flash and 5, LongCat, A.X K1, Hunyuan 4, MiniCPM3 and Youtu."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.layers.feed_forward import Moe, NormedExperts, Shortcut
 from llmviewer.layers.mla import GatedExperts, InputGate, Mla
 from llmviewer.models import parts
 from llmviewer.models.config import Config, head_count, hidden_size, layer_count
-from llmviewer.models.decoder import Decoder
+from llmviewer.models.decoder import Decoder, sizes
 from llmviewer.models.experts import DenseFirst, Experts
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation, rms_norm
@@ -331,4 +331,37 @@ hy_v4 = Decoder(
     placement=DenseFirst(default=1),
     ignored="swiglu_limit hc_eps hc_magnitude learnable_sink_init",
     finish=_hy_v4_streams,
+)
+
+
+def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
+    """Latent attention; values are hidden_size / heads wide unless stated."""
+    config.defaults(v_head_dim=hidden_size(config) // head_count(config))
+    return latent_attention(config, dtype)
+
+
+#: MiniCPM3ForCausalLM: DeepSeek's latent attention and factors on embeddings, branches and logits.
+MINICPM3 = Decoder(
+    defaults={
+        **sizes(2560, 6400, 62, 40, 73448, 32768),
+        **{"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32},
+        **{"embedding_multiplier": 12, "residual_multiplier": 1.4},
+    },
+    names={"scale_emb": "embedding_multiplier", "scale_depth": "residual_multiplier"},
+    ignored="dim_model_base",
+    mixers=minicpm_attention,
+    tied=True,
+    factors=True,
+)
+#: YoutuForCausalLM: DeepSeek-V3's latent attention in a dense model.
+YOUTU = Decoder(
+    defaults={
+        **sizes(2048, 6144, 32, 16, 128256, 131072),
+        **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
+        "v_head_dim": 128,
+    },
+    mixers=latent_attention,
+    mlp_bias=False,
+    ignored="embedding_initializer_range",
+    tied=True,
 )

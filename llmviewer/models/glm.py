@@ -21,7 +21,8 @@ GLM = Decoder(
 GLM4 = replace(GLM, places=AROUND)
 
 
-def _hidden_by_heads(config: Config) -> None:
+def rounded_head_dim(config: Config) -> None:
+    """Without `head_dim` a head has hidden_size / heads elements, rounded down."""
     config.defaults(head_dim=hidden_size(config) // head_count(config))
 
 
@@ -30,7 +31,7 @@ GLM_OCR = replace(
     GLM4,
     defaults={"partial_rotary_factor": 0.5},
     constants={"attention_bias": False},
-    prepare=_hidden_by_heads,
+    prepare=rounded_head_dim,
     qkv_bias=False,
 )
 

@@ -14,6 +14,7 @@ from llmviewer.models.config import Config, head_count, hidden_size, layer_count
 from llmviewer.models.decoder import Decoder
 from llmviewer.models.deepseek import latent_attention
 from llmviewer.models.experts import DenseFirst
+from llmviewer.models.layer_patterns import FullEvery
 
 #: Field of transformers -> its name in the section `linear_attn_config` of the published files.
 NESTED = {
@@ -106,12 +107,6 @@ def _ling_mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     return {"full": replace(_latent(config, dtype), gate_width=1), "linear": linear}
 
 
-def _ling_words(config: Config) -> list[str]:
-    group = config.count("layer_group_size", 6)
-    default = ["linear" if (layer + 1) % group else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("linear", "full"), default)
-
-
 #: BailingHybridForCausalLM (Ling 3): latent attention with a gate per head ends every group of layers.
 BAILING_HYBRID = replace(
     KIMI_LINEAR,
@@ -120,6 +115,6 @@ BAILING_HYBRID = replace(
     ignored=f"{UNUSED} kda_safe_gate kda_lower_bound",  # the range of the decay
     prepare=_ling_fields,
     mixers=_ling_mixers,
-    types=_ling_words,
+    types=FullEvery("layer_group_size", 6, other="linear"),
     placement=DenseFirst(default=2),
 )

@@ -45,7 +45,7 @@ def nowhere(config: Config, types: Sequence[str]) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class FullEvery:
-    """`full` in every n-th layer and `sliding` in the others, unless `layer_types` lists them.
+    """`full` in every n-th layer and `other` in the others, unless `layer_types` lists them.
 
     field: holds n, which is `default` if missing.  at: remainder of the numbers of full layers, from 0.
     """
@@ -53,13 +53,14 @@ class FullEvery:
     field: str
     default: int
     at: int = -1
+    other: str = "sliding"
 
     def __call__(self, config: Config) -> list[str]:
         """The type of every layer."""
         period = config.count(self.field, self.default) if self.field else self.default
         places = range(layer_count(config))
-        default = ["full" if layer % period == self.at % period else "sliding" for layer in places]
-        return layer_types(config, ("sliding", "full"), default)
+        default = ["full" if layer % period == self.at % period else self.other for layer in places]
+        return layer_types(config, (self.other, "full"), default)
 
 
 first_of_four = FullEvery("", 4, at=0)
@@ -68,6 +69,13 @@ first_of_four = FullEvery("", 4, at=0)
 def all_sliding(config: Config) -> list[str]:
     """The window of `sliding_window` in every layer, unless the config lists the types."""
     return layer_types(config, ("full", "sliding"), one_window(config))
+
+
+def full_first(config: Config, default: int) -> list[str]:
+    """With a window, `full` in the first `max_window_layers` layers (`default` if missing) and `sliding` after them."""
+    first, windowed = config.count("max_window_layers", default, minimum=0), config.has("sliding_window")
+    types = ["sliding" if windowed and layer >= first else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("full", "sliding"), types)
 
 
 def exaone_types(config: Config) -> list[str]:

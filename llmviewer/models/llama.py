@@ -9,25 +9,16 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.feed_forward import Moe
-from llmviewer.layers.mla import Mla
 from llmviewer.models import parts
 from llmviewer.models.class_defaults import class_defaults
-from llmviewer.models.config import Config, head_count, hidden_size, layer_count, rope_layers
+from llmviewer.models.config import Config, layer_count, rope_layers
 from llmviewer.models.decoder import AFTER, Decoder, attention_of, sizes, with_attention
-from llmviewer.models.deepseek import latent_attention
 from llmviewer.models.layer_patterns import all_full, one_window
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import bare_rms_norm
 
 #: Baichuan 7B has rope, its other sizes ALiBi.  The config does not say which; vLLM also tells them apart by width.
 BAICHUAN_ROPE_WIDTH = 4096
-
-
-def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
-    """Latent attention; values are hidden_size / heads wide unless stated."""
-    config.defaults(v_head_dim=hidden_size(config) // head_count(config))
-    return latent_attention(config, dtype)
-
 
 #: LlamaForCausalLM: RMSNorm, grouped-query attention with rope, SwiGLU. Yi, Aquila and XVERSE have its layout under
 #: their own names (https://github.com/vllm-project/vllm, model_executor/models/registry.py).
@@ -150,31 +141,6 @@ PHI4_MULTIMODAL = replace(
     ignored="interpolate_factor embd_layer audio_processor img_processor speech_lora vision_lora embed_layer",
     beside="vision and audio parts or their LoRA matrices",
 )
-#: MiniCPM3ForCausalLM: DeepSeek's latent attention and factors on embeddings, branches and logits.
-MINICPM3 = Decoder(
-    defaults={
-        **sizes(2560, 6400, 62, 40, 73448, 32768),
-        **{"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32},
-        **{"embedding_multiplier": 12, "residual_multiplier": 1.4},
-    },
-    names={"scale_emb": "embedding_multiplier", "scale_depth": "residual_multiplier"},
-    ignored="dim_model_base",
-    mixers=minicpm_attention,
-    tied=True,
-    factors=True,
-)
-#: YoutuForCausalLM: DeepSeek-V3's latent attention in a dense model.
-YOUTU = Decoder(
-    defaults={
-        **sizes(2048, 6144, 32, 16, 128256, 131072),
-        **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
-        "v_head_dim": 128,
-    },
-    mixers=latent_attention,
-    mlp_bias=False,
-    ignored="embedding_initializer_range",
-    tied=True,
-)
 
 
 def _llama4_types(config: Config) -> list[str]:
@@ -201,7 +167,7 @@ def _llama4_placement(config: Config) -> list[str]:
 
 def _llama4_experts(config: Config, dtype: Dtype) -> Moe:
     """Experts with fused gate and up and a shared expert of the same size."""
-    routed = parts.moe(config, dtype, config.count("intermediate_size"))
+    routed = parts.wide_moe(config, dtype)
     return replace(routed, expert=replace(routed.expert, fused=True), shared=routed.expert)
 
 

@@ -1,4 +1,4 @@
-"""Mamba and Mamba-2 without attention, hybrids with `mamba_*` fields (Bamba, Granite 4, Falcon-H1), and Jamba."""
+"""Mamba, Falcon-Mamba and Mamba-2 without attention, Jamba, and the mixers that Nemotron-H and Zamba take from them."""
 
 from __future__ import annotations
 
@@ -139,6 +139,6 @@ JAMBA = Decoder(
     mixers=_jamba_mixers,
     types=_jamba_mixing,
     mlp_bias=False,
-    experts=lambda config, dtype: parts.moe(config, dtype, config.count("intermediate_size")),
+    experts=parts.wide_moe,
     placement=_jamba_placement,
 )

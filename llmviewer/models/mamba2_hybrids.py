@@ -68,7 +68,7 @@ def _granite_feed_forward(config: Config, dtype: Dtype) -> FeedForward:
     shared: Mlp = replace(parts.mlp(config, dtype, config.count("shared_intermediate_size", 1024)), fused=True)
     if not config.count("num_local_experts", minimum=0):
         return shared
-    return replace(parts.moe(config, dtype, config.count("intermediate_size")), shared=shared)
+    return replace(parts.wide_moe(config, dtype), shared=shared)
 
 
 #: GraniteMoeHybridForCausalLM (Granite 4): a shared expert in each layer, and routed ones beside it if any.

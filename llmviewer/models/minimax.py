@@ -12,8 +12,9 @@ from llmviewer.layers.decoder import Mixer, Residual
 from llmviewer.layers.feed_forward import Moe
 from llmviewer.layers.linear_attention import LightningAttention
 from llmviewer.models import parts
-from llmviewer.models.config import Config, binary_layer_list, layer_count, layer_types
+from llmviewer.models.config import Config, binary_layer_list
 from llmviewer.models.decoder import Decoder
+from llmviewer.models.layer_patterns import FullEvery
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation
 
@@ -21,12 +22,8 @@ from llmviewer.ops.elementwise import activation
 ATTENTION_TYPES = ("linear", "full")
 
 
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    return parts.moe(config, dtype, config.count("intermediate_size"))
-
-
 def _corrected_experts(config: Config, dtype: Dtype) -> Moe:
-    return replace(_experts(config, dtype), correction_bias=True)
+    return replace(parts.wide_moe(config, dtype), correction_bias=True)
 
 
 #: Softmax attention with experts in every layer.
@@ -36,7 +33,7 @@ _SOFTMAX = Decoder(
     qkv_bias=False,
     out_bias=False,
     rotated="rotary_dim",
-    experts=_experts,
+    experts=parts.wide_moe,
 )
 
 
@@ -81,17 +78,12 @@ MINIMAX_TEXT_01 = replace(
 )
 
 
-def _alternating(config: Config) -> list[str]:
-    rule = ["linear" if layer % 2 else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("linear", "full"), rule)
-
-
 #: MiniMaxForCausalLM: MiniMax-Text-01 with the field names of transformers.
 MINIMAX = replace(
     _SOFTMAX,
     ignored="shared_moe_mode block_size",  # part of the chunked scan
     mixers=_mixers,
-    types=_alternating,
+    types=FullEvery("", 2, at=0, other="linear"),
     finish=_library_sums,
 )
 

@@ -14,18 +14,12 @@ from llmviewer.models.decoder import Decoder
 from llmviewer.models.layer_patterns import one_window
 from llmviewer.ops.elementwise import activation, layer_norm
 
-
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    """Experts as wide as `intermediate_size`."""
-    return parts.moe(config, dtype, config.count("intermediate_size"))
-
-
 #: MixtralForCausalLM: Mistral's attention.
-MIXTRAL = Decoder(types=one_window, experts=_experts)
+MIXTRAL = Decoder(types=one_window, experts=parts.wide_moe)
 #: OlmoeForCausalLM: QK-norm over all heads together; q, k and v may be clamped.
-OLMOE = Decoder(constants={"sliding_window": None}, clip="clip_qkv", qk_norm=QkNorm.WHOLE, experts=_experts)
+OLMOE = Decoder(constants={"sliding_window": None}, clip="clip_qkv", qk_norm=QkNorm.WHOLE, experts=parts.wide_moe)
 #: PhimoeForCausalLM: Mixtral with LayerNorm and a bias in the head.
-PHIMOE = Decoder(types=one_window, experts=_experts, norm=layer_norm, head_bias="lm_head_bias")
+PHIMOE = Decoder(types=one_window, experts=parts.wide_moe, norm=layer_norm, head_bias="lm_head_bias")
 
 
 def _dbrx_attention(config: Config) -> None:
@@ -68,7 +62,7 @@ def _gpt_oss_experts(config: Config, dtype: Dtype) -> Moe:
     config.expect("hidden_act", "silu")
     config.expect("experts_per_token", config.count("num_experts_per_tok"))
     config.ignore("swiglu_limit", "swiglu_alpha")
-    moe = _experts(config, dtype)
+    moe = parts.wide_moe(config, dtype)
     expert = replace(moe.expert, fused=True, bias=True, activation=activation("clamped_swiglu"))
     return replace(moe, expert=expert, router_bias=True)
 

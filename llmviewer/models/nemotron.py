@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms
+from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer
 from llmviewer.layers.feed_forward import Mlp, Moe
 from llmviewer.layers.recurrent import Mamba2
 from llmviewer.models import parts
@@ -53,8 +53,7 @@ def parse_nemotron_h(config: Config, dtype: Dtype) -> Model:
     config.ignore("expand", "time_step_rank", "partial_rotary_factor", "moe_shared_expert_overlap")  # unused
     config.ignore("mtp_layers_block_type", "mtp_hybrid_override_pattern")  # multi-token prediction
     config.defaults(hidden_act=config.get("mlp_hidden_act", "relu2"), head_dim=config.get("attention_head_dim", 128))
-    hidden = hidden_size(config)
-    norms = Norms(attn=rms_norm("attn_norm", hidden, dtype), mlp=rms_norm("mlp_norm", hidden, dtype))
+    norms = parts.pre_norms(config, dtype)
 
     def layer(kind: str, repeats: int) -> DecoderLayer:
         empty = DecoderLayer(name=kind, repeats=repeats, norms=norms)
@@ -63,7 +62,7 @@ def parse_nemotron_h(config: Config, dtype: Dtype) -> Model:
         return replace(empty, feed_forward=FEED_FORWARDS[kind](config, dtype))
 
     layers = parts.group_layers(_layer_kinds(config), layer)
-    built = parts.model(config, dtype, layers, rms_norm("final_norm", hidden, dtype))
+    built = parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
     return parts.with_state_note(built, config, "mamba_ssm_cache_dtype")
 
 

@@ -10,26 +10,10 @@ from llmviewer.layers.attention_variants import DifferentialAttention, DynamicMa
 from llmviewer.models import parts
 from llmviewer.models.class_defaults import class_defaults
 from llmviewer.models.config import Config, layer_count
-from llmviewer.models.decoder import ON_SUM, Decoder, attention_of, sizes, with_attention
+from llmviewer.models.decoder import Decoder, attention_of, sizes, with_attention
 from llmviewer.models.layer_patterns import nowhere
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import layer_norm
-
-#: GitForCausalLM: norms after the sums, BERT's biases; its image encoder is not run.
-GIT = Decoder(
-    defaults=class_defaults("git") | {"hidden_act": "gelu"},
-    ignored="num_image_with_embedding",
-    norm=layer_norm,
-    places=ON_SUM,
-    bias=True,
-    gated=False,
-    rope=nowhere,
-    positions=0,
-    embedding_norm=True,
-    final_norm=False,
-    head_bias=True,
-    beside="image encoder",
-)
 
 
 def _differential(model: Model, config: Config) -> Model:

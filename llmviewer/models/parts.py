@@ -92,15 +92,20 @@ def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
     )
 
 
+def wide_moe(config: Config, dtype: Dtype) -> Moe:
+    """Experts of `intermediate_size` elements each, not of `moe_intermediate_size`."""
+    return moe(config, dtype, config.count("intermediate_size"))
+
+
 def corrected_moe(config: Config, dtype: Dtype) -> Moe:
     """Experts of `moe_intermediate_size` elements, chosen by scores plus a stored correction."""
     return replace(moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
 
 
-def pre_norms(config: Config, dtype: Dtype, norm: Callable[[str, float, Dtype], Norm] = rms_norm) -> Norms:
-    """A norm before the mixer and one before the feed-forward part."""
+def pre_norms(config: Config, dtype: Dtype) -> Norms:
+    """An RMSNorm before the mixer and one before the feed-forward part."""
     hidden = hidden_size(config)
-    return Norms(attn=norm("attn_norm", hidden, dtype), mlp=norm("mlp_norm", hidden, dtype))
+    return Norms(attn=rms_norm("attn_norm", hidden, dtype), mlp=rms_norm("mlp_norm", hidden, dtype))
 
 
 def sandwich_norms(config: Config, dtype: Dtype) -> Norms:

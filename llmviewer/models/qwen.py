@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import FeedForward, Mixer
 from llmviewer.layers.linear_attention import GatedDeltaNet
 from llmviewer.models import parts
-from llmviewer.models.config import Config, group_count, hidden_size, layer_count, layer_types, rotary_dim
+from llmviewer.models.config import Config, group_count, hidden_size, rotary_dim
 from llmviewer.models.decoder import Decoder
 from llmviewer.models.experts import sparse_layers
-from llmviewer.models.layer_patterns import one_window
+from llmviewer.models.layer_patterns import FullEvery, full_first, one_window
 from llmviewer.models.model import Model
 
 
@@ -22,13 +23,6 @@ def _only_used_window(config: Config) -> None:
         config.count("sliding_window")
     else:
         config.override(sliding_window=None)
-
-
-def _window_layers(config: Config) -> list[str]:
-    """Type of every layer; with a window, the first `max_window_layers` layers still have full attention."""
-    first, has_window = config.count("max_window_layers", 28, minimum=0), config.has("sliding_window")
-    default = ["sliding" if has_window and layer >= first else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("full", "sliding"), default)
 
 
 def _experts(config: Config, dtype: Dtype) -> FeedForward:
@@ -44,7 +38,7 @@ QWEN2 = Decoder(
     prepare=_only_used_window,
     bias=False,
     qkv_bias=True,
-    types=_window_layers,
+    types=partial(full_first, default=28),
 )
 #: Qwen3ForCausalLM: QK-norm per head, biases only if `attention_bias`.
 QWEN3 = Decoder(
@@ -53,7 +47,7 @@ QWEN3 = Decoder(
     prepare=_only_used_window,
     mlp_bias=False,
     qk_norm=QkNorm.PER_HEAD,
-    types=_window_layers,
+    types=partial(full_first, default=28),
 )
 #: Qwen2MoeForCausalLM: routed experts and one shared expert scaled by a sigmoid gate.
 QWEN2_MOE = Decoder(
@@ -101,11 +95,8 @@ def _gated_attention(config: Config, dtype: Dtype) -> Attention:
     return replace(attention, qk_norm=QkNorm.PER_HEAD, gate=True, rotary_dim=rotated)
 
 
-def _types(config: Config) -> list[str]:
-    """Type of every layer: `full` for every `full_attention_interval`-th, or as `layer_types` lists."""
-    interval = config.count("full_attention_interval", 4)
-    default = ["linear" if (layer + 1) % interval else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("linear", "full"), default)
+#: The delta net, but for attention in every fourth layer.
+_types = FullEvery("full_attention_interval", 4, other="linear")
 
 
 def _mixers(config: Config, dtype: Dtype) -> dict[str, Mixer]:

@@ -145,7 +145,6 @@ laguna = Decoder(
 JETMOE_NAMES = {
     "moe_num_experts": "num_local_experts",
     "moe_top_k": "num_experts_per_tok",
-    "num_layers": "num_hidden_layers",
     "ffn_hidden_size": "intermediate_size",
 }
 
@@ -177,7 +176,6 @@ def _jetmoe_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
 
 
 def _jetmoe_experts(config: Config, dtype: Dtype) -> BiasedExperts:
-    config.defaults(hidden_act=config.get("activation_function", "silu"))
     return BiasedExperts(sparse=Experts(width="intermediate_size", shared="")(config, dtype))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from llmviewer.layers.attention import QkNorm
 from llmviewer.models import parts
-from llmviewer.models.config import Config, head_count, hidden_size, layer_count, layer_types
+from llmviewer.models.config import Config, head_count, layer_count, layer_types
 from llmviewer.models.decoder import AFTER, AROUND, Decoder
 from llmviewer.models.experts import (
     DenseFirst,
@@ -18,7 +18,8 @@ from llmviewer.models.experts import (
     same_in_every_layer,
     sparse_layers,
 )
-from llmviewer.models.layer_patterns import FullEvery, first_of_four
+from llmviewer.models.glm import rounded_head_dim
+from llmviewer.models.layer_patterns import FullEvery, first_of_four, full_first
 from llmviewer.models.model import Model
 
 #: Attention with QK-norm per head and 128 elements per head, as in Qwen3.
@@ -26,14 +27,8 @@ _normed_128 = partial(Decoder, qk_norm=QkNorm.PER_HEAD, head_dim=128)
 #: DeepSeek-V3's way to choose experts: sigmoid scores plus a stored correction.
 CORRECTED = Experts(correction_bias=True)
 
-
-def _glm_head_dim(config: Config) -> None:
-    """Without `head_dim` a head has hidden_size / heads elements, rounded down."""
-    config.defaults(head_dim=hidden_size(config) // head_count(config))
-
-
 glm4_moe = Decoder(
-    prepare=_glm_head_dim,
+    prepare=rounded_head_dim,
     out_bias=False,
     qk_norm=QkNorm.PER_HEAD,
     qk_norm_if="use_qk_norm",
@@ -49,18 +44,9 @@ solar_open = Decoder(
     constants={"first_k_dense_replace": 0, "use_qk_norm": False},
 )
 
-
-def _dots1_types(config: Config) -> list[str]:
-    """`sliding` from layer `max_window_layers` on, if there is a window."""
-    first = config.count("max_window_layers", 62, minimum=0)
-    windowed = config.has("sliding_window")
-    default = ["sliding" if windowed and at >= first else "full" for at in range(layer_count(config))]
-    return layer_types(config, ("full", "sliding"), default)
-
-
 dots1 = Decoder(
     qk_norm=QkNorm.PER_HEAD,
-    types=_dots1_types,
+    types=partial(full_first, default=62),
     experts=CORRECTED,
     placement=DenseFirst(default=0),
     constants={"topk_method": "noaux_tc", "moe_layer_freq": 1, "use_sliding_window": False},

@@ -27,7 +27,7 @@ class OurCounts:
 
 def published_config(stem: str) -> dict[str, Any]:
     """The config of a model in model_configs/."""
-    return dict(data.read_yaml(data.folder("model_configs") / f"{stem}.yaml")["config"])
+    return dict(data.read_known_yaml(data.folder("model_configs") / f"{stem}.yaml")["config"])
 
 
 def our_prefill(config: Mapping[str, Any], batch: int, tokens: int) -> OurCounts:
