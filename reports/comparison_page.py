@@ -275,7 +275,7 @@ def _roomier(configurations: list[Configuration], names: list[str]) -> Iterator[
     """Yields which configuration holds the most sequences of this length, where the devices are the same."""
     rooms = [c["memory"]["max_batch_size"] or 0 for c in configurations]
     devices = {(c["hardware"]["name"], c["parallelism"]["devices"]) for c in configurations}
-    if len(devices) == 1 and len(set(rooms)) > 1:
+    if len(devices) == 1 and rooms.count(max(rooms)) == 1:
         most, others = rooms.index(max(rooms)), fmt.whole(sorted(rooms)[-2])
         yield f"{names[most]} for its memory: {fmt.whole(max(rooms))} sequences of this length at once against {others}"
 
