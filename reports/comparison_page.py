@@ -61,9 +61,7 @@ def _figure(part: str, name: str, c: Configuration) -> str:
 
 
 def _term(c: Configuration) -> str:
-    """Returns the term of the price: on demand, 3 years."""
-    price = c["provenance"]["price"]
-    return fmt.DASH if price is None else str(price["term"])
+    return fmt.term(c["provenance"]["price"])
 
 
 def _rows_of(name: str, at: int) -> Iterator[tuple[str, Show]]:
@@ -170,7 +168,7 @@ RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
     ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
     ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
     ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", _known(r, "usd_per_million_output_tokens"))),
-    ("Term", 5, lambda r: _term({"provenance": {"price": _price(r)}})),
+    ("Term", 5, lambda r: fmt.term(_price(r))),
     ("Memory", 0, lambda r: fmt.memory(float(np.max(r.analysis.memory.total_bytes)))),
     ("Budget", 1, lambda r: fmt.memory(float(np.max(r.analysis.memory.budget_bytes)))),
 )
