@@ -166,8 +166,8 @@ RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
     ("80 %", 3, _speeds),
     ("TTFT", 0, lambda r: fmt.duration(float(r.ttft_s))),
     ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
-    ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
-    ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", _known(r, "usd_per_million_output_tokens"))),
+    ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", known(r, "joules_per_output_token"))),
+    ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", known(r, "usd_per_million_output_tokens"))),
     ("Term", 5, lambda r: fmt.term(_price(r))),
     ("Memory", 0, lambda r: fmt.memory(float(np.max(r.analysis.memory.total_bytes)))),
     ("Budget", 1, lambda r: fmt.memory(float(np.max(r.analysis.memory.budget_bytes)))),
@@ -179,7 +179,7 @@ def _price(result: Result) -> dict[str, Any] | None:
     return None if found is None else found.to_dict()
 
 
-def _known(result: Result, name: str) -> float | None:
+def known(result: Result, name: str) -> float | None:
     """Returns a metric; None where it is not known."""
     return number(result.figures[name][0])
 
