@@ -61,9 +61,7 @@ def _figure(part: str, name: str, c: Configuration) -> str:
 
 
 def _term(c: Configuration) -> str:
-    """Returns the term of the price: on demand, 3 years."""
-    price = c["provenance"]["price"]
-    return fmt.DASH if price is None else str(price["term"])
+    return fmt.term(c["provenance"]["price"])
 
 
 def _rows_of(name: str, at: int) -> Iterator[tuple[str, Show]]:
@@ -168,9 +166,9 @@ RANKED: tuple[tuple[str, int, Callable[[Result], str]], ...] = (
     ("80 %", 3, _speeds),
     ("TTFT", 0, lambda r: fmt.duration(float(r.ttft_s))),
     ("E2E", 2, lambda r: fmt.duration(float(r.e2e_s))),
-    ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", _known(r, "joules_per_output_token"))),
-    ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", _known(r, "usd_per_million_output_tokens"))),
-    ("Term", 5, lambda r: _term({"provenance": {"price": _price(r)}})),
+    ("J/token", 4, lambda r: fmt.figure("joules_per_output_token", known(r, "joules_per_output_token"))),
+    ("$/Mtok", 4, lambda r: fmt.figure("usd_per_million_output_tokens", known(r, "usd_per_million_output_tokens"))),
+    ("Term", 5, lambda r: fmt.term(_price(r))),
     ("Memory", 0, lambda r: fmt.memory(float(np.max(r.analysis.memory.total_bytes)))),
     ("Budget", 1, lambda r: fmt.memory(float(np.max(r.analysis.memory.budget_bytes)))),
 )
@@ -181,7 +179,7 @@ def _price(result: Result) -> dict[str, Any] | None:
     return None if found is None else found.to_dict()
 
 
-def _known(result: Result, name: str) -> float | None:
+def known(result: Result, name: str) -> float | None:
     """Returns a metric; None where it is not known."""
     return number(result.figures[name][0])
 
@@ -275,7 +273,7 @@ def _roomier(configurations: list[Configuration], names: list[str]) -> Iterator[
     """Yields which configuration holds the most sequences of this length, where the devices are the same."""
     rooms = [c["memory"]["max_batch_size"] or 0 for c in configurations]
     devices = {(c["hardware"]["name"], c["parallelism"]["devices"]) for c in configurations}
-    if len(devices) == 1 and len(set(rooms)) > 1:
+    if len(devices) == 1 and rooms.count(max(rooms)) == 1:
         most, others = rooms.index(max(rooms)), fmt.whole(sorted(rooms)[-2])
         yield f"{names[most]} for its memory: {fmt.whole(max(rooms))} sequences of this length at once against {others}"
 

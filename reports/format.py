@@ -5,9 +5,9 @@ Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor, isinf, log10
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from llmviewer.language.quantity import QUANTITIES, Unit, ending, unit_of
 
@@ -189,6 +189,11 @@ def rates(seconds: Sequence[float | None]) -> str:
 def decimal(value: Number) -> str:
     """Formats a number to three digits: `0.124`, `3.5`."""
     return DASH if value is None else digits(float(value))
+
+
+def term(price: Mapping[str, Any] | None) -> str:
+    """Formats the term of a price: `on demand`, `3 years`."""
+    return DASH if price is None else str(price["term"])
 
 
 #: Unit -> how a cell shows its numbers; others are counts.

@@ -79,8 +79,7 @@ def _rate_lines(found: LargestRate) -> tuple[tuple[str, str], ...]:
         f"{LATENCIES[one.metric].label} {one.statistic} is {fmt.duration(latencies[one.metric][one.statistic])}"
         for one in found.limited
     )
-    ends = None if found.found.beyond is None else found.found.beyond.ends()
-    limited = () if ends is None else (("Limited by", ending(ends)),)
+    limited = (("Limited by", ending(answer["beyond"])),) if "beyond" in answer else ()
     return (
         ("Verdict", f"the highest rate with {limits} is {fmt.per_second(rate)} requests/s{interval}"),
         *limited,

@@ -163,7 +163,7 @@ def _configurations(answer: dict[str, Any]) -> Table:
         (right("GPUs"), lambda one: fmt.whole(one["devices"])),
         (left("Options", wraps=True), options_text),
         (right("$/h"), lambda one: _usd(one["usd_per_hour"])),
-        (left("Term"), lambda one: fmt.DASH if one["price"] is None else str(one["price"]["term"])),
+        (left("Term"), lambda one: fmt.term(one["price"])),
         *((right(title), partial(_latency, name=key)) for title, key in limited),
         (right("P(holds)", 2), lambda one: fmt.DASH if one["probability"] is None else f"{one['probability']:.2f}"),
         (right("$/Mtok in", 4), lambda one: _split(one, "input")),

@@ -6,7 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.questions import QUESTIONS
-from llmviewer.server import arguments, calls, compact, tokens, tools
+from llmviewer.server import arguments, assistants, calls, compact, tokens, tools
 from llmviewer.server.tools import TOOLS
 from tests.test_sizing import by_hand
 
@@ -158,6 +160,31 @@ def test_the_resource_of_an_answer_is_its_whole_document(talk: Talk) -> None:
     assert json.loads(texts[0]) == json.loads(calls.answer("analyze", GIVEN["analyze"]))
     assert json.loads(texts[1]) == json.loads(calls.answer("sweep", GIVEN["sweep"]))
     assert len(json.loads(texts[2])) == len(lv.list_models())
+
+
+def test_two_calls_at_once_get_two_addresses() -> None:
+    """Neither call ends before the other has begun."""
+    both = threading.Barrier(2, timeout=60)
+
+    def answer(given: Any) -> dict[str, Any]:
+        both.wait()
+        return {"said": given["say"]}
+
+    tool = tools.Tool(
+        name="say",
+        title="",
+        description="",
+        schema=dict,
+        answer=answer,
+        document=lambda given: f"all of {given['say']}",
+    )
+    documents: dict[str, Callable[[], str]] = {}
+    with ThreadPoolExecutor(2) as pool:
+        called = pool.map(lambda word: assistants._called({"say": tool}, "say", {"say": word}, documents), ("a", "b"))
+        found = [one.structured_content for one in called]
+    assert [one["said"] for one in found] == ["a", "b"]
+    assert [documents[one["document"]]() for one in found] == ["all of a", "all of b"]
+    assert sorted(documents) == ["llmviewer://answers/1", "llmviewer://answers/2"]
 
 
 def test_only_the_tools_that_are_asked_for_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,6 +181,16 @@ def test_the_first_line_says_which_to_take_for_the_speed_and_for_the_money(print
     assert f"; {names[0]} for the money: $" in line
 
 
+def test_none_is_taken_for_its_memory_over_one_that_holds_as_many() -> None:
+    def told(*rooms: int) -> list[str]:
+        same = {"hardware": {"name": "l40s"}, "parallelism": {"devices": 1}}
+        made = [{**same, "memory": {"max_batch_size": room}} for room in rooms]
+        return [*comparison_page._roomier(made, ["none", "fp8", "w8a8"])]
+
+    assert told(4, 9, 9) == told(9, 9, 9) == []
+    assert told(4, 9, 7) == ["fp8 for its memory: 9 sequences of this length at once against 7"]
+
+
 def test_a_comparison_takes_what_fits_and_fails_only_if_nothing_does(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "qwen3-30b-a3b", "--hardware", "rtx-5090,rtx-pro-6000"]  # 57 GiB of weights
     assert main(words) == 0

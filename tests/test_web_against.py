@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 import pytest
 
+import llmviewer as lv
+
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
+from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.reports import format as fmt
+from llmviewer.reports import why_page
 from llmviewer.reports.web import against
 from llmviewer.reports.web.against import FASTER, SLOWER, Against, Pair, menu, other, pairs, parts_of
 from llmviewer.reports.web.equivalents import equivalents
 from llmviewer.reports.web.graphs import palette
+from llmviewer.reports.web.markup import page
 from llmviewer.reports.web.network import graph
 from llmviewer.reports.web.state import parsed
 from llmviewer.reports.web.tabs import content
+from llmviewer.reports.web.tabs.network import late
 from llmviewer.reports.web.view import View
 
 LLAMA = "model=llama-3.1-8b&hardware=h100-sxm&tab=network"
@@ -149,6 +157,20 @@ def test_the_foot_asks_the_same_as_a_command() -> None:
     command, call = equivalents(View(state=parsed(f"{LLAMA}&against=hardware%3Dh200")))
     assert command == "llmviewer why 'llama-3.1-8b --hardware h100-sxm' 'llama-3.1-8b --hardware h200'"
     assert call.startswith("lv.why(")
+
+
+@pytest.mark.parametrize(
+    ("words", "metric"),
+    [("", "tpot_s"), ("&stage=prefill", "ttft_s"), ("&stage=request", "e2e_s"), ("&output_len=1", "ttft_s")],
+)
+def test_the_foot_asks_for_the_metric_of_the_page(words: str, metric: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(state=parsed(f"{LLAMA}&against=hardware%3Dh200{words}"))
+    command, call = equivalents(view)
+    found = eval(call, {"lv": lv})
+    assert found.to_dict()["metric"] == metric
+    assert late(view).endswith(page(why_page.page(found)[:2]))
+    assert main([*shlex.split(command)[1:], "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found.to_dict()
 
 
 def test_pairs_of_two_models_are_by_name() -> None:

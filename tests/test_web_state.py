@@ -535,6 +535,7 @@ def downloaded(query: str, name: str) -> Any:
         (f"{SMALL}&tab=load&run=load", "simulation.json", "llmviewer.simulation/1"),
         ("tab=explain&model=llama-3.2-1b", "explanation.json", "llmviewer.explanation/1"),
         ("tab=compare&model=llama-3.2-1b&with=model%3Dllama-3.2-3b", "why.json", "llmviewer.why/1"),
+        ("tab=compare&output_len=1&with=output_len%3D1%26hardware%3Dh200", "why.json", "llmviewer.why/1"),
         ("model=llama-3.2-1b", "analysis.json", "llmviewer.analysis/1"),
     ],
 )

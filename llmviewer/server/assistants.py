@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 from llmviewer.core.errors import UserError, missing_extra, printable, unknown
@@ -12,6 +13,8 @@ from llmviewer.server.tokens import fitted
 from llmviewer.server.tools import INSTRUCTIONS, Tool
 
 JSON = "application/json"
+#: Held while an answer gets its address.
+NUMBERING = Lock()
 
 
 def serve(tools: Mapping[str, Tool]) -> None:
@@ -104,10 +107,12 @@ def _called(tools: Mapping[str, Tool], name: str, given: Any, documents: dict[st
     try:
         if name not in tools:
             raise unknown("tool", name, tools)
-        tool, uri = tools[name], f"llmviewer://answers/{len(documents) + 1}"
-        found = fitted({**tool.called(given), "document": uri})
-        documents[uri] = lambda: tool.document(given)
-        return _result(found)
+        tool = tools[name]
+        answer = tool.called(given)
+        with NUMBERING:
+            uri = f"llmviewer://answers/{len(documents) + 1}"
+            documents[uri] = lambda: tool.document(given)
+        return _result(fitted({**answer, "document": uri}))
     except UserError as error:
         return _failed(str(error))
     except Exception as error:

@@ -61,11 +61,16 @@ OF_A_CHOICE = (
 
 def analysis(run: Result, words: Words = NO_WORDS) -> dict[str, Any]:
     """An analysis: metrics with 80 % intervals, memory, what limits each stage, the basis of its times, sources."""
-    return _short(run, run.to_dict())
+    answer = run.to_dict()
+    return {
+        **_short(run, answer),
+        "sources": sources(run),
+        "warnings": answer["warnings"],
+    }
 
 
 def _short(run: Result, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An analysis in short.  answer: the analysis object, of one among many without the key `served`."""
+    """The figures of an analysis.  answer: the analysis object, of one among many without the key `served`."""
     return {
         "model": answer["model"]["name"],
         "hardware": hardware_name(answer),
@@ -77,8 +82,6 @@ def _short(run: Result, answer: Mapping[str, Any]) -> dict[str, Any]:
         "memory": {name: answer["memory"][name] for name in MEMORY_KEYS if name in answer["memory"]},
         "bound": {name: stage["bound"] for name, stage in answer["stages"].items()},
         "basis": basis(answer),
-        "sources": sources(run),
-        "warnings": answer["warnings"],
     }
 
 
@@ -151,15 +154,15 @@ def comparison(found: Comparison, words: Words = NO_WORDS) -> dict[str, Any]:
     """Configurations side by side: each analysis in short, its options, its ratios to the first; sources of all."""
     rows, answer = [], found.to_dict()
     for one, run in zip(answer["configurations"], found.results, strict=True):
-        short = {name: value for name, value in _short(run, one).items() if name not in ("workload", "sources")}
+        short = {name: value for name, value in _short(run, one).items() if name != "workload"}
         more = {name: one[name] for name in ("dtype", "techniques")}
         for name in ("ratio_to_first", "separable_from_first"):
             more[name] = {metric: one[name][metric] for metric in COMPARED if metric in one[name]}
         metrics = short["metrics"]
-        short["metrics"] = {metric: metrics[metric] for metric in COMPARED if metrics.get(metric) is not None}
+        short["metrics"] = {metric: metrics[metric] for metric in COMPARED if metric in metrics}
         memory = {name: short["memory"][name] for name in ("total_bytes", "budget_bytes") if name in short["memory"]}
         rests_on = {name: value for name, value in short["basis"].items() if name != "kernels_by_basis"}
-        rows.append({**short, "memory": memory, "basis": rests_on, **more})
+        rows.append({**short, "memory": memory, "basis": rests_on, "warnings": one["warnings"], **more})
     return {"workload": answer["workload"], "configurations": rows, "sources": sources(*found.results)}
 
 

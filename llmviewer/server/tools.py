@@ -20,6 +20,8 @@ INSTRUCTIONS = (
 )
 #: Entries of a list of the catalogue that are described; of more there are names alone.
 DESCRIBED = 10
+#: Peaks of a chip, and the formats whose peaks are listed.
+RATES, SERVED = "peak_flops_per_s", ("bf16", "fp16", "fp8", "fp4")
 Words = Mapping[str, Any]
 
 
@@ -68,12 +70,8 @@ def _listed(name: str, title: str, facts: str, keys: tuple[str, ...]) -> Tool:
     """The tool of a list of the catalogue."""
 
     def answer(given: Words) -> dict[str, Any]:
-        rates = ("peak_flops_per_s",)
-        found = [
-            {**one, **{key: _main_rates(one) for key in rates if key in one}}
-            for one in _found(calls.LISTS[name][0](), keys, given)
-        ]
-        return {name: found if len(found) <= DESCRIBED else [one["name"] for one in found]}
+        found = _found(calls.LISTS[name][0](), keys, given)
+        return {name: [one["name"] if len(found) > DESCRIBED else _trimmed(one) for one in found]}
 
     return Tool(
         name=f"list_{name}",
@@ -85,10 +83,11 @@ def _listed(name: str, title: str, facts: str, keys: tuple[str, ...]) -> Tool:
     )
 
 
-def _main_rates(chip: Mapping[str, Any]) -> dict[str, Any]:
-    """The peaks of the formats that models are served in."""
-    rates = chip.get("peak_flops_per_s", {})
-    return {name: rates[name] for name in ("bf16", "fp16", "fp8", "fp4") if name in rates}
+def _trimmed(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry; of a chip's peaks those of the formats that models are served in."""
+    if RATES not in entry:
+        return entry
+    return {**entry, RATES: {name: entry[RATES][name] for name in SERVED if name in entry[RATES]}}
 
 
 def _found(listed: Any, keys: tuple[str, ...], given: Words) -> list[dict[str, Any]]:
@@ -122,7 +121,7 @@ TOOLS: Mapping[str, Tool] = {
             "hardware",
             "List chips",
             "Names of the chips of the catalogue with memory, bandwidth and peak rates.",
-            ("name", "title", "generation", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops_per_s"),
+            ("name", "title", "generation", "memory_bytes", "bandwidth_bytes_per_s", RATES),
         ),
     )
 }

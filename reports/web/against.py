@@ -12,7 +12,7 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import GAP, HEIGHT, WIDTH
 from llmviewer.reports.html.operators import Line
-from llmviewer.reports.page import Align, Column, Emphasis, Facts, Row, Table
+from llmviewer.reports.page import Column, Emphasis, Facts, Row, Table, left, right
 from llmviewer.reports.stage_table import moved, sum_over_layers
 from llmviewer.reports.web import possible
 from llmviewer.reports.web.chosen import chosen
@@ -291,7 +291,7 @@ def _sums(listed: Sequence[Pair]) -> tuple[float, float]:
 
 
 def _columns(first: str, *others: str) -> tuple[Column, ...]:
-    return (Column(title=first, align=Align.LEFT), *(Column(title=title) for title in others))
+    return (left(first), *map(right, others))
 
 
 def _row(name: str, a: float, b: float) -> Row:

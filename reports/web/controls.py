@@ -36,7 +36,7 @@ UNSTATED |= {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """One control.  choices: values of a menu; without any it is a field.  suggested: values that a field suggests.
+    """One control.  choices: values of a menu with labels; without any it is a field.  suggested: values of a field.
     groups: title -> further values of the menu with their labels.
 
     value: "" for an option that is not stated.  default: of the model and the chip, which an address need not name.
@@ -50,7 +50,7 @@ class Control:
     default: str = ""
     help: str = ""
     unstated: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     suggested: tuple[str, ...] = ()
     most: int = 0
@@ -92,7 +92,7 @@ def _named(name: str, value: str, default: str) -> Control:
 def _model(value: str) -> Control:
     """The menu of models by maker and size; one that is not in the catalogue stands before them."""
     groups = by_maker()
-    choices = () if any(value in one for one in groups.values()) else (value,)
+    choices = {} if any(value in one for one in groups.values()) else {value: value}
     return Control(name="model", label=label("model"), value=value, default=MODEL, choices=choices, groups=groups)
 
 
@@ -103,9 +103,9 @@ def by_maker() -> dict[str, dict[str, str]]:
     return {maker: {name: f"{name} · {fmt.memory(size)}" for name, size in sizes.items()} for maker, sizes in listed}
 
 
-def _with(value: str, values: list[str]) -> tuple[str, ...]:
+def _with(value: str, values: list[str]) -> dict[str, str]:
     """The values of a menu, and before them the one that is set if it is another."""
-    return (value, *values) if value and value not in values else tuple(values)
+    return {one: one for one in ((value, *values) if value and value not in values else values)}
 
 
 def _option(name: str, state: State, offered: dict[str, list[str]]) -> Control:
@@ -121,7 +121,7 @@ def _option(name: str, state: State, offered: dict[str, list[str]]) -> Control:
         value=value,
         help=declared.help,
         unstated=UNSTATED.get(name) or default or "the engine's",
-        choices=_with(value, known) if known else (),
+        choices=_with(value, known) if known else {},
         suggested=() if known else possible.suggestions(name),
         most=SLIDERS.get(name, 0),
         power=power(value or default) if name in SLIDERS else 0.0,

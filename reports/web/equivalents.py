@@ -14,8 +14,10 @@ from llmviewer.reports.web.markup import piece
 from llmviewer.reports.web.questions import is_asked
 from llmviewer.reports.web.state import OF_FORMS
 from llmviewer.reports.web.tabs import asked
+from llmviewer.reports.web.tabs.compare import metric_of
 from llmviewer.reports.web.tabs.explain import number_of
 from llmviewer.reports.web.tabs.load import load_of
+from llmviewer.reports.web.tabs.network import METRICS
 from llmviewer.reports.web.tabs.size import chips_of, words_of
 from llmviewer.reports.web.tabs.sweep import batches_of, inputs_of
 from llmviewer.reports.web.view import View, view_of
@@ -40,10 +42,10 @@ def equivalents(view: View) -> tuple[str, str]:
     if tab in OF_FORMS:
         return _loaded(view, OF_FORMS[tab].function(), view.state.hardware, asked.words_of(view))
     if tab == "compare" and view.state.others:
-        return _compared(view_of(view.state.others[0], view.theme), view)
+        return _compared(view_of(view.state.others[0], view.theme), view, metric_of(view))
     other = against.other(view) if tab == "network" else None
     if other is not None:
-        return _compared(view, other)
+        return _compared(view, other, metric_of(other, METRICS[view.stage]))
     return of_tabs.get(tab, lambda: run_of(view, "analyze", "", view.options))()
 
 
@@ -89,10 +91,11 @@ def _loaded(view: View, call: Callable[..., Any], hardware: str, words: Mapping[
     return command, f'lv.{verb}({subject}"{hardware}"{_keywords({**load, **run})})'
 
 
-def _compared(first: View, last: View) -> tuple[str, str]:
-    """The command that splits the difference by factor."""
+def _compared(first: View, last: View, metric: str) -> tuple[str, str]:
+    """The command that splits the difference in a metric by factor, and the call."""
     sides = [join(_line(one, one.state.hardware, one.options)) for one in (first, last)]
-    return join(("llmviewer", "why", *sides)), f"lv.why({sides[0]!r}, {sides[1]!r})"
+    flags, keyword = ([], "") if metric == "tpot_s" else (["--metric", metric], f', metric="{metric}"')
+    return join(("llmviewer", "why", *sides, *flags)), f"lv.why({sides[0]!r}, {sides[1]!r}{keyword})"
 
 
 #: File of a run -> what it is.

@@ -8,8 +8,6 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
-import numpy as np
-
 from llmviewer.api.calls import on_every_chip, request
 from llmviewer.core.errors import UserError
 from llmviewer.language.quantity import LATENCIES
@@ -22,7 +20,6 @@ from llmviewer.reports.web.questions import MOST_ANSWERS
 from llmviewer.reports.web.state import parsed
 from llmviewer.reports.web.view import View
 from llmviewer.result.comparison import Comparison
-from llmviewer.result.result import Result
 from llmviewer.techniques.options import WORKLOAD
 
 #: Id of the graph, whose clicks choose a chip.
@@ -79,16 +76,11 @@ def _dots(found: Comparison, metric: str) -> Iterator[Dot]:
     """The chips that hold the request, in the order of the comparison: the fastest first."""
     for result in found.results:
         if result.fits:
-            seconds, usd = float(getattr(result, metric)), _dollars(result)
+            seconds, usd = float(getattr(result, metric)), comparison_page.known(result, "usd_per_hour")
             price = "no price known" if usd is None else f"{fmt.digits(usd)} $/h"
             chip = result.analysis.system.chip.name
             words = f"{chip}: {LATENCIES[metric].label} {fmt.duration(seconds)}, {price}"
             yield Dot(chip=chip, seconds=seconds, usd=usd, words=words)
-
-
-def _dollars(result: Result) -> float | None:
-    usd = float(np.ravel(result.figures["usd_per_hour"])[0])
-    return None if np.isnan(usd) else usd
 
 
 def _chart(dots: list[Dot], own: str, metric: str) -> Chart:

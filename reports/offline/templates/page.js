@@ -277,21 +277,24 @@
       $(`${name}-slider`).setAttribute("aria-valuetext", `${sizes[name]}`);
     }
     const outside = SIZES.filter(name => !(Number.isInteger(sizes[name]) && sizes[name] >= 1 && sizes[name] <= setup.largest[name]));
-    const started = performance.now(), answer = one && !outside.length ? one.answer(...SIZES.map(name => sizes[name])) : null;
+    const asks = one && !outside.length, whole = value => value.toLocaleString("en-US");
+    const started = performance.now(), answer = asks ? one.answer(...SIZES.map(name => sizes[name])) : null;
     document.documentElement.dataset.answeredMs = (performance.now() - started).toFixed(2);
     $("drawn").hidden = $("verdict").hidden = !answer;
-    if (one && !outside.length) { // the question, whether or not it has an answer
-      const number = value => value.toLocaleString("en-US"), others = menus.filter(name => !["model", "hardware"].includes(name) && !["none", "auto", "0", "1"].includes(one.choice[name])).map(name => /^[\d.]+$/.test(one.choice[name]) ? `${names(name)} ${one.choice[name]}` : one.choice[name]);
-      const title = `${setup.model} on ${one.devices} × ${one.hardware}${others.length ? `, ${others.join(", ")}` : ""}, batch ${number(sizes.batch_size)}, ${number(sizes.input_len)} + ${number(sizes.output_len)}`;
+    if (asks) { // the question, whether or not it has an answer
+      const plain = ["none", "auto", "0", "1"];
+      const others = menus.filter(name => !["model", "hardware"].includes(name) && !plain.includes(one.choice[name]))
+        .map(name => /^[\d.]+$/.test(one.choice[name]) ? `${names(name)} ${one.choice[name]}` : one.choice[name]);
+      const title = `${setup.model} on ${one.devices} × ${one.hardware}${others.length ? `, ${others.join(", ")}` : ""}, batch ${whole(sizes.batch_size)}, ${whole(sizes.input_len)} + ${whole(sizes.output_len)}`;
       $("title").textContent = title;
       document.title = `${title} – llmviewer`;
       $("line").textContent = line(one, sizes);
     }
     if (!answer) {
-      tell(before + (!one ? "This combination is not on this page; choose another chip or format." : outside.length ? outside.map(name => `${names(name)} has to be a whole number from 1 to ${setup.largest[name].toLocaleString("en-US")}.`).join(" ") : `No operations were recorded for this request, so the page shows no figure; ask llmviewer: ${line(one, sizes)}`));
+      tell(before + (!one ? "This combination is not on this page; choose another chip or format." : outside.length ? outside.map(name => `${names(name)} has to be a whole number from 1 to ${whole(setup.largest[name])}.`).join(" ") : `No operations were recorded for this request, so the page shows no figure; ask llmviewer: ${line(one, sizes)}`));
       return;
     }
-    const beyond = one.most_context !== null && sizes.input_len + sizes.output_len > one.most_context ? `${(sizes.input_len + sizes.output_len).toLocaleString("en-US")} tokens are beyond the model's longest context of ${one.most_context.toLocaleString("en-US")}. ` : "";
+    const beyond = one.most_context !== null && sizes.input_len + sizes.output_len > one.most_context ? `${whole(sizes.input_len + sizes.output_len)} tokens are beyond the model's longest context of ${whole(one.most_context)}. ` : "";
     tell(before + beyond);
     $("verdict").replaceChildren(...verdict(one, answer, sizes).map(([name, text, bad]) => make("div", {}, make("dt", bad ? { class: "bad" } : {}, name), make("dd", bad ? { class: "bad" } : {}, text))));
     $("origin").textContent = `${one.chip}; ${one.origin}${one.notes.length ? `. ${one.notes.join(". ")}` : ""}`;

@@ -232,8 +232,9 @@
   // A change that was tried, which the controls then show; no value unsets.
   function apply(words) {
     const parameters = current();
-    for (const [key, value] of words) parameters.set(key, value);
-    for (const [key, value] of words) if (!value) parameters.delete(key);
+    for (const [key, value] of words) {
+      if (value) parameters.set(key, value); else parameters.delete(key);
+    }
     parameters.delete("run");
     go(parameters);
     show();

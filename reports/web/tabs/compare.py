@@ -73,10 +73,15 @@ def why_of(last: View) -> Why:
     return why_between(view_of(last.state.others[0], "light"), last)
 
 
-def why_between(first: View, last: View, metric: str = "tpot_s") -> Why:
+def metric_of(last: View, wanted: str = "tpot_s") -> str:
+    """The metric in which a configuration is compared: that wanted, TTFT where nothing is decoded."""
+    return wanted if last.sizes["output_len"] > 1 else "ttft_s"
+
+
+def why_between(first: View, last: View, wanted: str = "tpot_s") -> Why:
     """The difference between two configurations in a metric, TTFT where nothing is decoded.  Raises UserError."""
     queries = (replace(one.state, shown={}, asked={}, others=()).query() for one in (first, last))
-    return _why(*queries, metric if last.sizes["output_len"] > 1 else "ttft_s")
+    return _why(*queries, metric_of(last, wanted))
 
 
 @lru_cache(maxsize=MOST_ANSWERS)
