@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from llmviewer.calibrate.environment import free_bytes
 from llmviewer.calibrate.timer import PreparedKernel, copies
+from llmviewer.core.frozen import frozen
 
 #: Standard deviation of weights and activations: sums over thousands of them fit 16 bits, and none is denormal.
 STANDARD_DEVIATION = 0.05
@@ -31,7 +31,7 @@ class TooLargeError(Exception):
     """Raised when the tensors do not fit; the message says how much memory they need."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Rotation:
     """Copies of a kernel's input tensors.  tensors[copy]: those of one call.  total_bytes: of all copies."""
 

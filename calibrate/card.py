@@ -28,6 +28,7 @@ from llmviewer.calibrate.run import Progress
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.calibrated import calibrated
 
@@ -42,7 +43,7 @@ MAX_PASS_FLOPS = 5e10
 NO_TIME = "the time was over; the same command goes on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wanted:
     """Models that are served, on how many devices each, and the minutes for their calibration.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 
 #: Share of the rows below each bound: outer pair for the 95 % interval, inner pair for the 80 % one.
 QUANTILE_LEVELS = (0.025, 0.10, 0.90, 0.975)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Errors:
     """Prediction errors, as |predicted / measured - 1| unless stated otherwise.
 

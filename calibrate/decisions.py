@@ -8,7 +8,6 @@ those that meet both limits.  A pick is made from predictions alone and judged b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from llmviewer.calibrate.engine_rows import may_draft
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.chance import probability_within
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ APART = 1.1
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Runs:
     """Latencies of runs [ms], one entry each, with bounds of their 80 % interval, and tokens per second and device."""
 
@@ -62,7 +62,7 @@ class Runs:
         return np.asarray(np.min(found, axis=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Problem:
     """Measured and predicted runs of one model and workload, and limits that some but not all of them meet."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from llmviewer.calibrate.layouts import Layout, layout_of
 from llmviewer.core import data
 from llmviewer.core.dtypes import DTYPES, Dtype
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
@@ -107,7 +108,7 @@ CHECKPOINT_SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nv
 ONE_SCALE_OWNERS = ("nvidia", "neuralmagic", "redhatai", "amd", "meta-llama")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RequestCase:
     """A run and the metric published for it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from llmviewer.analysis.system import System
 from llmviewer.calibrate.e2e_rows import RequestCase, load
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
@@ -42,7 +43,7 @@ IMPOSSIBLE_REASON = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class RequestSizes:
     """Request of every case of a group.
 
@@ -81,7 +82,7 @@ METRIC_OF_TIMES: dict[str, Callable[[RequestTimes, RequestSizes], Array]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class CaseGroup:
     """Evaluated cases of one run.  places: their numbers among all cases."""
 
@@ -137,7 +138,7 @@ def _ideal_of_stages(evaluation: Evaluation, passes: int) -> list[Array]:
     return [stage.ideal_time_s * np.ones(passes) for stage in evaluation.stages or (evaluation,)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RejectedCases:
     """Cases that cannot be evaluated, with the reason."""
 
@@ -145,7 +146,7 @@ class RejectedCases:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvaluationOptions:
     """Options of an evaluation.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import yaml
 from llmviewer.calibrate.conformal import errors, quantiles
 from llmviewer.calibrate.e2e_rows import RequestCase
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.timing.engine import Engine
 
 #: Fewest rows of a metric for which quantiles are stored.
@@ -23,7 +23,7 @@ FITTED = ("constants", "factors", "error", "residuals", "scope", "rows", "genera
 PARTS = ("memory", "rounds", "serves")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class EngineFit:
     """A fitted engine, and measured / predicted of every row with its model held out, or else its configuration.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.cells import number
 from llmviewer.calibrate.e2e_rows import checkpoint, has_narrow_weights
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips
 
@@ -49,7 +49,7 @@ NOT_PREDICTED = {"init_non_torch_gib": "memory held before the engine starts to 
 ALIKE, ANY_CHIP = ("weights_gib", "kv_gib", "kv_bytes_per_token"), "h100-sxm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Started:
     """An engine that has started: its configuration, memory and limits, and its longest context."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +17,7 @@ from llmviewer.calibrate.conformal import coverage, errors, quantiles
 from llmviewer.calibrate.tables import TABLES, RowGroup
 from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import missing_extra
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import roofline
@@ -47,7 +47,7 @@ MIN_COST_SAVING = 0.15
 Efficiency = Callable[[Operator, Chip], Rates]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Sample:
     """Rows described by one set of constants, and the cross-validation fold of each row."""
 

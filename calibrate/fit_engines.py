@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +37,7 @@ from llmviewer.calibrate.free_constants import (
 )
 from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware import specs
 from llmviewer.result.interval import host_share
@@ -58,7 +59,7 @@ NOTHING: Mapping[str, float] = MappingProxyType({})
 NEGLIGIBLE_US = 1e-2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Trial:
     """A group of cases with kernel times computed once, on which engine constants are tried.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from llmviewer.calibrate.log_scores import optimism
 from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.timing import engine
 from llmviewer.timing.engine_memory import PCIE, EngineMemory
@@ -42,7 +43,7 @@ SCORED = ("activation_gib", "non_torch_gib", "kv_available_gib")
 GIB = 2.0**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Observation:
     """An engine that was started, with the graph of one device.  logged: quantity -> value."""
 

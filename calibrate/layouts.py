@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.calibrate.cells import is_missing, size_of
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 
 #: Sizes of a row, in columns of these names or as `name=size` in the column `note`.
 LAYOUT_COLUMNS = ("n_gpus", "tp", "pp", "dp", "ep", "attention_dp", "moe_tp", "moe_ep")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layout:
     """Group sizes of a run, as the parallelism options of `analyze` take them."""
 

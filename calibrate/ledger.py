@@ -6,13 +6,14 @@ One YAML per source in `calibrate/ledger/`.  These rows are never fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import FILLED, Form, stated
 from llmviewer.planning.train import OWN
@@ -77,7 +78,7 @@ def _address(value: Any) -> str:
     return source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PublishedFigure:
     """One published figure, with names of our specs, configs and options.
 
@@ -170,7 +171,7 @@ def _row(content: Any) -> PublishedFigure:
     return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PublishedTable:
     """One published table.  engine: as named by the source.  preset: engine preset used to predict it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from llmviewer.calibrate.e2e_rows import RequestCase, version_of
 from llmviewer.calibrate.e2e_runs import CaseGroup, evaluate_groups
 from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.planning.train import train
 
@@ -29,7 +29,7 @@ RECORDED = record.keyed(
 NUMBERS = ("predicted", "low80", "high80", "low95", "high95", "ideal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScoredFigure:
     """A published figure and its prediction, in the unit of the figure; NaN with a reason if not predicted.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from llmviewer.calibrate.kernel_case import KernelCase
+from llmviewer.core.frozen import frozen
 
 #: Name in `calibrate.kernels` of all of these.
 KERNEL = "library"
@@ -20,7 +21,7 @@ KERNEL = "library"
 MIN_WIDTH = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Library:
     """A package that is imported, the distributions that state its version, and where its calls were read.
 
@@ -33,7 +34,7 @@ class Library:
     read: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LibraryKernel:
     """A kernel: where it is, and its rows.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ ROOM = ("total_gpu_gib", "kv_available_gib", "kv_tokens", "max_concurrency")
 GROUP = ("engine", "gpu", "quantity", "on")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogScore:
     """Errors of a group of figures: mean of |predicted / logged - 1|, and median of predicted / logged - 1.
 

@@ -7,7 +7,7 @@ measured here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer import models
@@ -15,6 +15,7 @@ from llmviewer.calibrate import libraries, plan, shapes
 from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import decode
@@ -40,7 +41,7 @@ RECURRENT = "recurrent_state"
 ROPE_WIDTH = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelPlan:
     """Cases of a model, and what of it is not measured, in words."""
 

@@ -27,6 +27,7 @@ from llmviewer.calibrate.server_fit import ServerFit
 from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.of_engine import configuration_of
 from llmviewer.timing.engine import Engine
@@ -67,7 +68,7 @@ class Measured:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class OwnEngine:
     """A fitted engine with its text, and the document that the command prints."""
 
@@ -101,7 +102,7 @@ def calibrate(paths: Sequence[Path], stated: Stated, output: str) -> OwnEngine:
     return OwnEngine(text=found.text(), document=found.document(output))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _Fitted:
     """A fit and the rows that it was made of.  held_out: log(measured / predicted) of every row without its run."""
 

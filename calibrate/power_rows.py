@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.calibrate import e2e_rows, e2e_runs, systems
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.timing import engine
 from llmviewer.timing.engine import Engine
 
@@ -36,7 +37,7 @@ LIMITS = {
 ASSUMED_INPUT = {"EleutherAI/gpt-j-6b": 781.0, "mistralai/Mixtral-8x7B-Instruct-v0.1": 294.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class GpuRun:
     """A static batch whose mean power was measured, with its own times [s] and those predicted for it.
 
@@ -56,7 +57,7 @@ class GpuRun:
         return float(self.analysis.ttft_s[0]), float(self.analysis.tpot_s[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class WallRun:
     """A server whose power was measured at the wall [W].
 

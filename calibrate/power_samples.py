@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core import data, dtypes
 from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
@@ -42,7 +43,7 @@ MIN_ROWS, MIN_S = 16, 0.2
 THIRDS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerRow:
     """A row with its mean power over the board power, and its seconds at data-sheet peaks over its time.
 

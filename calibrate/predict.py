@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from llmviewer.calibrate.tables import TABLES, RowGroup, SkippedRows, row_groups
 from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.calibrated import Calibrated, calibrated
 from llmviewer.timing.profile import Profile
@@ -33,7 +33,7 @@ NOT_IN_KERNEL_NAME = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PredictionOptions:
     """How to predict rows.
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import TableSource, read_usable
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import profile as profiles
@@ -53,7 +54,7 @@ NO_TIME = "the time for fits was over; `llmviewer calibrate fit` takes as long a
 OnProgress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class FitInputs:
     """Inputs of a fit.
 
@@ -68,7 +69,7 @@ class FitInputs:
     seconds: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FittedProfile:
     """Result of a fit.
 

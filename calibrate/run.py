@@ -18,6 +18,7 @@ from llmviewer.calibrate.kernel_case import KernelCase
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.timer import Limits, PreparedKernel, Samples, Stopwatch, TooLongError, measure
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 
 #: Time over which the mean power of a row is taken, where it is asked for [s].
 POWER_S = 0.5
@@ -27,7 +28,7 @@ SIGNIFICANT_DIGITS = 5
 SUSTAINED_FLOPS = 2e10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Progress:
     """Progress of a run: cases done and in total, estimated seconds left, and the current table.
 

@@ -6,13 +6,14 @@ A constant is fitted if its prior spread moves the rows by more than they scatte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.calibrate.fit_engines import Trial
 from llmviewer.calibrate.free_constants import MAX_VALUES, MIN_VALUES
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.engine_work import FACTORS
 from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80
@@ -40,7 +41,7 @@ MOST_FOLDS = 10
 DIFFERENCE, TOLERANCE, ITERATIONS = 1e-2, 1e-3, 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ServerFit:
     """A preset fitted to rows.
 
@@ -93,7 +94,7 @@ def scatter_of(trials: Sequence[Trial]) -> Array:
     return np.where(first, FIRST_SCATTER, OTHER_SCATTER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _Problem:
     """Residuals of rows, and of kernels seen in a trace, over changes of some constants.
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.calibrate.rows.routing import BALANCED, POWER_LAW
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 
 Pairs = tuple[tuple[int, int], ...]
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunSize:
     """Shapes to measure, and the time for them.
 

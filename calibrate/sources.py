@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from llmviewer.calibrate.readers.files import is_benchmark
 from llmviewer.calibrate.tables import TABLES, table_of
 from llmviewer.calibrate.usable import counted, usable_rows
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 WHOLE_TABLES = ("block", "model")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class TableSource:
     """Tables of one file.  environment: the machine of `calibrate run`; empty for tables of other projects."""
 

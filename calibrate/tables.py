@@ -6,7 +6,6 @@ Columns are those of docs/guide/calibration.md.  Rows that cannot be predicted a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from llmviewer.calibrate.rows import attention, collective, elementwise, experts
 from llmviewer.calibrate.rows.table import Table
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
@@ -53,7 +53,7 @@ UNMEASURED_KERNEL = "an attention kernel of torch that is faster at most other s
 HEAD_WIDTHS = ("device", "engine", "dtype", "kv_dtype", "head_dim", "v_head_dim", "window")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class RowGroup:
     """Rows of a table described by one array operator, or by a short sequence of them.
 
@@ -102,7 +102,7 @@ def engine_of(text: object) -> str:
     return next((name for start, name in ENGINES.items() if word.startswith(start)), "torch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class SkippedRows:
     """Rows that cannot be predicted, with the reason.  index: labels of the rows in the table."""
 

@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from llmviewer.core.frozen import frozen
 
 #: Rotating copies are together larger than this multiple of the last-level cache.
 CACHE_MULTIPLE = 2.0
@@ -25,7 +26,7 @@ MAX_COPIES = 4096
 MAX_CALLS = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreparedKernel:
     """A kernel ready to run.
 
@@ -41,7 +42,7 @@ class PreparedKernel:
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """Limits of the measurement of one kernel.
 
@@ -66,7 +67,7 @@ class TooLongError(Exception):
     """Raised when the samples would take longer than the time left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeviceReading:
     """Clock [MHz] and power [W] of the device under load; None if not reported.
 
@@ -78,7 +79,7 @@ class DeviceReading:
     power_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Samples:
     """Samples of one kernel [us per call].  timed: graph, events or clock.  settled_s: run time before the first."""
 

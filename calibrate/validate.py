@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer.calibrate.conformal import errors
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,7 @@ KERNEL_COLUMNS = {"measured": "latency_us", "predicted": "predicted_us", "ideal"
 KEYS = ("device", "kernel", "regime")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Score:
     """Errors of a group of rows: mean and median of |predicted / measured - 1|.
 
@@ -39,7 +40,7 @@ class Score:
     ideal_mape: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Validation:
     """Scores of every group and of all rows.  left_out: reason -> rows that were not predicted."""
 

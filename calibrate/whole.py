@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
@@ -41,7 +42,7 @@ UNFUSED_SUFFIX = "-unfused"
 GROUP_COLUMNS = ("device", "engine", "model", "dtype", "graph", "stage", "layers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PredictedStage:
     """Times of forward passes [s]: predicted, interval bounds (shape (4, points)), data-sheet roofline."""
 

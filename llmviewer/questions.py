@@ -7,16 +7,18 @@ and functions are named by text and imported when first asked for, so that a sta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any
+
+from llmviewer.core.frozen import frozen
 
 #: Doors beside `import llmviewer` and the command line, which every question has.
 HTTP, ASSISTANT, WEB = "http", "assistant", "web"
 DOORS = (HTTP, ASSISTANT, WEB)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Question:
     """A question, its answer and its doors.
 

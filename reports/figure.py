@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from llmviewer.core.frozen import frozen
 
 Values: TypeAlias = npt.NDArray[np.float64]
 #: Largest over smallest value of an axis above which it is logarithmic.
 LOG_SCALE_RATIO = 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Axis:
     """An axis of a panel.  linear: starts at zero whatever its values span; logarithmic: whatever they span."""
 
@@ -29,7 +30,7 @@ class Axis:
         return wide and not self.linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Line:
     """A series of points, in the units of the axes.
 
@@ -46,7 +47,7 @@ class Line:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limit:
     """A straight line across the panel: level, or upright.  rank: its dashes, those of the first limit for 0."""
 
@@ -56,7 +57,7 @@ class Limit:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Panel:
     """Lines and limits over two axes."""
 

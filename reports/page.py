@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
+
+from llmviewer.core.frozen import frozen
 
 T = TypeVar("T")
 
@@ -26,7 +28,7 @@ class Emphasis(Enum):
     FAINT = "faint"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Column:
     """One column of a table.
 
@@ -43,7 +45,7 @@ class Column:
     wraps: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """Cells of a row, one per column.  closes: the last row of a section, followed by a blank line."""
 
@@ -52,7 +54,7 @@ class Row:
     closes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """Rows under a heading, with an optional total row below a line.
 
@@ -78,7 +80,7 @@ class Table:
         return replace(self, columns=others(self.columns), rows=rows, total=others(self.total))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Facts:
     """Lines of two or more cells: a label first, last a sentence that wraps."""
 
@@ -87,7 +89,7 @@ class Facts:
     emphasis: Emphasis = Emphasis.PLAIN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Segment:
     """One part of a bar."""
 
@@ -97,7 +99,7 @@ class Segment:
     style: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bar:
     """A stacked bar of length `scale` with a mark at `mark`; text formats show only its title."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.plots import KINDS, PlotData
 from llmviewer.reports.plots.plot import drawn, style_of
 from llmviewer.result.comparison import Comparison
@@ -34,7 +35,7 @@ def pictures(made: Simulation) -> dict[str, bytes]:
 SCHEMA = "llmviewer.report/1"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class Report:
     """Results of all configurations.
 

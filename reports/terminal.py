@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Table, plain
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ WIDTH_WITHOUT_TERMINAL = 120
 WIDTH_OF_FILES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Screen:
     """Number of text columns, and whether colours are used."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf, nextafter
 from typing import Any, TypeAlias
 
+from llmviewer.core.frozen import frozen
 from llmviewer.result.result import Result
 
 Event: TypeAlias = dict[str, Any]
@@ -40,7 +40,7 @@ NO_ARROWS: Event = {"sends": (), "receives": ()}
 CACHE = "KV cache of a device (bytes)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sample:
     """A value of a counter from `time_s` on."""
 

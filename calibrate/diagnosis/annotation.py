@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isnan, nan
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Group, Step
 
 #: Stages that a user can state.
@@ -30,7 +30,7 @@ TENSORRT = re.compile(r"_forward_step \d+: (\d+) ctx reqs, (?:(\d+) ctx tokens, 
 ATOM = re.compile(r"(prefill|decode)\[bs=(\d+)(?:/\d+)? tok=(\d+)(.*)\]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sums:
     """Sums over requests of one kind; NaN where the mark does not state them.
 
@@ -44,7 +44,7 @@ class Sums:
     products: float = nan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Work:
     """Prompts and generating requests of one forward pass."""
 
@@ -64,7 +64,7 @@ class Work:
         return "mixed" if self.generation.requests else "prefill"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stated:
     """Facts of a pass that the user states: requests, prompt length or keys [tokens], and STAGES; NaN or "" if not."""
 

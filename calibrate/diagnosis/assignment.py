@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
 
@@ -26,6 +26,7 @@ from llmviewer.calibrate.diagnosis.slots import (
 )
 from llmviewer.calibrate.diagnosis.times import Comparison, OperatorTimes
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import decode
 from llmviewer.techniques.kernels.flash_attention import flash_attention
@@ -50,7 +51,7 @@ Scores = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Table:
     """Scores of every kind of kernel on every operator, -inf where it cannot run it; shape (kinds, operators).
 
@@ -64,7 +65,7 @@ class Table:
     missing: Scores
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class Alignment:
     """Index of the operator of every kernel, NONE without one, and the score of all of them."""
 
@@ -264,7 +265,7 @@ FEW = 3
 MOSTLY = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Assigned:
     """Kernels of a pass with their operators, one entry each.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from llmviewer.calibrate.diagnosis.times import Comparison
 from llmviewer.calibrate.readers.torch_profiler import is_table
 from llmviewer.core import arguments
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.techniques.options import RUN_OPTIONS
 
@@ -143,7 +144,7 @@ def diagnosis_of(recording: Recording, chosen: Configuration, facts: Stated, sou
     return _made(found, recording, doubts, Origin(chosen, source, {}))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Origin:
     """Source and subject of a comparison.  source: the file.  more: further details, which say what is compared."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, nan
 from statistics import median
 
@@ -29,6 +29,7 @@ from llmviewer.calibrate.diagnosis.slots import (
 from llmviewer.calibrate.diagnosis.times import MARKS, SHAPES, Comparison, OperatorTimes, Seen
 from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
@@ -46,7 +47,7 @@ OUTLIER, LEAST_ALIKE = 3.0, 3
 OWN_KINDS = (*GENERAL, "sampling", "norm_part", "rope_part", "quantize", "dequantize", *COMMUNICATION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class MatchedPass:
     """A recorded pass with its work, and the operators of its kernels as in `Assigned`.  covered: share of operators
     that have a kernel."""

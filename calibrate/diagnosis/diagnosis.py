@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from llmviewer.calibrate.diagnosis.parts import Part, is_inside
 from llmviewer.calibrate.diagnosis.suspects import Suspect
 from llmviewer.calibrate.diagnosis.times import BESIDE, Comparison, OperatorTimes
 from llmviewer.core.answer import Answer
+from llmviewer.core.frozen import frozen
 
 SCHEMA = "llmviewer.diagnosis/1"
 #: Share of an operator's time that the device is idle before its kernels, above which the host is to blame.
@@ -17,7 +17,7 @@ HOST_SHARE = 0.5
 FINE, SLOW, FAST, HOST, UNPREDICTED, NO_KERNEL = "fine", "slow", "fast", "host", "unpredicted", "no kernel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Diagnosis(Answer):
     """Measured against predicted time [s], and what explains the difference.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isnan
 
 from llmviewer.api.configuration import Configuration
@@ -21,6 +20,7 @@ from llmviewer.calibrate.readers.run import BenchmarkRun
 from llmviewer.calibrate.readers.run import Stated as StatedRun
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
 
 #: Largest deviation of stated from recorded sizes that is no doubt.
@@ -34,7 +34,7 @@ CHIP, MODEL, WORK = "chip", "model", "work"
 BESIDE_IT = "record a pass without the other model beside it (encoder, draft)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Doubt:
     """A disagreement in a sentence, and what to try.  of: CHIP, MODEL or WORK."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import isnan
 
 from llmviewer.calibrate.diagnosis.times import BESIDE, MARKS, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.wording import told
+from llmviewer.core.frozen import frozen
 
 #: Names of parts that are not operators.
 FUSED = "operators without a kernel of their own"
@@ -23,7 +23,7 @@ MOSTLY = 0.5
 LENGTHS = {"prefill": "new tokens", "decode": "keys", "mixed": "tokens"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """Seconds per pass by which the measured time is longer than predicted, with what was seen.
 

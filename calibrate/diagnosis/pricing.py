@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Group, Step
 from llmviewer.ops.gemm import EXPERT_PREFIX
@@ -28,7 +29,7 @@ FIELDS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "atten
 LOW80, HIGH80 = interval.LEVELS["80"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PricedOperator:
     """Times of one operator in every pass [s], over all its layers, with the bounds of its 80 % interval.
 
@@ -51,7 +52,7 @@ class PricedOperator:
         return float(_spread(self.row.ideal.time_s, len(self.seconds)).sum()) * self.row.block.repeats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PricedPasses:
     """Passes of one kind, all priced at once.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, isfinite
 
@@ -13,9 +13,10 @@ import numpy as np
 from llmviewer.calibrate.diagnosis.annotation import Work, work_of
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Timeline:
     """Times of the kernels of one pass in order of their start [s].
 
@@ -51,7 +52,7 @@ ROUNDING_S = 1e-6
 MOST_S = 1e12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kernel:
     """One kernel, copy or fill of a device's queue.
 
@@ -74,7 +75,7 @@ class Kernel:
         return self.start_s + self.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mark:
     """A named span of time that the engine or the user marked.  on_device: its times are those of the kernels."""
 
@@ -84,7 +85,7 @@ class Mark:
     on_device: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recording:
     """Kernels of one device in order of their start.
 
@@ -102,7 +103,7 @@ class Recording:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelSum:
     """All runs of one kernel: their number and their seconds in total."""
 
@@ -111,7 +112,7 @@ class KernelSum:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Summary:
     """Kernels of a run summed by name: a recording without times of single kernels."""
 
@@ -193,7 +194,7 @@ DRAFT = re.compile(r"DRAFT")
 OUTSIDE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class RecordedPass:
     """Kernels of one forward pass in order of their start.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.language import record
@@ -73,7 +74,7 @@ QUERIES, KEYS, VALUES = ("q_proj", "q_norm", "rope"), ("k_proj", "k_norm", "rope
 KEYS_FIRST, KEYS_LAST = (*QUERIES, *KEYS, *VALUES), (*QUERIES, *VALUES, *KEYS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class SlotKind:
     """Kernels that may run an operator.
 
@@ -86,7 +87,7 @@ class SlotKind:
     missing: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Slot:
     """One operator in one layer.  layer: number of the layer in the model, -1 outside of layers."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.calibrate.diagnosis import parts as names
@@ -14,6 +13,7 @@ from llmviewer.calibrate.diagnosis.parts import Part, longest_wait
 from llmviewer.calibrate.diagnosis.slots import COMMUNICATION, OTHER_MODELS, PREPARE, SAMPLING, kind_of
 from llmviewer.calibrate.diagnosis.times import BESIDE, MARKS, Comparison, OperatorTimes
 from llmviewer.calibrate.diagnosis.wording import short, told
+from llmviewer.core.frozen import frozen
 
 #: Kernels of 16-bit matrix products, and of 8-bit ones, by their names.
 HALF = re.compile(r"_BBS_|_HHS_|_HHH_|bf16bf16|f16f16|bf16_bf16|_tst_|hgemm|__nv_bfloat16|bf16xbf16(?!x)|bfloat16")
@@ -127,7 +127,7 @@ TASKS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Suspect:
     """One likely cause with the seconds per pass that it explains, and what to try."""
 
@@ -136,7 +136,7 @@ class Suspect:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Case:
     """Everything that rules look at.  on_host: operators on the processor were recorded, not kernels of a device."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 
 from llmviewer.calibrate.diagnosis.slots import OTHER_MODELS, PREPARE, SAMPLING
+from llmviewer.core.frozen import frozen
 
 #: Work that engines do beside the model, which no operator predicts.
 BESIDE = (PREPARE, SAMPLING, OTHER_MODELS)
@@ -44,7 +45,7 @@ class OperatorTimes:
         return {name: self.kernels[name] for name in sorted(self.kernels, key=lambda one: -self.kernel_s[one])}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Seen:
     """Work of the recorded passes, means per pass.
 
@@ -83,7 +84,7 @@ class Comparison:
     planned_between_s: float = 0.0
     followed: int = 0
     said_s: float | None = None
-    seen: Seen = Seen()
+    seen: Seen = field(default_factory=Seen)
     inputs: dict[float, float] = field(default_factory=dict)
     own_inputs: set[float] = field(default_factory=set)
     overlap_s: float = 0.0

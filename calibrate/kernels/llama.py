@@ -7,7 +7,6 @@ activation are eager kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ import torch.nn.functional as F  # noqa: N812
 
 from llmviewer.calibrate.buffers import Shape
 from llmviewer.calibrate.kernels import moe
+from llmviewer.core.frozen import frozen
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LlamaConfig:
     """Sizes from a config.json of model_type llama or mixtral; `intermediate` is that of an expert if there are any."""
 
@@ -75,7 +75,7 @@ class LlamaConfig:
         return shape, shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ForwardPass:
     """One forward pass: `new` tokens of each of `batch` sequences after `cached` tokens."""
 

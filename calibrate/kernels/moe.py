@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError, need_ca
 from llmviewer.calibrate.kernels.experts import need_grouped_gemm
 from llmviewer.calibrate.rows.routing import busiest_loads
 from llmviewer.calibrate.timer import PreparedKernel
+from llmviewer.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """Experts that the tokens of a device chose.
 

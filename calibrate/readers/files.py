@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from llmviewer.calibrate.readers.serving import (
 )
 from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ HEAD_BYTES = 4096
 OWN_SCHEMA = b'{"schema":'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class BenchmarkTable:
     """Rows of an end-to-end table.  left_out: reason -> runs of the file that it does not have."""
 

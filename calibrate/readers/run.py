@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.calibrate.e2e_rows import QUANTIZATIONS, checkpoint, load
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.timing import engine
@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 ENGINE_PREFIXES = {"sglang": "sglang", "vllm": "vllm", "tensorrt": "trtllm", "trt": "trtllm"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Arrivals:
     """Requests that arrive one after another.  rate: per second.  completed: their number, in duration_s seconds."""
 
@@ -28,7 +28,7 @@ class Arrivals:
     duration_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BenchmarkRun:
     """One run of a benchmark program; fields that its file does not state are empty or None.
 
@@ -121,7 +121,7 @@ NEEDED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stated:
     """Facts of a benchmark that the user states, which come before those of its file; empty or zero: nothing.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Place
 from llmviewer.hardware.chip import Chip
 
@@ -32,7 +33,7 @@ def _no_contradictions(rows: pd.DataFrame) -> list[tuple[Any, str]]:
     return []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """A kind of measured table.
 

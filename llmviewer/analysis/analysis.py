@@ -7,7 +7,7 @@ Which sequences run concurrently (batching), which forward passes that takes (`e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from llmviewer.analysis.pricing import PassTimes, price, rounds_of_microbatches
 from llmviewer.analysis.rank_shares import rank_shares
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request, decode
 from llmviewer.hardware.chip import Chip
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class Analysis:
     """Passes, times and memory of a request on a system; arrays have one entry per point.
 

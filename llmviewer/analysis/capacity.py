@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from llmviewer.analysis.pipeline import Device, devices_of, stores_drafts
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Place
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip, Host
@@ -44,7 +45,7 @@ COMPRESSORS = {128.0: (8.0, 4.0), 4.0: (128.0, 8.0)}
 COMPRESSED = "compressed_cache"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class States:
     """Blocks of short-lived states: each group holds the last `window` tokens in blocks of `tokens`."""
 
@@ -53,7 +54,7 @@ class States:
     tokens: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheBlocks:
     """The pool's layout on one device.
 
@@ -349,7 +350,7 @@ def _resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache
     return replace(cache, reserve=model.max_context)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _BatchCache:
     """The KV cache of a whole batch whose sequences end together, each as one sequence or as several branches.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.hardware.chip import Chip
@@ -32,7 +33,7 @@ JOINED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_
 PADDED_FORMAT = "mxfp4"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EngineParts:
     """Bytes that an engine takes on one device.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from llmviewer.analysis.pipeline import Device, devices_of, fullest, fullest_dev
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Operator, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, Step
@@ -122,7 +123,7 @@ def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:
     return stages[fullest(stages, system)]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class TimedOperator:
     """One operator of one kind of layer; counts and times are for one layer.
 
@@ -143,7 +144,7 @@ class TimedOperator:
         return roofline.time_operator(self.operator, self.sheet, ideal, self.traffic_bytes)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: sums are kept
+@frozen(slots=False, eq=False)  # no slots: sums are kept
 class Evaluation:
     """A graph after all passes, its rows, and sums over operators x layers.
 

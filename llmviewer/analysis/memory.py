@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, KeysView, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Memory:
     """Bytes on one device for one workload.
 

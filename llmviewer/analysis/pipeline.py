@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.analysis.memory import layers_on_host, weights_bytes
 from llmviewer.analysis.system import Drafter, Split, System
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Tensor, whole
 from llmviewer.core.workload import decode
 from llmviewer.models.model import Model
@@ -98,7 +99,7 @@ def _send(layer: Block, system: System, near: float) -> Block:
     return Block(name="send", operators=(operator,), scope="model")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Device:
     """A device of a split with its part of a graph.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, missing_extra
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 
@@ -30,7 +31,7 @@ DIGITS = 9
 TIE_COST = (1e-9, 2e-9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Cost:
     """Cost of a placement: seconds by stage and resource, bytes on the device and on the host.
 
@@ -63,7 +64,7 @@ class Cost:
         return sum(max(value for (of, _), value in self.seconds.items() if of == stage) for stage in STAGES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Problem:
     """The program: minimise prefill and generation time over shares, within the memory of device and host.
 

@@ -5,19 +5,18 @@ Idle power x time, and a share of the board power for each resource while it wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.power_shares import PowerShares, board_watts
 from llmviewer.core.counts import Array, Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.serving.schedule import Schedule
 
 JOULES_PER_KWH = 3.6e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Energy:
     """Energy of a configuration at full load; arrays have one entry per point.
 
@@ -32,7 +31,7 @@ class Energy:
     basis: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class _Use:
     """Use of devices by one request in one stage: device-seconds, and dynamic energy over the board power [s]."""
 

@@ -7,7 +7,7 @@ per byte share x TDP / bandwidth, so that the shares of a generation hold for ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core import data
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import NUMBER, keyed, mapped
@@ -27,7 +28,7 @@ SHARE_OF = {"compute": "compute", "vector": "compute", "memory": "memory", "link
 FILE = "power.yaml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerShares:
     """Shares of a chip's board power: drawn always, and added by each resource at its data-sheet peak.
 

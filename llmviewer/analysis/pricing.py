@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 
 import numpy as np
@@ -12,6 +12,7 @@ from llmviewer.analysis.evaluation import Evaluation, evaluate, graph_of_device,
 from llmviewer.analysis.power_shares import PowerShares, shares_of, work_of_device
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import PASS_COLUMNS, Group, Step
@@ -29,7 +30,7 @@ MANY_PASSES = 256
 MOST_RECORDED_PASSES = 4096
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the evaluation is kept
+@frozen(slots=False, eq=False)  # no slots: the evaluation is kept
 class PassTimes:
     """Times of the passes of a schedule; arrays have one entry per pass.
 

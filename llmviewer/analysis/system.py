@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Pass, as_built
 from llmviewer.core.recording import Programs
 from llmviewer.core.running import ran
@@ -27,7 +28,7 @@ from llmviewer.timing.roofline import Efficiency, ideal
 USUAL_UTILIZATION = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class RuleOutcome:
     """Outcome of a fusion rule on operators of a block.
 
@@ -44,7 +45,7 @@ class RuleOutcome:
     assumed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class AppliedTechnique:
     """A technique with the name under which results list it.
 
@@ -59,7 +60,7 @@ class AppliedTechnique:
     divides: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PipelineExits:
     """Early exit in a pipeline.
 
@@ -72,7 +73,7 @@ class PipelineExits:
     unknown: Callable[[Graph], tuple[Count, ...]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Parallelism:
     """Numbers of devices by what they split.  A graph is always that of one device.
 
@@ -134,7 +135,7 @@ class Parallelism:
         return replace(own, batch_size=np.ceil(own.batch_size / self.in_flight(request)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
 
@@ -254,7 +255,7 @@ class System:
         return replace(self, passes=kept, parallelism=Parallelism(), split=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Split:
     """Devices, alike or not, that each hold their share of the layers as one pipeline stage.
 
@@ -282,7 +283,7 @@ def _drafting(draft: Draft, generation: Generation) -> Generation:
     return Generation(shape=draft.shape, min_spare_tokens=spare, branches=generation.branches)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Drafter:
     """A draft model and the system that it runs on."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import Enum
 
 import numpy as np
@@ -13,6 +13,7 @@ from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
 from llmviewer.analysis.power_shares import shares_of
 from llmviewer.analysis.system import Drafter, System
 from llmviewer.analysis.training_layout import Layout, Offload, States, Times, host_rate, updated_bytes
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group, Step
@@ -43,7 +44,7 @@ class Trained(Enum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recipe:
     """How a step is trained.
 
@@ -70,7 +71,7 @@ class Recipe:
         return self.recompute + (1.0 - self.recompute) * (not kept)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrainingStep:
     """One step on one device: memory by kind [byte], time by part [s], and the work of the matrix units [FLOP].
 
@@ -141,7 +142,7 @@ def trained_drafters(system: System) -> list[Drafter]:
     return [one for one in system.drafters if one.draft.shared is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Stage:
     """One device of a pipeline stage, with times of one micro-batch.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.core.dtypes import get_dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Role, Tensor, whole
 from llmviewer.hardware.chip import Host
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
@@ -37,7 +37,7 @@ class Offload(Enum):
     PARAMETERS = "parameters"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Times:
     """Times of the kernels of a micro-batch [s]."""
 
@@ -58,7 +58,7 @@ class Times:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class States:
     """Weights of one pipeline stage on one device, before replicas divide them.
 
@@ -75,7 +75,7 @@ class States:
     units: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Offloaded:
     """Bytes on the host per device, and time that offloading adds to a step [s]."""
 
@@ -83,7 +83,7 @@ class Offloaded:
     time_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layout:
     """Data parallelism and micro-batches of a step.
 

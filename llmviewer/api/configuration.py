@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from llmviewer.api.devices import Devices
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
 from llmviewer.core.files import CacheOfFiles
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware import hypothetical
 from llmviewer.hardware.chip import Chip
@@ -44,7 +45,7 @@ from llmviewer.timing.engine_serving import usual
 HOLDS_ON_HOST = ("offload", "flexgen")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Configuration:
     """A model on a system, built from options.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from llmviewer.analysis.pipeline import of_fullest
 from llmviewer.analysis.system import Parallelism, Split, System
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import NETWORK, Chip
 from llmviewer.hardware.names import HOST_WORDS, counted, is_host, listed
@@ -40,7 +41,7 @@ OF_EACH = (
 PLACING = ("gpu_layers", "n_cpu_moe", "override_tensor")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Devices:
     """Chips in the order in which they hold the layers, and the part of a sum that each is of."""
 

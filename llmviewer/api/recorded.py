@@ -10,7 +10,7 @@ list of them for every way that its branches go.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.recording import UnrecordableError, noted
 from llmviewer.core.scalars import Pool, Scalars, scalars
@@ -62,7 +63,7 @@ AGREEMENT = 1e-9
 MOST_PROGRAMS = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """An operator of a layer of which there are `layers` alike."""
 
@@ -72,7 +73,7 @@ class Row:
     layers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recorded:
     """A configuration as lists of operations, each for the passes at which its guards hold.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.analysis.capacity import step_tokens
 from llmviewer.analysis.memory import weights_bytes
 from llmviewer.analysis.system import System
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, decode
@@ -21,7 +22,7 @@ from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, OPTIONS, Options
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Run:
     """A run as it was asked.  exchanging: devices that send each other messages."""
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable, unknown
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     from llmviewer.questions import Question
     from llmviewer.reports.page import Page
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Views:
     """Functions that produce the content of each output format, called only for the requested format.
 
@@ -206,7 +205,7 @@ def _check_unread(target: Path, path: str) -> None:
 
 def _temporary(target: Path) -> Path:
     """Unused name next to a file; known before the file is made, so that a signal in between leaves nothing behind."""
-    return target.parent / f".{target.name[:32]}.{secrets.token_hex(8)}"
+    return target.parent / f".{target.name[:32]}.{os.urandom(8).hex()}"
 
 
 def _target(path: str) -> Path:

@@ -112,26 +112,29 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~"))
 
 
-def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ...]]:
-    """(file, stem, aliases) for a stem or alias in the data folder `directory`, or a path to the user's own file."""
-    wanted = normalized(name)
-    index = aliases(directory)
-    for stem in dict.fromkeys((wanted, _stem_of_alias(directory).get(wanted, wanted))):
-        path = folder(directory) / f"{stem}.yaml"
-        if stem == Path(stem).name and stem != Path(ALIASES).stem and _is_there(path):
-            return path, stem, index.get(stem, ())
+def find(directory: str, name: str, noun: str) -> tuple[Path, str, bool]:
+    """(file, stem, True) for a stem or alias in the data folder `directory`; False for a path to the user's own file.
+
+    The index of aliases, which takes longer to read than a file, is read for a name that is no stem.
+    """
+    stem = normalized(name)
+    if not _is_stem(directory, stem):
+        stem = _stem_of_alias(directory).get(stem, "")
+    if _is_stem(directory, stem):
+        return folder(directory) / f"{stem}.yaml", stem, True
     path = user_path(name) or Path(name)
     if user_path(name) or is_path(name):
         files.refuse_named(name)
-        return path, path.stem, ()
-    known = [*stems(directory), *(alias for others in index.values() for alias in others)]
+        return path, path.stem, False
+    known = [*stems(directory), *(alias for others in aliases(directory).values() for alias in others)]
     raise unknown(noun, name, known, hint=HINTS[noun])
 
 
-def _is_there(path: Path) -> bool:
-    """Whether the package has this file."""
+def _is_stem(directory: str, stem: str) -> bool:
+    """Whether the package has a file of this stem in a data folder."""
     try:
-        return path.exists()
+        is_name = stem == Path(stem).name and stem != Path(ALIASES).stem
+        return is_name and (folder(directory) / f"{stem}.yaml").exists()
     except (OSError, ValueError):  # name too long, null character
         return False
 

@@ -6,7 +6,7 @@ A dimension is a float or a float64 array with one entry per forward pass, so on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ import numpy as np
 
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.kinds import TIED, Kind, OperatorRole
 
 #: Scope of blocks that are not decoder layers: embedding, head, and blocks added by a graph pass.
@@ -42,7 +43,7 @@ class Place(Enum):
     DISK = "disk"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Tensor:
     """A stored tensor: name, number of elements, number format, role and place."""
 
@@ -69,7 +70,7 @@ class Tensor:
         return Tensor(name=self.name, elements=self.elements, dtype=dtype, role=self.role, place=self.place)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class Access:
     """The `elements` of a tensor that one forward pass moves; may differ from those stored (an embedding gathers)."""
 
@@ -86,7 +87,7 @@ def whole(tensor: Tensor) -> Access:
 WORK: Mapping[str, bool] = {"work": True}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: derived figures are kept
+@frozen(slots=False, eq=False)  # no slots: derived figures are kept
 class Operator:
     """The work of one kernel.
 
@@ -223,7 +224,7 @@ def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
     return total(count * (bits / 8.0) for bits, count in elements.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class State:
     """The cache of one layer per sequence: KV cache or recurrent state.
 
@@ -248,7 +249,7 @@ class State:
         return (self.per_token * tokens + self.per_sequence) * self.dtype.bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Block:
     """Operators that run one after another, repeated for `repeats` layers with different weights.
 
@@ -277,7 +278,7 @@ class Block:
         return {a.tensor.name: a.tensor for a in accesses if a.tensor.role is Role.WEIGHT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Graph:
     """One forward pass of one device: blocks in order."""
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 
 #: Function, fetcher of its operands from the list of values, and place of its result.
 Call: TypeAlias = tuple[Callable[..., Any], Callable[[list[Any]], Sequence[Any]], int]
@@ -48,7 +49,7 @@ class Recording:
     constants: dict[int, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Program:
     """The recorded operations that the results need.
 
@@ -100,7 +101,7 @@ def _fetch(places: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
     return operator.itemgetter(*places if len(places) > 1 else (slice(places[0], places[0] + 1),))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class OfList:
     """A function of a list of `count` arrays as one of these arrays."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.core.recording import OfList, Recording, UnrecordableError, Value, require
 
 #: Numbers of operations, in the shape of the array whose entries they are.
@@ -46,7 +46,7 @@ TOGETHER: dict[Any, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: what it needs is kept
+@frozen(slots=False, eq=False)  # no slots: what it needs is kept
 class Scalars:
     """Operations that a recording left in a pool.
 

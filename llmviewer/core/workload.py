@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 
 #: Fields of Group with one value per forward pass in a schedule.
 PASS_COLUMNS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions")
@@ -25,7 +26,7 @@ def kept_tokens(cached: Count, kept: float) -> Count:
     return cached if kept == 1.0 else np.minimum(cached, np.maximum(whole_tokens(cached * kept), 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Group:
     """Sequences with the same workload in one forward pass; counts are scalars or arrays.
 
@@ -165,7 +166,7 @@ class Group:
         return kept_tokens(np.remainder(self.cached_tokens, chunk), self.kept) + self.new_tokens
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class Step:
     """One forward pass: weights are read once for all groups; attention is summed over groups."""
 
@@ -234,7 +235,7 @@ def mixed(*steps: Step) -> Step:
     return Step(tuple(group for step in steps for group in step.groups))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Request:
     """batch_size requests of input_len prompt tokens that each generate output_len tokens [counts or arrays]."""
 

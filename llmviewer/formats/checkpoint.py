@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Role
 from llmviewer.formats.cache import with_cache
 from llmviewer.formats.linear import Format, in_dtype, with_formats
@@ -15,7 +16,7 @@ Layer = TypeVar("Layer")
 Formats = TypeVar("Formats", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Variant:
     """`repeats` layers of a block with equal formats.
 
@@ -38,7 +39,7 @@ def alike(layers: Iterable[Layer], formats: Callable[[Layer], Formats]) -> list[
     return sorted(found.items(), key=lambda one: -len(one[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Checkpoint:
     """The graph pass that applies a checkpoint's formats.
 

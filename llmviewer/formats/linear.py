@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype, operand_class
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.gemm import GemmShape
@@ -31,7 +32,7 @@ ADAPTER_SUFFIXES = ("_lora_a", "_lora_b")
 QUANTIZE_SUFFIX = "_quantize"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Format:
     """Number formats of a linear layer's weights and inputs; None leaves them unchanged.
 
@@ -42,14 +43,14 @@ class Format:
     activations: Dtype | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QuantizeShape:
     """Shape of a quantize operator.  source: role of the operator whose output it quantizes."""
 
     source: OperatorRole
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class _Linear:
     """A linear operator that reads unquantized inputs, and the dtype to quantize them to (None: not quantized)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, Form, stated
 
@@ -20,7 +21,7 @@ from llmviewer.language.record import ABSENT, Form, stated
 IN_RANGE = record.number(1e-6, 1e15, expected="a positive number (1e-6 to 1e15)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Figure:
     """One number of a spec file in SI units, with its source."""
 
@@ -29,7 +30,7 @@ class Figure:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FigureInfo:
     """Declaration of a field of `Chip` that is a figure; every such field may be an array.
 
@@ -95,7 +96,7 @@ HOST_PATH = "pcie-host"
 TO_HOST = ("nvlink-c2c", "pcie")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Link:
     """A connection between devices; bandwidth per direction [byte/s].  devices: most that it joins, 0 = unknown."""
 
@@ -109,7 +110,7 @@ class Link:
 LINKS = record.mapped(partial(record.values, Link, given=("name",)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Disk:
     """A disk of the host, with its sequential read and write rates [byte/s], and the rate of scattered reads [1/s];
     None if it is unknown."""
@@ -120,7 +121,7 @@ class Disk:
     reads_per_s: float | None = field(default=None, metadata=stated(sourced(1e3), "disk_read_kiops"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Host:
     """The computer that a device is attached to: the bandwidth of its memory [byte/s], and its CPU.
 
@@ -146,7 +147,7 @@ class Host:
     sockets: int = field(default=1, metadata=ABSENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Chip:
     """One device.  Rates are dense data-sheet peaks; figures may be arrays of `points` hypothetical chips.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import isfinite
@@ -18,6 +18,7 @@ import numpy as np
 from llmviewer.core import arguments
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import FIGURES, PER_DTYPE, RATE_DTYPES, Chip, Figure
 
 #: Name of a figure -> field of Chip, and its unit.
@@ -50,7 +51,7 @@ SOURCE = "set by the user (--set)"
 LEAST, MOST = 1e-3, 1e24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Setting:
     """One changed figure: a value in SI units, or a factor of the chip's own.  text: as the user wrote it."""
 

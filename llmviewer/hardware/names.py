@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.files import CacheOfFiles
+from llmviewer.core.frozen import frozen
 
 FOLDER = "hardware_specs"
 #: Words of makers, which a name may have or not, and the maker of a chip that is called so.
@@ -74,8 +74,8 @@ def is_host(name: str) -> bool:
     return name.lower() in HOST_WORDS or name in data.stems(HOSTS)
 
 
-def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
-    """(file, stem, aliases) of the chip that a name means, or of the user's own file at this path.
+def find(name: str) -> tuple[Path, str, bool]:
+    """(file, stem, True) of the chip that a name means; False for the user's own file at this path.
 
     Raises UserError for an unknown name, with the nearest one, and for one of several chips, with all of them.
     """
@@ -98,7 +98,7 @@ def find(name: str) -> tuple[Path, str, tuple[str, ...]]:
     if not stem:
         return data.find(FOLDER, name, "chip")
     _check_maker(name, plain, stem)
-    return data.folder(FOLDER) / f"{stem}.yaml", stem, data.aliases(FOLDER).get(stem, ())
+    return data.folder(FOLDER) / f"{stem}.yaml", stem, True
 
 
 def _stem(name: str, plain: str) -> str:
@@ -127,7 +127,7 @@ def _short(parts: tuple[str, ...]) -> tuple[str, ...]:
     return parts[1:] if parts[:1] and parts[0] in FAMILIES else parts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class _Known:
     """Every stem and alias, its parts, and its stem; and form of a name -> stem."""
 

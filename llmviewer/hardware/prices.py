@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 from llmviewer.core import data
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import stated
 
@@ -24,7 +25,7 @@ RENTED = "rented"
 FOLDER = "hardware_specs/prices"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Price:
     """$ for one chip for one hour.  date: day on which it was read (ISO), None for the user's own prices."""
 

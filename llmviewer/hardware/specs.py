@@ -43,7 +43,8 @@ def load(name: str) -> Chip:
 
 
 def _read(name: str) -> Chip:
-    path, stem, aliases = names_of_chips.find(name)
+    path, stem, is_known = names_of_chips.find(name)
+    aliases = data.aliases(names_of_chips.FOLDER).get(stem, ()) if is_known else ()
     return parse(data.read_yaml(path), stem=stem, aliases=aliases, path=data.display_path(path))
 
 

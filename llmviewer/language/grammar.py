@@ -8,10 +8,11 @@ in their order; keyword-only ones need theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from inspect import Parameter, signature
 from typing import Any, TypeAlias, get_type_hints
+
+from llmviewer.core.frozen import frozen
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -28,7 +29,7 @@ class RefusedError(ValueError):
         self.subject, self.word, self.allowed, self.known = subject, word, allowed, tuple(known)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Form:
     """How one parameter is written: any text, or what `parse` makes of it.
 
@@ -61,7 +62,7 @@ class Form:
         return {"type": "string"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Number(Form):
     """A number from `low` to `high`, both included; `whole` ones only, or one of `words`, which stay text.
 
@@ -100,7 +101,7 @@ class Number(Form):
         return {"anyOf": [number, {"enum": list(self.words)}]} if self.words else number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Choice(Form):
     """One of some words, or of the values of an Enum, whose member it becomes."""
 
@@ -123,7 +124,7 @@ class Choice(Form):
         return {"enum": [self.write(word) for word in self.words]}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Flag(Form):
     """A word that is written alone, without a value."""
 
@@ -134,7 +135,7 @@ class Flag(Form):
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Entry:
     """A parameter of a grammar.  argument: its name in Python.  name: its name in texts.  value: its default."""
 
@@ -166,7 +167,7 @@ class Entry:
         return f"{text[:-1]}; default: {self.default})" if text.endswith(")") else f"{text} (default: {self.default})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Grammar:
     """The parameters of a function as text."""
 

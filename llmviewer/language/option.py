@@ -7,13 +7,14 @@ docs/reference/options.md read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -57,7 +58,7 @@ class Panel(Enum):
     OUTPUT = "Output"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Option:
     """Declaration of one option.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
 from typing import Any
+
+from llmviewer.core.frozen import frozen
 
 OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -102,7 +103,7 @@ def unit_of(name: str) -> Unit:
     return next((unit for unit in units if unit is not Unit.COUNT), Unit.COUNT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Quantity:
     """One figure of an answer.
 

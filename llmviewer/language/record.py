@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from datetime import date
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 
 #: The value in a file -> the value of the field.  Raises UserError.
 Form: TypeAlias = Callable[[Any], Any]
@@ -30,7 +31,7 @@ NONE_BESIDE: Mapping[str, Form] = {}
 MOST, LEAST = sys.float_info.max, sys.float_info.min
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Entry:
     """A field of a record as files state it."""
 

@@ -6,10 +6,9 @@ Source: Scalable Diffusion Models with Transformers, section 3.2, https://arxiv.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.decoder import Mixer
@@ -23,7 +22,7 @@ CONDITIONING = "conditioning"
 BLOCK_VECTORS, FINAL_VECTORS = 6, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Modulation:
     """The `vectors` of `hidden` elements that one matrix makes from the conditioning of every image.
 
@@ -65,7 +64,7 @@ class Modulation:
         return elementwise(name, (whole(x), read), y, step.tokens, flops=1.0 * count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModulatedMixer:
     """The first part of a DiT block: makes the block's vectors, then norm, attention and gate."""
 
@@ -83,7 +82,7 @@ class ModulatedMixer:
         return (*before, *part, self.modulation.gated("attn", step, part[-1].output))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModulatedMlp:
     """The second part of a DiT block: norm, feed-forward part and gate, with the vectors that the first part made."""
 

@@ -5,9 +5,10 @@ Sources: arXiv 2301.13310; https://github.com/huggingface/transformers, models/g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention
@@ -22,7 +23,7 @@ PREDICTED = "altup_predicted"
 MAGNITUDE_FLOPS = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Streams:
     """The `count` residual streams of a model, `hidden` elements wide."""
 
@@ -57,7 +58,7 @@ class Streams:
         return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Spread:
     """The part after the embedding: inputs per layer, and the other streams made from the embedded tokens."""
 
@@ -69,7 +70,7 @@ class Spread:
         return (*self.inputs.operators(step, x), *self.streams.projections(step, x, "altup_projection", inputs=1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Predict:
     """The beginning of a layer: every stream becomes a mixture of all."""
 
@@ -84,7 +85,7 @@ class Predict:
         return (*coefs, elementwise(PREDICTED, reads, y, step.tokens, flops=2.0 * count + 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Correct:
     """The end of a layer: its output corrects all streams, and gates the input per layer, which is added to others."""
 
@@ -112,7 +113,7 @@ class Correct:
         return (*coefs, correct, scale, *branch, total)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Merge:
     """The part before the final norm: the mean of the streams, each but the first after a matrix."""
 
@@ -127,7 +128,7 @@ class Merge:
         return (*projections, elementwise(y.name, reads, y, step.tokens, flops=float(self.streams.count)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaurelAttention:
     """A mixer: attention with its norm, beside a residual branch of low rank (LAuReL, arXiv 2411.07501)."""
 

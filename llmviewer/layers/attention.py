@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
@@ -47,7 +48,7 @@ class Values(Enum):
     KEYS = "keys"  # the output of k_proj, and the same norm (larger models of Gemma 4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Projections:
     """The projection matrices: q, k, v fused or separate; biases.  clip: q, k, v are clamped to a range.
 
@@ -61,7 +62,7 @@ class Projections:
     key_bias: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Attention:
     """Softmax attention with `heads` query heads and `kv_heads` key-value heads.
 

@@ -5,10 +5,9 @@ Source: JetMoE, arXiv 2404.07413; Mixture of Attention Heads, arXiv 2210.05144
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
@@ -25,7 +24,7 @@ def added_bias(name: str, x: Tensor, tokens: Count, width: int, dtype: Dtype) ->
     return elementwise(name, (whole(x), whole(stored)), y, tokens, flops=1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttentionExperts:
     """`experts` pairs of query and output projections, of which each token uses `chosen`.
 
@@ -105,7 +104,7 @@ class AttentionExperts:
         return AttentionInputs(q=q, k=(k,), v=(v,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BiasedExperts:
     """Experts with a stored bias added to their sum (JetMoE)."""
 

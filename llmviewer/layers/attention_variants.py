@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention
@@ -29,7 +30,7 @@ def varied(attention: Attention, variant: type[Variant]) -> Variant:
     return variant(**{field.name: getattr(attention, field.name) for field in fields(attention)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DifferentialAttention(Attention):
     """The difference of two attention maps (arXiv 2410.05258).
 
@@ -57,7 +58,7 @@ class DifferentialAttention(Attention):
         return (difference, norm, *Attention._after(self, tokens, norm.output, before))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DynamicMaskAttention(Attention):
     """Attention whose scores have a bias that every key's cached values decide (Doge).
 
@@ -91,7 +92,7 @@ class DynamicMaskAttention(Attention):
         return replace(plain, score_flops=plain.score_flops + MASK_FLOPS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddedConv:
     """A depthwise convolution over the last `kernel` tokens, without activation, added to its input."""
 
@@ -121,7 +122,7 @@ class AddedConv:
         return Access(tensor.called(tensor.name.replace("conv", self.name, 1)), access.elements)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConvolvedAttention:
     """Attention whose keys, values and output pass a convolution each.
 
@@ -166,7 +167,7 @@ class ConvolvedAttention:
         return relative, table.operator(relative.output, step.tokens * (1.0 * heads))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConvolvedPart:
     """A feed-forward part with a stored scale and a convolution after it, whose state the mixer of the layer keeps."""
 

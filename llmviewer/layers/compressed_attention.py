@@ -6,12 +6,11 @@ https://github.com/huggingface/transformers, models/deepseek_v4/modeling_deepsee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
@@ -20,7 +19,7 @@ from llmviewer.ops.elementwise import Norm, NormKind, elementwise, rms_norm
 from llmviewer.ops.gemm import Linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Compressor:
     """Entries of `dim` elements.  overlap: an entry also covers the `rate` tokens before its own, with other weights.
 
@@ -81,7 +80,7 @@ class Compressor:
 INDEX_CACHE = "index_cache"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Indexer:
     """`heads` index queries per token, made from `q_width` elements, against one cached key of `dim` elements.
 
@@ -181,7 +180,7 @@ class Indexer:
         return Tensor(name=INDEX_CACHE, elements=elements, dtype=self.dtype, role=Role.CACHE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompressedAttention:
     """Queries through a latent of q_rank; keys of head_dim elements, rotated in rope_dim of them, serve as values.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
@@ -18,7 +19,7 @@ from llmviewer.ops.gemm import Linear
 WEIGHT_FLOPS = 6.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HyperConnection:
     """`count` streams of `hidden` elements.
 
@@ -92,7 +93,7 @@ class Residual(Enum):
     NORMED = "normed"  # as SEQUENTIAL, but each sum adds to the normalised stream (MiniMax-Text-01)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Norms:
     """The norms of a layer: before a part, after it (`_post`, before the sum), or after the sum (OPT-350m)."""
 
@@ -104,7 +105,7 @@ class Norms:
     mlp_sum: Norm | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class DecoderLayer:
     """`repeats` layers of one kind.  The mixer or the feed-forward part may be missing (Mamba, Nemotron-H).
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import MODEL_SCOPE, Access, Block, Graph, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import TIED, OperatorRole
 from llmviewer.core.workload import Step
@@ -19,7 +20,7 @@ from llmviewer.ops.elementwise import Activation, Norm, activate, embedding
 from llmviewer.ops.gemm import Linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RelativeAttention(Attention):
     """Attention whose scores have a bias by the distance of query and key, from a table of `buckets` rows (T5).
 
@@ -39,7 +40,7 @@ class RelativeAttention(Attention):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CrossAttention(Attention):
     """Attention of new tokens over the keys and values of an encoder's input, which `InputKeys` has cached."""
 
@@ -93,7 +94,7 @@ class Embedder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Frames:
     """Two convolutions over mel frames, the second of stride 2, each with an activation; then learned positions."""
 
@@ -127,7 +128,7 @@ class Frames:
         return Block(name="embedding", operators=tuple(operators), scope=MODEL_SCOPE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Encoder:
     """An encoder of width `hidden`, and the projections of its output to the cache of every decoder layer.
 

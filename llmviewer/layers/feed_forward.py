@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import BUFFER, Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
@@ -25,7 +26,7 @@ from llmviewer.ops.elementwise import (
 from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape, Linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mlp:
     """A feed-forward part: hidden -> intermediate -> hidden.
 
@@ -98,7 +99,7 @@ class Mlp:
         return replace(act, reads=(*act.reads, whole(weight)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prediction:
     """BERT's prediction head: a matrix, an activation and a norm before lm_head, over the rows that need logits."""
 
@@ -140,7 +141,7 @@ def weighted_sum(rows: Access, weights: Access, tokens: Count, width: Count, cho
     return elementwise_as(OperatorRole.EXPERT_COMBINE, y.name, (rows, weights), y, tokens, work)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Moe:
     """A feed-forward part with `experts` experts, of which each token uses `chosen`, and an optional shared expert.
 
@@ -257,7 +258,7 @@ class Moe:
         return (*operators, add("shared_add", routed, operators[-1].output, tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DenseAndSparse:
     """Both parts read the residual stream: norms before each part and the router, norms after each, then the sum."""
 
@@ -280,7 +281,7 @@ class DenseAndSparse:
         return rms_norm(name, self.sparse.hidden, self.dtype).operator(x, step.tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Shortcut:
     """Both parts read the same normalised input and their outputs are added (LongCat-Flash).
 
@@ -296,7 +297,7 @@ class Shortcut:
         return (*sparse, *dense, add("branch_add", sparse[-1].output, dense[-1].output, step.tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NormedExperts:
     """Experts with a norm after the sum of routed and shared ones (A.X K1)."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import DTYPES, Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.ops.conv import ShortConv
@@ -20,7 +19,7 @@ UNIT_LENGTH_FLOPS = 3.0
 DECAY_FLOPS = 1.0 + SOFTPLUS.flops + 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatedDeltaNet:
     """A mixer with `v_heads` states of k_dim x v_dim; each of `k_heads` query-key heads serves several of them.
 
@@ -89,7 +88,7 @@ class GatedDeltaNet:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KimiDelta:
     """A mixer with `heads` states of head_dim x head_dim.
 
@@ -153,7 +152,7 @@ class KimiDelta:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LightningAttention:
     """A mixer with `heads` states of head_dim x head_dim.  activation: applied to queries, keys and values."""
 
@@ -202,7 +201,7 @@ GATE_FLOPS = 12.0
 GATE_SPECIAL = 6.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MatrixLstm:
     """A mixer with a state of key_width / heads x value_width / heads elements per head, a normalizer and a maximum.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
@@ -19,7 +20,7 @@ from llmviewer.ops.elementwise import activate, activation, gated, rms_norm
 from llmviewer.ops.gemm import Linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InputGate:
     """An MLP hidden -> rank -> hidden with SiLU.  prefix: of the operators' names."""
 
@@ -41,7 +42,7 @@ class InputGate:
         return Linear(name=self.prefix + name, in_features=width_in, out_features=width_out, dtype=self.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatedExperts:
     """Experts behind such a gate."""
 
@@ -70,7 +71,7 @@ class MlaForm(Enum):
     ABSORBED = "absorbed"  # kv_b_proj is applied to queries and outputs; attention runs in the latent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mla:
     """A mixer that caches kv_rank + rope_dim elements per token.  q_rank: rank of the queries, 0 = one q_proj.
 

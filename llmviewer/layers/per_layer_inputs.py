@@ -5,9 +5,8 @@ Source: https://github.com/huggingface/transformers, models/gemma4/modeling_gemm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import Activation, add, elementwise, embedding, gated, rms_norm
@@ -16,7 +15,7 @@ from llmviewer.ops.gemm import Linear
 PER_LAYER_INPUTS = "per_layer_inputs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PerLayerEmbedding:
     """Inputs of `layers` layers, `width` elements each: rows of a second table plus a projection of the embedding."""
 
@@ -43,7 +42,7 @@ class PerLayerEmbedding:
         return (look_up, project, norm, both)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PerLayerInput:
     """The end of a layer: the residual stream gates the per-layer input, which is projected, normalised and added.
 

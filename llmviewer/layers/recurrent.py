@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.decoder import Mixer
@@ -21,7 +20,7 @@ CHANNEL_FLOPS = 3.0
 DECAY_FLOPS = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mamba:
     """Mamba-1: each of `inner` channels has its own `state` elements and decays.
 
@@ -97,7 +96,7 @@ class Mamba:
         return Norm(name=name, kind=NormKind.RMS, width=width, parameters=parameters, dtype=self.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mamba2:
     """Mamba-2: `heads` heads of `head_dim` channels, one decay per head, `state` elements per channel.
 
@@ -187,7 +186,7 @@ LRU_CHANNEL_FLOPS = 2 * SIGMOID.flops + 5.0
 CHANNEL_SPECIAL = 2 * SIGMOID.special + 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RgLru:
     """A mixer with one state element for each of `width` channels, and gates of `blocks` square blocks on a diagonal.
 
@@ -240,7 +239,7 @@ class RgLru:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatedConv:
     """A mixer: B, C, x = in_proj(input); output = out_proj(C * conv(B * x)).  bias: of all three."""
 
@@ -274,7 +273,7 @@ class GatedConv:
         return Linear(name=name, in_features=self.hidden, out_features=width, dtype=self.dtype, bias=self.bias)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ParallelMixers:
     """A mixer that sums the outputs of two; both keep their states.  Source: Falcon-H1, arXiv 2507.22448."""
 

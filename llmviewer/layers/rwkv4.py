@@ -5,9 +5,10 @@ Both parts mix each token with the one before it, whose normalised input is a st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator, Role, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import ACTIVATIONS, activate, elementwise, gated
@@ -24,7 +25,7 @@ WKV_SPECIAL = 4.0
 SHIFT_FLOPS = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TimeMix:
     """A mixer of `width` channels: receptance, key and value of the shifted tokens, average, gate, output.
 
@@ -67,7 +68,7 @@ class TimeMix:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChannelMix:
     """A feed-forward part: squared ReLU of the key, value, and a sigmoid gate of the shifted tokens."""
 

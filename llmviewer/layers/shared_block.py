@@ -7,9 +7,10 @@ the input of the layer's Mamba part.  The weights are stored `copies` times and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor
 from llmviewer.core.kinds import TIED
 from llmviewer.core.workload import Step
@@ -20,7 +21,7 @@ from llmviewer.ops.elementwise import add, rms_norm
 from llmviewer.ops.gemm import GemmShape, Linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SharedBlockMixer:
     """A mixer of attention and MLP with shared weights, then `mamba` on the sum of their output and the input.
 

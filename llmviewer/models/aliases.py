@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear, weight_access
-from llmviewer.models.config import QUANTIZATION_FIELD
+from llmviewer.models.config import DIRECTORY, QUANTIZATION_FIELD
 from llmviewer.models.model import Model
 from llmviewer.models.module_names import names_of
 
-DIRECTORY = "model_configs"
 _ENTRIES: files.CacheOfFiles[Mapping[str, Alias]] = files.CacheOfFiles()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Alias:
     """A name of a model.  fields: in which the config of this Hub id differs.  source: where that config was read.
 
@@ -155,7 +155,7 @@ _SUFFIXES = sorted(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Resolved:
     """A model of model_configs/ and the format that a Hub id names; empty: the format of the model's own config.
 
@@ -228,7 +228,7 @@ def _index() -> dict[str, tuple[str, str]]:
 
     Parts that several models share are left out, as are ids of quantized checkpoints, each of which is only itself.
     """
-    stems_by_name: dict[str, dict[str, str]] = {stem: {stem: stem} for stem in data.stems("model_configs")}
+    stems_by_name: dict[str, dict[str, str]] = {stem: {stem: stem} for stem in data.stems(DIRECTORY)}
     for key, alias in entries().items():
         if QUANTIZATION_FIELD not in alias.fields:
             names = stems_by_name.setdefault(key.rpartition("/")[2], {})

@@ -6,10 +6,10 @@ Windows of 30 s, shorter sound padded, and a frame every 10 ms: Whisper, arXiv 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.layers.encoder import FRAMES_PER_POSITION, Frames
@@ -24,7 +24,7 @@ AUDIO: Mapping[str, Option] = {
 FRAME_S = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Heard:
     """Sound as a model reads it.  positions: of its encoder.  window_s: of which the sound is a part [s]."""
 

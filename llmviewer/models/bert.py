@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Tensor
 from llmviewer.core.workload import Step
 from llmviewer.layers.feed_forward import Prediction
@@ -26,7 +27,7 @@ TANH = Activation(1.0, 1.0)
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Form:
     """How an encoder differs from BERT.
 
@@ -40,7 +41,7 @@ class Form:
     pools: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class EncoderHead(Head):
     """The head of an encoder: a pooler on the first token of each sequence, a classifier, or a masked-LM head.
 

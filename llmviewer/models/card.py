@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable
-from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS
+from llmviewer.core.frozen import frozen
+from llmviewer.models.config import DIRECTORY, QUANTIZATION_FIELD, QUANTIZATION_FIELDS
 from llmviewer.models.model import Model
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ def unchanged(model: Model) -> Model:
     return model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Card:
     """A model's config and its source.
 
     published: {value, source, note, rounded} of the parameter count; empty for a user's own config.
+    is_known: it is the model of that name in model_configs/.
     finish: adds what the source says beside the config: stored formats, notes.  compared: how the config was compared
     with the one of the Hub id that was asked for; empty if it is that model's own.
     """
@@ -48,9 +50,14 @@ class Card:
     title: str = ""
     source: str = ""
     published: Mapping[str, Any] = field(default_factory=dict)
-    aliases: tuple[str, ...] = ()
+    is_known: bool = False
     finish: Callable[[Model], Model] = unchanged
     compared: str = ""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names of it in the index of model_configs/."""
+        return data.aliases(DIRECTORY).get(self.name, ()) if self.is_known else ()
 
 
 def read(name: str) -> Card:
@@ -71,7 +78,7 @@ def read(name: str) -> Card:
     if name.endswith(".gguf"):
         return _in_gguf(own or Path(name))
     try:
-        path, stem, aliases = data.find("model_configs", name, "model")
+        path, stem, is_known = data.find(DIRECTORY, name, "model")
     except UserError:
         card = _in_cache(name) or _by_file_name(name) or _by_suffixes(name)
         if card is None:
@@ -81,7 +88,8 @@ def read(name: str) -> Card:
         raise UserError(f"'{printable(path)}' {_missing_config(own)}")
     if path == own and files.head(path, len(GGUF_MAGIC)) == GGUF_MAGIC:  # whatever its name
         return _in_gguf(path)
-    return _as_alias(_in_yaml(path, stem, aliases), name)
+    card = _in_yaml(path, stem, is_known=is_known)
+    return card if data.normalized(name) == stem else _as_alias(card, name)
 
 
 def _as_alias(card: Card, name: str) -> Card:
@@ -104,7 +112,7 @@ def _as_alias(card: Card, name: str) -> Card:
         source=f"{HUB}{alias.name}/blob/main/{CONFIG_FILE}",
         compared=f"of {card.name}, but {shown} of {alias.name} by {alias.source}",
         published={} if QUANTIZATION_FIELD in alias.fields else card.published,
-        aliases=(),
+        is_known=False,
     )
 
 
@@ -112,7 +120,7 @@ def _uncompared(finish: Callable[[Model], Model], name: str, model: Model) -> Mo
     return replace(finish(model), uncompared=name)
 
 
-def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
+def _in_yaml(path: Path, stem: str, *, is_known: bool) -> Card:
     spec = data.read_known_yaml(path)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
@@ -124,7 +132,7 @@ def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
         title=str(spec.get("name", "")),
         source=str(spec.get("source", "")),
         published=published if isinstance(published, Mapping) else {},
-        aliases=aliases,
+        is_known=is_known,
     )
 
 
@@ -232,7 +240,7 @@ def _by_file_name(name: str) -> Card | None:
         named = f"{quantization.upper()} of '{printable(name)}'"
         return replace(_noted(card.finish(model), note), quantization=quantization, named_format=named)
 
-    return replace(card, aliases=(), finish=finish)
+    return replace(card, is_known=False, finish=finish)
 
 
 def _by_suffixes(name: str) -> Card | None:
@@ -258,7 +266,7 @@ def _by_suffixes(name: str) -> Card | None:
         return replace(_noted(model, note), named_format=stated, doubt_bytes=aliases.doubt_bytes(model))
 
     config = {**card.config, **resolved.fields}
-    return replace(card, name=f"{resolved.known}-{resolved.format}", config=config, aliases=(), finish=finish)
+    return replace(card, name=f"{resolved.known}-{resolved.format}", config=config, is_known=False, finish=finish)
 
 
 def _noted(model: Model, note: str) -> Model:

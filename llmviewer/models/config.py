@@ -14,6 +14,8 @@ from llmviewer.models.class_defaults import class_defaults, is_harmless
 MAX_FIELD_VALUE = 10**8
 #: Sizes that every config of its own states; without them it is an excerpt.
 SIZES_OF_A_MODEL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+#: The folder of the known models.
+DIRECTORY = "model_configs"
 #: The field with the number formats of a quantized checkpoint.
 QUANTIZATION_FIELD = "quantization_config"
 #: Its names in other tools: compressed-tensors before 2024-08, MLX and ModelOpt.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Residual
 from llmviewer.layers.feed_forward import Mlp
@@ -55,7 +56,7 @@ def sizes(
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Decoder:
     """How a decoder differs from Llama: RMSNorm before each part, attention with rope, SwiGLU.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.layers.compressed_attention import CompressedAttention, Compressor, Indexer
 from llmviewer.layers.decoder import HyperConnection, Mixer
 from llmviewer.layers.feed_forward import Moe, NormedExperts, Shortcut
@@ -24,7 +25,7 @@ INDEX_FIELDS = "indexer_rope_interleave index_share_for_mtp_iteration index_skip
 INDEXED_TYPES = ("indexed_attention", "deepseek_sparse_attention")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Latent:
     """Latent attention of a family.  indexed: an indexer chooses keys; the layer types are then `full` and `shared`."""
 

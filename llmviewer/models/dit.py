@@ -6,10 +6,11 @@ many passes as its sampler has steps, each over two sequences if it is guided by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.adaptive_norm import (
@@ -36,7 +37,7 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PatchEmbedding(Embedding):
     """Patches and their positions, and the conditioning: embeddings of time step and class.
 
@@ -66,7 +67,7 @@ class PatchEmbedding(Embedding):
         return Linear(name=name, in_features=width, out_features=self.width, dtype=self.dtype, bias=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class NoiseHead(Head):
     """A modulated norm and a matrix from every token to its patch of noise and variance."""
 

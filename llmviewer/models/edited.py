@@ -51,7 +51,7 @@ def with_changes(card: Card, changed: Mapping[str, Any]) -> Card:
         finished = card.finish(model)
         return replace(finished, notes=(note, *finished.notes))
 
-    return replace(card, config=config, published={}, aliases=(), compared="", finish=finish)
+    return replace(card, config=config, published={}, is_known=False, compared="", finish=finish)
 
 
 def _value(config: Mapping[str, Any], path: list[str]) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Norms
 from llmviewer.layers.encoder import CrossAttention, Embedder, Encoder, Frames, RelativeAttention
@@ -18,7 +19,7 @@ from llmviewer.ops.elementwise import ACTIVATIONS, Norm, activation, layer_norm,
 from llmviewer.ops.gemm import Linear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Stack:
     """Layers of one of the two halves: their number, self attention, feed-forward part, and norms around both.
 
@@ -135,7 +136,7 @@ def _cross(own: Attention) -> CrossAttention:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Entry:
     """Entry for T5ForConditionalGeneration and the same of other names.
 
@@ -263,7 +264,7 @@ def _experts(config: Config, expert: Mlp) -> Moe:
 OFFSET = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bart:
     """How an encoder-decoder differs from BART: learned positions behind two rows, a norm on embeddings and on sums.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.layers.feed_forward import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config, hidden_size, layer_count
@@ -14,7 +15,7 @@ from llmviewer.models.config import Config, hidden_size, layer_count
 LAYER_WORDS = {"dense": "dense", "sparse": "moe", "moe": "moe", "hash_moe": "moe"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Experts:
     """Field names of routed and shared experts.
 
@@ -66,7 +67,7 @@ def everywhere(config: Config) -> list[str]:
     return ["moe"] * layer_count(config)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class DenseFirst:
     """The first layers are dense, as many as the `field` says (`default` if missing); `mlp_layer_types` goes before."""
 

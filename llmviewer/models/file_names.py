@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, nearest, printable
+from llmviewer.core.frozen import frozen
 from llmviewer.models import aliases
 
 #: The file that llama.cpp takes of a repository without a tag (`-hf` in common/arg.cpp of
@@ -75,7 +75,7 @@ OLLAMA_MODELS = dict(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NamedFile:
     """A quantized file by its name.  known: the model to read.  stated: the format that the name states, or "".
 

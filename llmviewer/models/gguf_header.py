@@ -11,7 +11,6 @@ import re
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.files import record
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFValueType
@@ -33,7 +33,7 @@ _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
 MAX_LISTED = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredTensor:
     """One tensor of the file.  shape: innermost dimension first.  format: `Q4_K`, `F32` ...; bits: per element."""
 
@@ -47,7 +47,7 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Header:
     """Fields and tensors of a GGUF file.  Lists of the tokenizer are left out."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from llmviewer.core.dtypes import Dtype, get_dtype
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Operator, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.language.option import Kind, Option, Panel
@@ -52,7 +53,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Images:
     """Images of one size in every prompt.  width, height: pixels."""
 
@@ -73,7 +74,7 @@ def parse(text: str) -> tuple[Images, ...]:
     return tuple(Images(count=count, width=width, height=height) for count, width, height in sizes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Seen:
     """Images of one size as a model reads them.
 
@@ -106,7 +107,7 @@ def seen(model: Model, images: tuple[Images, ...]) -> tuple[Seen, ...]:
     return tuple(READERS[kind](Section(section, fields, model), one) for one in images)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Section:
     """The fields of a vision tower, of the config around it, and its language model."""
 
@@ -147,7 +148,7 @@ def resized(image: Images, factor: int, least: int, most: int) -> tuple[int, int
     return rows, columns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Windowed(Attention):
     """Attention of every patch to those of its window.  windows: number of windows and patches of each."""
 
@@ -173,7 +174,7 @@ def windows(rows: int, columns: int, side: int) -> tuple[tuple[float, float], ..
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Patches(Embedding):
     """The convolution over patches, which is a matrix, and learned positions.  patch: numbers in a patch."""
 
@@ -191,7 +192,7 @@ class Patches(Embedding):
         return Block(name="embedding", operators=(projected, *placed), scope="model")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Projector(Head):
     """The operators that make tokens of the language model from patches."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.models.config import Config, layer_count, layer_types, sliding_or_full
 
 #: Gives the type of every layer, `full` or `sliding`.
@@ -43,7 +43,7 @@ def nowhere(config: Config, types: Sequence[str]) -> list[bool]:
     return [False] * len(types)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class FullEvery:
     """`full` in every n-th layer and `other` in the others, unless `layer_types` lists them.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, HyperConnection
@@ -19,7 +20,7 @@ from llmviewer.ops.elementwise import Norm, embedding
 from llmviewer.ops.gemm import Linear, is_routed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Embedding:
     """Token and position tables, and the operators between them and the first layer.
 
@@ -77,7 +78,7 @@ class Embedding:
         return replace(operator, reads=(*operator.reads, whole(x)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Head:
     """Final norm over all tokens, then lm_head at the positions that need logits.
 
@@ -138,7 +139,7 @@ class Head:
         return replace(operator, reads=(operator.reads[0], whole(table), *operator.reads[2:]))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: derived figures are kept
+@frozen(slots=False, eq=False)  # no slots: derived figures are kept
 class Model:
     """The shapes of a model as its config states them.  hidden: width of the residual stream.
 

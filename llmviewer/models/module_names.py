@@ -6,10 +6,11 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 
 _ATTENTION = ("self_attn", "attn", "mixer")
 _EXPERT = ("mlp.experts.0", "feed_forward.experts.0", "mixer.experts.0", "experts.0")
@@ -185,7 +186,7 @@ MAX_PATTERNS = 500
 MATCH_TIMEOUT_S = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModuleList:
     """Module paths (`self_attn`, `layers.3.mlp`, `lm_head`; whole words between dots) and patterns.
 

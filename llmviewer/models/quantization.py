@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant, alike
@@ -149,7 +150,7 @@ def _implied_method(config: Config) -> str | None:
     return "mlx" if config.has("bits") and config.has("group_size") else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class _Rules:
     """The rules of a checkpoint with parsed module lists; unquantized: modules in the model's dtype."""
 

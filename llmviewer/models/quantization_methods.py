@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.formats.linear import Format
 from llmviewer.models.config import Config
 
@@ -131,7 +131,7 @@ BITSANDBYTES_GROUP = 64
 BITSANDBYTES_SCALES = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LayerFormat:
     """The format of the linear layers in `targets`; without targets, of all linear layers."""
 
@@ -139,7 +139,7 @@ class LayerFormat:
     targets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QuantizedFormats:
     """The formats of a quantized checkpoint: the first matching rule applies, except to `unquantized` modules.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
@@ -40,7 +40,7 @@ ROW_BLOCKS: dict[str, dict[float, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class AttentionShape:
     """The dimensions of attention for all groups of a step.
 
@@ -114,7 +114,7 @@ class AttentionShape:
         return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class AttentionInputs:
     """The inputs of attention: queries, keys, values (a latent cache may be both), and per-head extras (sinks)."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Place, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.gemm import is_routed
@@ -23,7 +23,7 @@ class Collective(Enum):
     SEND = "send"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectiveAlgorithm:
     """An algorithm of a collective.
 
@@ -37,7 +37,7 @@ class CollectiveAlgorithm:
     network: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class CollectiveShape:
     """`devices` devices exchange a tensor of `size_bytes` (the whole tensor, not one device's part).
 

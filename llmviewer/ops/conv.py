@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
@@ -16,7 +17,7 @@ SILU = ACTIVATIONS["silu"]
 IDENTITY = Activation(0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ShortConv:
     """A depthwise convolution over the last `kernel` tokens, then an activation.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 import numpy as np
@@ -10,11 +10,12 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Activation:
     """FLOP per output element of an activation, and how many of them are exponentials (tanh and erf count as one)."""
 
@@ -95,7 +96,7 @@ class NormKind(Enum):
     LAYER = 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Norm:
     """A norm over `width` elements with `parameters` stored weights (0: none, 2 x width: weight and bias).
 

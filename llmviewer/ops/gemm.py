@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.dtypes import Dtype, operand_class
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Graph, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 
@@ -17,7 +18,7 @@ EXPERT_PREFIX = "expert_"
 ADAPTER_PARTS = ("_lora_a", "_lora_b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class GemmShape:
     """The product y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped GEMM that reads `active` experts.
 
@@ -57,7 +58,7 @@ class GemmShape:
         return self.k * (1.0 - self.skipped) if self.skipped else self.k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Linear:
     """One weight matrix [in_features, out_features] of a checkpoint, with its bias.
 

@@ -8,11 +8,11 @@ token, as in vLLM (https://github.com/vllm-project/vllm/pull/49887 proposes to r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
@@ -25,7 +25,7 @@ class StateUpdate(Enum):
     DELTA = 6.0  # also a read-out by the key, to correct the value (gated delta rule, arXiv 2412.06464)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Recurrence:
     """A recurrence with `elements` of state per sequence and an output of `width` elements per token.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype, get_dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
 
@@ -22,7 +22,7 @@ class Direction(Enum):
     OUT = "out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TransferShape:
     """A copy that does not depend on the layer's results, so it can overlap with other layers.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, partial
 
 from llmviewer.core import data
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import keyed
 
@@ -18,7 +18,7 @@ NO_RISK = "none: the same arithmetic"
 UNKNOWN = "no published figure known"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Risk:
     """The effect of a value on the answers.  source: a page, "" where there is no figure.
 
@@ -30,7 +30,7 @@ class Risk:
     perplexity_increase: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Published:
     """An entry of the file.  values: of the option, all with the same figures."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import flag, run_line
 from llmviewer.core import arguments
 from llmviewer.core.answer import Answer
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Option, taking
 from llmviewer.planning.accuracy import Risk, risk
 from llmviewer.planning.advise_search import Goal, Run, Scope, acceptance_of, limits, widest_needed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.advice/1"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Advice(Answer):
     """Changes of a run that were tried.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.api.trials import MULTIPLES, PIPELINE, TENSOR, changed, number_formats, tensor_group, tried
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
 from llmviewer.planning.run_metrics import RunMetric
@@ -21,7 +22,7 @@ from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Goal:
     """The metric to improve, and limits on latencies that have to hold."""
 
@@ -180,7 +181,7 @@ Allowed = Callable[[Change], bool]
 MOST_STEPS = 8
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class Run:
     """A run with its result, from which changes start.
 
@@ -265,7 +266,7 @@ def combination(start: Run, allowed: Allowed) -> list[Change]:
     return steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Scope:
     """Changes that a combination may make.  devices: most of them.  batch: least size of the batch."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isfinite, log
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.choices import Choice, order_of
 from llmviewer.planning.floors import ChipScreen, points_of, simulated
 from llmviewer.planning.options import Question
@@ -17,7 +17,7 @@ from llmviewer.planning.space import has_few_bits
 MOST_TRIED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Against:
     """The best configuration of the other kind.
 

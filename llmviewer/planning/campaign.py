@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from llmviewer.api import build
 from llmviewer.core.data import ROOT, display_path
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.files import BESIDE, recording
+from llmviewer.core.frozen import frozen
 from llmviewer.core.version import __version__
 from llmviewer.planning import cluster
 from llmviewer.planning.call import size
@@ -39,7 +39,7 @@ WHOLE_BYTES, BEGINNING_BYTES = 2**28, 2**20
 SUFFIXES = (".py", ".yaml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Inputs:
     """The inputs of a campaign.
 
@@ -301,7 +301,7 @@ def _checked(campaign: Campaign) -> Campaign:
 _ONE_AT_A_TIME = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chunk:
     """A part of a campaign that one task computes.  words: arguments of the kind's function.  rows: their number."""
 
@@ -309,7 +309,7 @@ class Chunk:
     rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Campaign:
     """An ordered list of chunks of one kind.  asked: the options that were given.  inputs: what decides the rows."""
 
@@ -328,7 +328,7 @@ class Campaign:
         return {"schema": SCHEMA, "key": key, **told, "chunks": len(self.chunks), "rows": len(self)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Finished:
     """The outcome of a run.  found: chunks that were there.  computed: chunks of this run.
 
@@ -341,7 +341,7 @@ class Finished:
     foreign: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """A computed chunk.  content: of its file; None if the worker has written it."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log
 from typing import Any
 
 import numpy as np
 
 from llmviewer.core.arguments import parse_size
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.options import Question
 from llmviewer.simulation.call import finished, lasting, prepared, run_all
@@ -37,7 +38,7 @@ NEARLY_FULL = 0.95
 TOKENS = ("low", "high", "mean", "max")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bracket:
     """Rates [1/s] of which the lower one holds and the higher one does not, each with its excess over the limits.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from llmviewer import api
 from llmviewer.analysis.power import carbon_g, energy_of
 from llmviewer.analysis.power_shares import board_watts, shares_of
 from llmviewer.api.configuration import configuration
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.chance import chance_of
 from llmviewer.planning.options import Question
 from llmviewer.planning.pools import Pair, of_answers, of_prompts
@@ -51,7 +52,7 @@ def rate_of(asked: Question, answer: Answer) -> float:
     return answer.rate * answer.replicas if asked.load.users else asked.workload.rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Work:
     """Energy of tokens beyond idle power [J], and the idle power of a device and of its share of the server [W]."""
 
@@ -88,7 +89,7 @@ def _work(asked: Question, part: Candidate, answer: Answer) -> _Work | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """One configuration with its figures; those without a price or a source of power are None.
 

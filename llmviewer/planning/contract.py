@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmviewer.core import arguments, data, files, parsing
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import unit_of
 from llmviewer.planning import contract_line as values
@@ -37,7 +37,7 @@ OWN = {
 FORM = "- CONFIGURATION: CONDITION, such as - llama-3.1-8b: kv_cache_bytes_per_token <= 128 KiB"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Line:
     """A line of a contract.  where: its place, for errors.  number: of the line in the file, or of the list's entry."""
 
@@ -47,7 +47,7 @@ class Line:
     condition: Condition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Checked:
     """A line with the value that it is about [SI].
 
@@ -91,7 +91,7 @@ class Checked:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@frozen(repr=False)
 class Check(Answer):
     """A contract whose lines are checked.  source: its file, or `contract`."""
 

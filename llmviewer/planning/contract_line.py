@@ -6,7 +6,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from llmviewer import api
 from llmviewer.api import build
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import UNITS_OF_TIME
 from llmviewer.language.option import Kind
 from llmviewer.language.quantity import unit_of
@@ -40,7 +40,7 @@ SEPARATOR = re.compile(r",\s+")
 HINT = "a word is an engine, or an option and its value, such as tp 2; a blank follows each comma"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Subject:
     """A model, and where it runs.  hardware: empty for facts of the model alone.  options: of a run."""
 
@@ -100,7 +100,7 @@ _FLOP = {f"{prefix}FLOP": factor for prefix, factor in _DECIMAL.items()}
 _NUMBERS = {"%": 0.01, "million": 1e6, "billion": 1e9}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Unit:
     """A unit as a contract writes it: how many SI units it is, and of which kind of quantity.  kind "": of any."""
 
@@ -177,7 +177,7 @@ _COMPARED = re.compile(r"(.*?)\s*([<>=≤≥!~]+|\bwithin\b)\s*(.*)", re.DOTALL)
 _WITHIN = re.compile(r"(\S+?)\s*%\s+of\s+(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Condition:
     """A comparison of a metric with a limit [SI].
 
@@ -294,7 +294,7 @@ NOT_FITTING = "does not fit in memory"
 Group = Callable[[], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Found:
     """The value of a metric [SI].
 
@@ -306,7 +306,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """Groups of numbers of one question, each computed when first asked for.  room: memory left on a device [byte]."""
 

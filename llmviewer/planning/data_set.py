@@ -7,13 +7,14 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.frozen import frozen
 from llmviewer.result.columns import arrow_table, constant
 
 #: Readers of data sets skip names that begin with an underscore or a dot.
@@ -26,7 +27,7 @@ PARTITIONS = ("model", "hardware")
 PART = re.compile(r"part-(\d{8})-([0-9a-f]{16})\.parquet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DataSet:
     """A folder with files `model=M/hardware=H/part-INDEX-KEY.parquet`; sorted by name, each partition is in order.
 

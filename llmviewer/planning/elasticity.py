@@ -9,7 +9,7 @@ attention, the bytes that a unit keeps in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import TO_HOST, Chip
 from llmviewer.hardware.hypothetical import TIMES, figure_of, with_figure
@@ -42,7 +43,7 @@ HOST = "host"
 OWN = {"metric": Option(kind=Kind.WORD, choices=METRICS, help="Time that is looked at: tpot_s, ttft_s or e2e_s.")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@frozen(repr=False)
 class Elasticities(Answer):
     """Elasticities of a metric by resource, largest first.  model, hardware: names.  value: the metric [s].
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -21,6 +21,7 @@ from llmviewer.api.trials import SIZES, run_line
 from llmviewer.core import arguments
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Tensor, as_built
 from llmviewer.core.workload import decode
 from llmviewer.hardware import names
@@ -94,7 +95,7 @@ OWN = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the longest context is kept
+@frozen(slots=False, eq=False)  # no slots: the longest context is kept
 class FittingModel:
     """A model that runs, in one format.  also: known models with the same network.  line: words of the run."""
 
@@ -158,7 +159,7 @@ class FittingModel:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LeftOut:
     """A model that does not run.  kind: MEMORY, SHORT, SLOW or REFUSED.  text: the reason in a clause.
 
@@ -171,7 +172,7 @@ class LeftOut:
     error: UserError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@frozen(repr=False)
 class Fitting(Answer):
     """Models that run on a chip, the largest first.
 
@@ -237,7 +238,7 @@ class Fitting(Answer):
 Candidate: TypeAlias = tuple[Model, str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Search:
     """A chip, the lengths of a request and the options of every run.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.api import build
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.choices import Choice, choice_of, order_of
 from llmviewer.planning.gates import Gate, first_gate, told
 from llmviewer.planning.late_gates import late_gate
@@ -23,7 +23,7 @@ MOST_POINTS, MOST_PAIRS = 2, 2
 MOST_DEVICES = 72
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ChipScreen:
     """Findings of the first floor for one chip.
 
@@ -101,7 +101,7 @@ MOST_CANDIDATES, MOST_MIXED = 4, 4
 SURE = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tried:
     """Simulated configurations of a chip: choices that hold, the gates of those that do not, and their number."""
 

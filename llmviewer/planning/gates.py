@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.planning.space import Structure
 from llmviewer.planning.steady_state import Curves, steady
@@ -18,7 +19,7 @@ GATES = ("support", "kv_cache", "ttft_s", "tpot_s", "e2e_s", "rate", "devices", 
 ALONE = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gate:
     """A limit that is missed.
 

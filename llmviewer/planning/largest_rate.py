@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import run_line
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.largest_size import SCHEMA
 from llmviewer.result.result import Result
 from llmviewer.simulation.call import of_server, simulate
@@ -24,7 +24,7 @@ REQUEST_RATE = "request_rate"
 SATURATED = "saturated"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer of one request is kept
+@frozen(slots=False, eq=False, repr=False)  # no slots: the answer of one request is kept
 class LargestRate(Answer):
     """The highest rate within the limits, and the simulation at it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from llmviewer.analysis.limits import longest_context
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.result.result import Result
 from llmviewer.result.stages import value_at
@@ -36,7 +37,7 @@ IN_STEP = (
 MEMORY, SEQUENCES, LONGEST, SEARCH = "memory", "max_num_seqs", "max_context", "search"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tried:
     """A size, its answer, and what it breaks: metrics over their limits, MEMORY, SEQUENCES, LONGEST or SEARCH."""
 
@@ -45,7 +46,7 @@ class Tried:
     result: Result | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer as asked is kept
+@frozen(slots=False, eq=False, repr=False)  # no slots: the answer as asked is kept
 class LargestSize(Answer):
     """The largest size of a run that fits and keeps all limits.
 
@@ -148,7 +149,7 @@ def check(name: str, configuration: Configuration) -> None:
         raise UserError(f"--batching is {quoted(stated)}; concurrent requests start one by one: use continuous")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class SizeSearch:
     """A run of which a size varies, and the limits that it has to keep.  tried: sizes that were answered."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import figure_of, with_figure
@@ -71,7 +72,7 @@ ALONG = {2: 9, 3: 5}
 ABOVE = 1.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Solution:
     """Figures in SI units by name, and the metric that they reach [s]."""
 
@@ -79,7 +80,7 @@ class Solution:
     reached: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Search:
     """A configuration with a workload whose metric is to meet a target."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from llmviewer.api.build import OF_ENGINE, own_chips
 from llmviewer.api.configuration import images_of, tokens_of
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.planning.screen import MOST_REPLICAS, Bounds
@@ -79,7 +80,7 @@ OWN: Mapping[str, Option] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Question:
     """A sizing as it was asked.
 

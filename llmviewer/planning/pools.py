@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.screen import Bounds, Candidate, Order, Screened, candidates
 from llmviewer.planning.space import LAYOUT
 from llmviewer.planning.workload import Workload
@@ -14,7 +15,7 @@ from llmviewer.simulation.fleets import LAYOUT as PREFIXES
 PREFIX_OF: Mapping[str, str] = {option: prefix for prefix, option in PREFIXES.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pair:
     """A pool for prompts and a pool for answers that meet the limits in the steady state.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
@@ -62,7 +63,7 @@ OWN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Neighbour:
     """A real chip that meets the target.  excess: largest ratio of its figures to those required."""
 
@@ -71,7 +72,7 @@ class Neighbour:
     reached: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: the answer with the real chip is kept
+@frozen(slots=False, eq=False, repr=False)  # no slots: the answer with the real chip is kept
 class Required(Answer):
     """The answer of an inverse design.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import LIMITS, MEMORY, METRICS, Quantity
 from llmviewer.planning.chance import probability_below
 from llmviewer.result.result import Result
@@ -18,7 +18,7 @@ from llmviewer.result.stages import value_at
 LEVEL = "80"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class RunMetric:
     """A figure of a Result, as it is declared."""
 

@@ -6,7 +6,7 @@ A point is a token budget, a limit of sequences and a number of replicas; each i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import isfinite
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.curves import curves_of
 from llmviewer.planning.space import Refusal, Structure, Words
 from llmviewer.planning.steady_state import Curves, Steady, closed, steady
@@ -42,7 +43,7 @@ Order = tuple[float, float, float, float, float, str]
 FRONT_STEPS = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bounds:
     """Most devices and dollars per hour of an answer, infinite where the user sets none, and its spare replicas.
 
@@ -55,7 +56,7 @@ class Bounds:
     spare: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Screened:
     """A structure with the curves that price its points; it holds no model and passes between processes.
 
@@ -136,7 +137,7 @@ class Screened:
         return np.inf if self.usd is None else self.usd * self.devices * replicas
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Candidate:
     """A point of a structure that meets all limits in the steady state, before it is simulated.
 

@@ -8,7 +8,6 @@ sum to the difference; a factor that never changes the value has 0; two factors 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
 from typing import TypeAlias
@@ -16,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 
 #: Indices of the factors that have the value of B; the others have that of A.
 Coalition: TypeAlias = "frozenset[int]"
@@ -26,7 +26,7 @@ SAMPLED_PAIRS = 48
 SEED = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Split:
     """Amounts by factor, which sum to the difference.  errors: standard errors of sampled amounts, 0 for exact ones."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from llmviewer.core.answer import Answer
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.against import Against
 from llmviewer.planning.capacities import simulated_words
 from llmviewer.planning.choices import Choice
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.size/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rejection:
     """A chip without a configuration, and the gate that rejected the one that came farthest."""
 
@@ -42,7 +43,7 @@ class Rejection:
         }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Sizing(Answer):
     """The answer to a question.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -11,6 +10,7 @@ from llmviewer.api import build, devices
 from llmviewer.api.configuration import Configuration, on_devices
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import as_built
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.names import counted, is_host, listed
@@ -44,7 +44,7 @@ DEFAULTS: Mapping[str, str] = {
 Words = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FourBits:
     """A format with 4-bit weights and the chips whose engines have kernels for it: of a maker, with a matrix rate."""
 
@@ -71,7 +71,7 @@ FOUR_BITS: Mapping[str, FourBits] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Structure:
     """A replica whose passes are priced once: a chip, number formats, a layout, an engine.
 
@@ -98,7 +98,7 @@ class Structure:
         return sum_of(self.hardware) or (self.configuration.chip,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Refusal:
     """A structure that cannot run, and why in one line."""
 

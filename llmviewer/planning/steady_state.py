@@ -9,11 +9,12 @@ these and simulates the best.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.workload import Workload
 
 #: Share of prompts in the time of a replica beyond which no load is called steady.
@@ -24,7 +25,7 @@ ROUNDS = 4
 INSTANT_S = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Curves:
     """Times of one rank at a representative step [s].
 
@@ -71,7 +72,7 @@ class Curves:
         return np.where(tokens_per_s > rates[-1], np.inf, found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Steady:
     """Latencies at a load, broadcast over budgets, limits of sequences and rates; infinite where it is not sustained.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core import arguments
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import decode
 from llmviewer.hardware.prices import RENTED, Price
 from llmviewer.language.grammar import Grammar, Number
@@ -106,7 +107,7 @@ PAGED, MASTER, MASTER_BYTES = "paged-", "+master", 4.0
 SELECTIVE = "selective"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SecondStage:
     """A stage that trains the same weights on other sequences.  batch, length: its sequences.  ratio: its steps over
     those of the first stage."""
@@ -129,7 +130,7 @@ def second_stage(
 SECOND = Grammar.of(second_stage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Run:
     """A run of N tokens on all devices, of both stages if there are two.  steps: of the first.  usd: None without a
     price.  kwh: with servers, None without board power."""
@@ -142,7 +143,7 @@ class Run:
     kwh: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@frozen(repr=False)
 class Training(Answer):
     """A training step.  batch_size: sequences of all replicas.  trained: what is trained, in words.  optimizer: as
     asked.  tokens: of the run, None if none is asked.  least: options of the least layout that fits, empty if the step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.analysis.training_layout import Layout, Offload
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
 from llmviewer.techniques.offload.offload import DEFAULT_HOST
 from llmviewer.techniques.parallel.sizes import check_reach
@@ -23,7 +24,7 @@ MOST_REPLICAS = 4096
 NETWORK = "infiniband-ndr"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Asked:
     """The options of a training as they were asked, checked one by one."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.chance import chance_of
 from llmviewer.planning.pools import Pair
 from llmviewer.planning.screen import Bounds, Candidate
@@ -23,7 +24,7 @@ MOST_RUNS, PROBED = 12, 4000
 Counts = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """A configuration that was simulated under its load.
 
@@ -54,7 +55,7 @@ class Answer:
         return self.latencies[metric][workload.statistic(metric)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Load:
     """The load and limits as options of `simulate`.
 
@@ -75,7 +76,7 @@ class Load:
         return bool(self.users) or self.rate is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trial:
     """Simulations of a server with different numbers of replicas in its pools, each made once.
 

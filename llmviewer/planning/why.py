@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -13,6 +13,7 @@ from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import TIMES
@@ -37,7 +38,7 @@ SET = "set"
 Taken = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Factor:
     """One thing in which the runs differ, with the value of each run."""
 
@@ -46,7 +47,7 @@ class Factor:
     b: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Pair:
     """Two runs.  chips: with the figures that the runs set.  configurations: those built, by what they depend on."""
 
@@ -146,7 +147,7 @@ Values = Callable[[Sequence[frozenset[str]]], Iterable[tuple[frozenset[str], flo
 Group = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Merge:
     """Factors that change together, and why they cannot change one by one."""
 
@@ -154,7 +155,7 @@ class Merge:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Grouped:
     """Groups of factors that change together, with the value of every coalition of groups that a split needs."""
 
@@ -163,7 +164,7 @@ class Grouped:
     merges: tuple[Merge, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _Known:
     """Values that were computed, and messages of combinations that do not exist."""
 
@@ -237,7 +238,7 @@ OWN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Share:
     """A factor, or several that change together, with its amount of the difference.  error: 0 if exact."""
 
@@ -269,7 +270,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Why(Answer):
     """The difference between two runs.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import FIGURES, PER_DTYPE, Chip
 from llmviewer.hardware.hypothetical import GROUPS, SCALARS, TWINS, figure_of
 
@@ -102,7 +103,7 @@ def _column(values: Sequence[Any]) -> Any:
 READ_ONCE = ("power",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Chips:
     """The chips of two runs and those between them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.api import build, calls
@@ -12,6 +12,7 @@ from llmviewer.api.configuration import configuration
 from llmviewer.api.trials import run_line
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import TIMES, Setting, settings, with_figures
@@ -28,7 +29,7 @@ COMMAND = ("llmviewer", "analyze")
 DEFAULTS: Mapping[str, Any] = {name: one.default for name, one in OPTIONS.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Side:
     """One run.  text: as it was given; of a mapping the line that states the same.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.models.images import Seen
 from llmviewer.simulation.limits import QUANTILES, Limit
 
@@ -14,7 +14,7 @@ from llmviewer.simulation.limits import QUANTILES, Limit
 DEVIATIONS: Mapping[str, float] = {"mean": 0.0, "p50": 0.0, "p90": 1.282, "p95": 1.645, "p99": 2.326}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """Requests per second or users, mean lengths in tokens, and limits on latencies.
 

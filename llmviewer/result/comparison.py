@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import METRICS, Quantity
 from llmviewer.result.columns import ALWAYS_SHOWN, flat, without_defaults
 from llmviewer.result.devices import hardware_name
@@ -44,7 +44,7 @@ LIMIT_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Comparison(Answer):
     """Results of one point each, in the order of the command line.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import date
 from functools import cache
 from io import StringIO
@@ -18,6 +18,7 @@ import numpy as np
 from llmviewer.core import data, files
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.errors import UserError, naming, printable, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.hypothetical import is_hypothetical
@@ -63,7 +64,7 @@ OF_ONE_RUN: Mapping[str, Option] = {**COSTS, **IMAGES, **AUDIO}
 OF_A_SIZING: Mapping[str, Option] = {name: one for name, one in COSTS.items() if name != "api_price"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Owned:
     """Hardware that the user bought: what an hour of use costs.
 
@@ -112,7 +113,7 @@ def parse_owned(text: str) -> Owned:
     return called(owned, "--owned", OWNED, text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class PriceList:
     """Prices of one kind by chip, with those that the user gave in their place."""
 
@@ -236,7 +237,7 @@ def given_prices(value: Any, chip: Callable[[], str] | None = None) -> tuple[str
     return tuple(part if chip is None or "=" in part else f"{chip()}={part}" for part in parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Api:
     """Prices of an API [$ per million tokens]."""
 
@@ -255,7 +256,7 @@ def api(
     return Api(prompt_usd=prompt, answer_usd=answer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Costs:
     """Prices and emissions of a run.
 

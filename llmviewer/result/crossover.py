@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +13,7 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, STEPS
 from llmviewer.result.separable import Sources, in_common, joined, overlap
@@ -46,7 +47,7 @@ OWN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Crossover(Answer):
     """Values of a metric by configuration, context length and batch size, and the winner at each point.
 
@@ -219,7 +220,7 @@ def _warnings(found: Iterable[Candidate], grid: Grid, metric: str, output_len: i
         yield f"--output-len: {metric} is of no whole answer, not used"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class FigureAxis:
     """A figure of the chips as an axis: its name, texts of its values, and each configuration with every value."""
 

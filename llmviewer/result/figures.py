@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from llmviewer.analysis import power, power_shares
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.language import quantity
 from llmviewer.language.quantity import METRICS
 from llmviewer.result import costs
@@ -20,7 +20,7 @@ from llmviewer.result.costs import Costs
 MONTH_S = 365.25 / 12.0 * 86400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Input:
     """A number that formulas of metrics name beside metrics.  source: where an explanation says that it is from."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.result.stages import value_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StageTime:
     """Time that a request spends in prefill or in decode.
 

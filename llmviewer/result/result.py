@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,7 @@ from llmviewer.analysis.memory import layers_on_host
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import BY_ENGINE, MEMORY, METRICS, nested
 from llmviewer.result import describe, provenance, stages
 from llmviewer.result.columns import columns, totals, without_defaults
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 LEAST_GAIN = 1.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Change:
     """One or more options with other values, and the result they would have.
 
@@ -49,7 +50,7 @@ class Change:
         return int(self.result.analysis.system.parallelism.devices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Verdict:
     """The result of one point and the changes that were tried.
 
@@ -89,7 +90,7 @@ STAGES = ("prefill", "decode")
 SERVED = ("served", "served_unknown")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # no slots: figures are kept
+@frozen(slots=False, eq=False, repr=False)  # no slots: figures are kept
 class Result(Answer):
     """Result of an analysis at one or many points, with provenance.
 

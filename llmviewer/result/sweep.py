@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer.core.arguments import parse_size, whole_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
@@ -29,7 +30,7 @@ MAX_VALUES = 10**7
 MAX_SWEEP_POINTS = 10**9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Grid:
     """All combinations of three lists; the batch size varies fastest."""
 
@@ -110,7 +111,7 @@ class Candidate(Protocol):
         """Predict the result of a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Sweep:
     """Every point of a grid on every configuration; nothing is evaluated before `chunks` or `to_frame`."""
 

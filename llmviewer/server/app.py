@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import missing_extra
+from llmviewer.core.frozen import frozen
 from llmviewer.server import guard, headers, limits, problems, routes
 from llmviewer.server.limits import Budget
 
@@ -19,7 +19,7 @@ ANY_PATH = "/<path:path>"
 DIRECT = "DIRECT"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settings:
     """How an application is served.
 

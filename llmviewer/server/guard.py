@@ -6,10 +6,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core import files
+from llmviewer.core.frozen import frozen
 from llmviewer.server import headers, limits, problems
 from llmviewer.server.calls import CHEAP
 from llmviewer.server.limits import Budget, client_of
@@ -26,7 +27,7 @@ READING = ("GET", "HEAD", "OPTIONS")
 COMPUTING = ("/download/", *(f"{PREFIX}/{name}" for name in CHEAP))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Guard:
     """A WSGI application around another one.
 

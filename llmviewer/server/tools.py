@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.questions import ASSISTANT, QUESTIONS, Question
 from llmviewer.server import arguments, calls, limits
 
@@ -25,7 +25,7 @@ RATES, SERVED = "peak_flops_per_s", ("bf16", "fp16", "fp8", "fp4")
 Words = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tool:
     """One tool.  schema: of its arguments, made when it is first listed.  document: JSON text of all that answers."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.serving.holding import Hold
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL, Scheduler
@@ -21,7 +22,7 @@ Times = TypeVar("Times", bound="RequestTimes")
 MOST_BUSY = 0.98
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class RequestTimes:
     """Times of passes and waiting times of a request [s], one entry per point.
 
@@ -323,7 +324,7 @@ def per_token(generation_s: Array, steps: Array) -> Array:
     return np.where((steps > 0) & (generation_s > 0.0), generation_s / np.maximum(steps, 1.0), np.nan)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Replica:
     """Figures of one replica that a batching policy needs [counts per point, byte].
 
@@ -347,7 +348,7 @@ class Replica:
     mixes: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Running:
     """Sequences that run concurrently on one replica and start one by one.
 
@@ -368,7 +369,7 @@ class Running:
     prompt_steps: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Batching:
     """How sequences share a replica; this base class is static batching.
 

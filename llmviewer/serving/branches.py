@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.serving.prompts import PassSplitter, all_passes, first_and_last_passes, prefill_passes, prompt_thresholds
 
 #: Batch sizes, prompt lengths and output lengths, one entry per point.
 Columns: TypeAlias = tuple[Array, Array, Array]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Steps:
     """Decode passes, ordered by point.
 
@@ -45,7 +45,7 @@ def one_after_another(batch: Array, cached: Array, counts: Array) -> Steps:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Branches:
     """An outline, generated token by token, then branches that continue it in parallel.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.models.model import Model
 from llmviewer.serving.branches import Branches, Columns, Steps
 
@@ -32,7 +33,7 @@ class Cached(Enum):
     BLOCKS = "blocks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Denoising:
     """An answer of n tokens in blocks, each decided in `steps` passes, a mean; all tokens of a pass see each other.
 
@@ -110,7 +111,7 @@ class Denoising:
         return tokens, end - tokens if self.cached is Cached.DUAL else start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PassShape:
     """Shape of a decode pass, per sequence [counts, scalars or one per point].
 
@@ -128,7 +129,7 @@ class PassShape:
 ONE_TOKEN = PassShape()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Draft:
     """A draft model: `passes` passes of `shape` in a round.
 
@@ -148,7 +149,7 @@ class Draft:
     techniques: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Generation:
     """One round: draft passes, then one pass of the target.
 
@@ -208,7 +209,7 @@ class Generation:
 AUTOREGRESSIVE = Generation()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class GenerationScheme:
     """A generation method, requested before the model is known.  name: as in results.
 

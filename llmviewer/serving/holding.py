@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 
 
 class Until(StrEnum):
@@ -27,7 +27,7 @@ class Until(StrEnum):
     RANKS = "ranks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Hold:
     """Prompts that come while others decode wait for at most so many steps."""
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import State
 from llmviewer.core.workload import kept_tokens, whole_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KvCache:
     """KV-cache policy; by default without pages, reservations, prefix hits and eviction.
 

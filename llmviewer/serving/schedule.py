@@ -4,13 +4,14 @@ decode steps.  One evaluation of the graph then prices them all."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Group, Request, Step
 from llmviewer.serving.branches import Columns, Steps, one_after_another
 from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Denoising, Generation, PassShape
@@ -25,7 +26,7 @@ MAX_PASSES = 2**20
 MAX_SHOWN_PASSES = 2**18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Schedule:
     """Forward passes as one `step`, in this order: prefill passes of every point, one decode step per point (the STAGE
     shown, with input_len keys), and the real decode steps of every point: output_len - 1, one for each position at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from llmviewer.core.frozen import frozen
 
 #: Orders of the queue: first come first served; the shortest prompt first (vLLM's --scheduling-policy priority, where
 #: clients send the length as priority: https://docs.vllm.ai/en/v0.13.0/api/vllm/config/scheduler/; SGLang's
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 POLICIES = ("fcfs", "shortest-prompt", "longest-answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Scheduler:
     """A policy of an engine's scheduler.
 

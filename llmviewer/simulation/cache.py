@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.simulation.requests import Whole
 from llmviewer.simulation.tiers import Kept, Tier
@@ -212,7 +212,7 @@ class Chains(BlockPool):
         return most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Hits:
     """Hits of requests, shape (requests,).
 

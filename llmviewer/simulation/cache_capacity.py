@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor, isfinite
 
 import numpy as np
@@ -11,6 +11,7 @@ from llmviewer.analysis.capacity import memory_and_graph, memory_of, step_tokens
 from llmviewer.analysis.limits import blocks_of_engine
 from llmviewer.analysis.system import System
 from llmviewer.api.configuration import Configuration
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.config import ABSENT_CONTEXT
@@ -27,7 +28,7 @@ UNSTATED_CONTEXT, UNLIMITED = 2**20, 2**20
 TYPICAL_CONTEXT = 4096.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheCapacity:
     """Limits of the scheduler of one replica.
 
@@ -46,7 +47,7 @@ class CacheCapacity:
     max_context: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Growth:
     """Bytes of one sequence's cache: own bytes at a length, and those of each block of more tokens.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from llmviewer.api import build, devices
 from llmviewer.api.build import check_devices, with_devices
 from llmviewer.api.configuration import Configuration, images_of, images_s, sound_of, tokens_of
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import taking
 from llmviewer.language.quantity import SERVED
 from llmviewer.models.images import Seen
@@ -77,7 +78,7 @@ def simulate(model: ModelName, hardware: ChipName, **options: Unpack[SimulationO
     return ready.run(replace(made, traffic=last.traffic, max_request_rate=found, beyond=beyond, notes=notes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prepared:
     """A server with its load before any request: a simulation without outcomes.
 
@@ -154,7 +155,7 @@ def _check_warm_up(made: Simulation) -> None:
         raise UserError(f"warm_up is {made.warm_up_s:g} s, but the last request arrives after {last_s:.3g} s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Server:
     """A fleet with the configuration of the pool that decodes, and what a reader has to know."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.api.configuration import Configuration
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Step
 from llmviewer.simulation.prices import Prices
 from llmviewer.simulation.table_building import prompts
@@ -17,7 +18,7 @@ from llmviewer.simulation.table_building import prompts
 NEAR = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class CopiedTimes:
     """Times of the steps of one replica [s].
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.serving.scheduling import SCHEDULERS, Scheduler
 from llmviewer.simulation.cache import Hits, hits_of
@@ -92,7 +93,7 @@ ROUTERS: dict[str, Callable[[], Router]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pool:
     """Equal replicas behind a router.
 
@@ -121,7 +122,7 @@ class Pool:
         return hits_of(self.kv_cache, self.room.block_tokens, prompts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fleet:
     """Pools that answer requests.
 

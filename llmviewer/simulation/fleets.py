@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer.analysis.capacity import replica_of
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL
@@ -93,7 +94,7 @@ def fleet_of(one: Configuration, router: str | None, length: float, inputs: Inpu
     return Fleet(prefill=first, decode=then, transfer_s=_transfer(one, one, batching.link_bytes_per_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PoolText:
     """One pool of `--pools`.  chip: empty for that of the command.  options: of its layout."""
 

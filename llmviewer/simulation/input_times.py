@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from llmviewer.analysis.evaluation import evaluate
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Group, Request, Step
 from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.simulation.cache_capacity import cache_capacity
@@ -19,7 +20,7 @@ from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.step_times import check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class InputTimes:
     """Times of the passes of one replica [s], for inputs of one length.
 

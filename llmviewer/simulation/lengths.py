@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeAlias
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from llmviewer.core.arguments import parse_size, whole_number
 from llmviewer.core.errors import UserError, nearest, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.language.grammar import Grammar, Number
 from llmviewer.simulation.requests import Whole as Counts
 from llmviewer.techniques.technique import Whole, called
@@ -71,7 +71,7 @@ def _lognormal(
 DISTRIBUTIONS: dict[str, Callable[..., Lengths]] = {"uniform": _uniform, "lognormal": _lognormal}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Spread:
     """Whole numbers of a distribution: their mean, the least of them, and what draws them."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.language.quantity import LATENCIES
 
@@ -18,7 +18,7 @@ STATISTICS = ("mean", *QUANTILES)
 METRICS: Mapping[str, str] = {name.removesuffix("_s"): name for name in LATENCIES}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limit:
     """A latency's statistic may not exceed `seconds`.  metric: ttft_s, tpot_s or e2e_s."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 
+from llmviewer.core.frozen import frozen
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.requests import Records, Requests
 from llmviewer.simulation.result import Simulation
@@ -19,7 +20,7 @@ from llmviewer.simulation.traffic import LEAST_SEARCHED, Traffic
 LASTING = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeanRequest:
     """The mean of the requests that a fleet accepts.
 

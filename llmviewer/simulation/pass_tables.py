@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import frexp
 
 import numpy as np
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 
 #: Contexts below which attention is a small part of a pass, and from which on it has no more kinks [token].
 SHORT, LONG = 63.0, 8191.0
@@ -33,7 +33,7 @@ def every_whole(knots: Array, values: Array) -> list[float]:
     return [0.0, *np.interp(np.arange(1.0, knots[-1] + 1.0), knots, values).tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Knots:
     """Knots of a coordinate x >= 0: `per_octave` in every octave of x + 1, so that an access needs no search.
 
@@ -69,7 +69,7 @@ def knots(most: float, per_octave: int, jumps: tuple[float, float] = (0.0, 0.0))
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Surface:
     """A time over a whole number n and a coordinate x [s], linear in both between knots.
 
@@ -121,7 +121,7 @@ SHORT_CHUNK = 16
 PROMPT_BESIDE = 2048.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PartTable:
     """One quantity of passes as a sum of parts [s]; see the module.
 
@@ -189,7 +189,7 @@ def _states(surface: Surface, tokens: int, sequences: int, prompt: int, pairs: f
     return k0 + k1 * sequences + (k2 + k3 * sequences) * x
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Latent:
     """The choice between two forms of latent attention, as of layers/mla.py (Mla.absorbed), from the sizes of a pass.
 
@@ -214,7 +214,7 @@ class Latent:
         return keys * self.up > pairs * self.extra
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ModelTable:
     """Times of one model's passes.
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 
 #: Differences of times below this are of their rounding [s].
 ROUNDING_S = 1e-9
 Whole = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Histories:
     """The beginnings of prompts: a system prompt, then earlier prompts and answers of their session; shape (requests,).
 
@@ -33,7 +34,7 @@ class Histories:
         return Histories(**{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Requests:
     """Requests in order of arrival; arrays have one entry per request.
 
@@ -122,7 +123,7 @@ class Requests:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Records:
     """Times of requests [s] since the start of the run, in the order of `Requests`; NaN for what did not happen.
 
@@ -180,7 +181,7 @@ class Records:
         return np.where(np.abs(waited) < ROUNDING_S, 0.0, waited)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Timeline:
     """Intervals between events of one replica, in order; arrays have one entry per interval.
 
@@ -198,7 +199,7 @@ class Timeline:
     used_blocks: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Gaps:
     """Times between consecutive tokens of one sequence as users see them: `weights` tokens came `gap_s` seconds after
     the token before, at about the time `at_s` [s]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from llmviewer.core.answer import Answer
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import SERVED
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet
@@ -33,7 +34,7 @@ SCHEMA = "llmviewer.simulation/1"
 METRICS = tuple(SERVED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Setting:
     """Words for what was simulated.  engine: with version and backend.  scheduler, layout: of the pools."""
 
@@ -46,7 +47,7 @@ class Setting:
     workload: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Simulation(Answer):
     """Requests of a run and of its replications, with the times of each.
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.simulation.fleet import Fleet, Pool, Router
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.pipeline import Pipeline
@@ -288,7 +289,7 @@ REFUSALS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Outcome:
     """Records, intervals and gaps of one run.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.language.grammar import Choice, Form, Grammar, Number
 from llmviewer.simulation.lengths import MOST_TOKENS, Spread, spread
@@ -28,7 +29,7 @@ Spreads = partial(Form, parse=spread)
 PAUSE = partial(duration, "think")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Kind:
     """Clients that behave alike.
 
@@ -77,7 +78,7 @@ def kind(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Sessions:
     """The sessions of a load.  kinds: of clients.  shares: of the sessions, of each kind; they sum to 1."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.simulation.limits import QUANTILES, STATISTICS, Limit
 from llmviewer.simulation.requests import Records, Whole
 from llmviewer.simulation.run import Outcome
@@ -118,7 +119,7 @@ GROWING_SHARE, DEVIATIONS = 0.02, 2.0
 Chosen = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Window:
     """The part of a run that is judged.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import ceil, frexp
 from typing import TypeAlias
@@ -13,6 +13,7 @@ import numpy as np
 from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Place
 from llmviewer.core.workload import decode
 from llmviewer.ops.transfer import copy_direction
@@ -36,7 +37,7 @@ KEPT = 8
 Line: TypeAlias = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Drafting:
     """A draft model: its tables, its passes in a round, and whether it prefills prompts for a cache of its own."""
 
@@ -45,7 +46,7 @@ class Drafting:
     caches: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class StepTimes:
     """Times of the steps of one replica [s].
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.analysis.system import AppliedTechnique, PipelineExits, System
 from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Operator
 from llmviewer.core.workload import Group, Step
 from llmviewer.layers.mla import Mla, MlaForm
@@ -51,7 +52,7 @@ NO_SEQUENCE = 2.0**-20
 DIFFERENT = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """Largest passes of a table: sequences, prompt tokens of a pass, and tokens of a sequence."""
 
@@ -60,7 +61,7 @@ class Sizes:
     context: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Selection:
     """Operators that are priced alone, and constants of the engine that are paid with them."""
 
@@ -80,7 +81,7 @@ STAGE_CONTEXT = 2048.0
 NO_PROMPT = Group(batch_size=0.0, new_tokens=64.0, cached_tokens=0.0, logit_positions=0.0)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the sorted operators are kept
+@frozen(slots=False, eq=False)  # no slots: the sorted operators are kept
 class Passes:
     """A model on a system whose passes are evaluated.  decode: shape of its decode passes."""
 
@@ -233,7 +234,7 @@ def decode_knots(sizes: Sizes) -> Knots:
     return knots(sizes.context, DECODE_KNOTS, BLOCK_CHANGES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _Builder:
     """Tables of the passes of one model in one form of latent attention.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Host
 from llmviewer.language.grammar import Form, Grammar, Number
@@ -23,7 +23,7 @@ MOST_GIB = 1e6
 OPTION = "--kv-tiers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tier:
     """A memory behind that of the device, of one replica.  blocks: that it holds.  block_s: time to load one [s]."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer.core import files
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import FileError, UserError, printable
+from llmviewer.core.frozen import frozen
 from llmviewer.simulation.requests import Whole
 from llmviewer.simulation.trace_fields import CHARACTERS_PER_TOKEN, RowError
 from llmviewer.simulation.trace_rows import Columns, rows_of
@@ -37,7 +38,7 @@ ABSURD_RATE = 1000.0
 UNITS = {1.0: "seconds", 1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Trace:
     """Requests of a file, in order.
 

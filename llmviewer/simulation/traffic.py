@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.language.grammar import Grammar, Number
 from llmviewer.simulation.lengths import Lengths
@@ -49,7 +50,7 @@ def gaps_of(text: str) -> Gaps:
     return known[name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class RateCurve:
     """Request rate by time of day: `rates` [1/s] hold from `starts_s` on, and every day is alike."""
 
@@ -98,7 +99,7 @@ LEAST_SEARCHED, MOST_SEARCHED = 500, 50_000
 MOST_REQUESTS = 10**7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Traffic:
     """Requests that users send; `requests` draws them.
 

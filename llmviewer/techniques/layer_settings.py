@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Pass
 from llmviewer.core.kinds import TIED
 
@@ -24,7 +25,7 @@ _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?(?:\.([a-z]\w*))?", re.ASCII)
 _OPERATOR = re.compile(r"[a-z]\w*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LayerSetting:
     """A setting and the layers that have it, counted from 0; no layers: all that no other setting names.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Option, Panel
 from llmviewer.techniques.registry import TECHNIQUES
 
@@ -73,7 +74,7 @@ MODEL_OPTIONS = ("dtype", "ignore_fields", "model_set", "trace_model", "latent_a
 ENGINE_OPTIONS = ("max_num_seqs", "max_model_len", "enforce_eager")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Options:
     """How a model is run.  techniques: option of the registry -> its text."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum, auto
 from functools import partial
 from inspect import getdoc
@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.arguments import parse_size
 from llmviewer.core.errors import UserError, naming, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Pass
 from llmviewer.hardware.chip import Chip
 from llmviewer.language.grammar import Grammar, Number, RefusedError
@@ -32,7 +33,7 @@ def unchanged(system: System) -> System:
     return system
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Technique:
     """An entry of the registry.
 
@@ -52,7 +53,7 @@ class Technique:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Declared(Technique, Generic[P, R]):
     """A technique declared by a function: its signature is the grammar of the option, its docstring the summary.
 
@@ -147,7 +148,7 @@ class SharedBy(IntEnum):
     TARGET = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class TechniqueOption:
     """Command-line option of a technique.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip, Host
 from llmviewer.timing import profile as profiles
@@ -156,7 +157,7 @@ UNMEASURED_NOTE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class SelectedFit:
     """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path.
 
@@ -192,7 +193,7 @@ class SelectedFit:
         return {"basis": self.basis, "chip": self.chip, "fit": self.fit.key, "error": error}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Calibrated:
     """Efficiency from profiles, the chip's own first.  engine: preferred engine, where several were measured.
 

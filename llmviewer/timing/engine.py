@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from llmviewer.core import data, files
 from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
@@ -86,7 +87,7 @@ def _start(value: Any) -> AtStart:
     return AtStart(record.choice("start", [way.value for way in AtStart])(value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SmallChip:
     """Defaults of a server on chips with less memory than `below_gib`.
 
@@ -99,7 +100,7 @@ class SmallChip:
     group_graphs: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Engine(Fitted):
     """An engine preset: its kernels, limits, and the time that it adds to kernels.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import stated
 from llmviewer.timing import engine_memory, engine_work
@@ -35,7 +36,7 @@ OF_RUNS = ("error", "residuals", "scope")
 _ERRORS = record.mapped(record.mapped(record.mapped(record.mapped(record.unchanged(record.ANY_NUMBER)))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fitted:
     """Figures that a fit gives an engine, or the engine on chips of a generation, or its versions.
 
@@ -61,7 +62,7 @@ class Fitted:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Own(Fitted):
     """A user's engine file, as `calibrate engine` writes it: a preset, and what rows of one server change of it.
 
@@ -80,7 +81,7 @@ class Own(Fitted):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Residuals:
     """Residuals of a metric that an engine was fitted on: QUANTILES of measured / predicted time, and their runs.
 
@@ -93,7 +94,7 @@ class Residuals:
     of_version: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OfGeneration(Fitted):
     """Fields of an engine on chips of one generation, where it runs other kernels.
 
@@ -114,7 +115,7 @@ class OfGeneration(Fitted):
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OfVersion(Fitted):
     """Fields of an engine from one version on; constants that are not stated are those of the newest versions."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import HOST_PATH, Chip
 from llmviewer.language import record
 from llmviewer.language.record import Form, stated
@@ -73,7 +74,7 @@ def by_version(form: Form) -> Form:
     return lambda value: dict(sorted(each(value).items(), key=lambda item: version_numbers(item[0])))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EngineMemory:
     """Constants of one version of an engine; bytes of activations are those of its profiling run.
 
@@ -153,7 +154,7 @@ def _versions(rows: Any) -> tuple[EngineMemory, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryVersions:
     """The constants of all known versions of an engine, oldest first.
 
@@ -203,7 +204,7 @@ class MemoryVersions:
         return version_numbers(version, engine)[: len(newest)] > newest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FreeMemory:
     """How an engine without a profiling run fills a device: it leaves a margin of the free memory (llama.cpp).
 

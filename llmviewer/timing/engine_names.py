@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import stated
@@ -15,7 +16,7 @@ from llmviewer.timing import engine_backends
 FOLDER = "calibrate/engines"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Named:
     """A program by its name in --engine.  preset: whose kernels and times it takes.
 

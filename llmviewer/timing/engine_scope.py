@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import stated
 from llmviewer.timing.profile import SIGNS, WIDTH_OVER_80, farther
@@ -39,7 +40,7 @@ PER_HOST_SHARE, MOST_HOST = 1.0, 0.5
 _RANGE = record.numbers(2, record.NUMBER, rising=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Scope:
     """Runs whose residuals are kept.
 

@@ -9,8 +9,9 @@ server, take vLLM on cards of desktops too (engine.of_a_server).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
@@ -34,7 +35,7 @@ def usual(chip: Chip) -> tuple[str, ...]:
     return (AT_A_DESK, ENGINE) if at_a_desk else (ENGINE, AT_A_DESK)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Serves:
     """The work that an engine takes, by its own pages.
 

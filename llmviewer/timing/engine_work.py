@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
@@ -163,7 +163,7 @@ def is_narrow_expert(operator: Operator) -> bool:
     return isinstance(shape, GemmShape) and shape.experts > 1.0 and any(is_narrow(access) for access in operator.reads)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IntegerKernels:
     """Rates and shapes of an engine's integer kernels.
 
@@ -239,7 +239,7 @@ def unit_clocks(chip: Chip) -> Count:
     return np.inf if chip.units is None or chip.clock_hz is None else chip.units * chip.clock_hz
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoundCosts:
     """Host time of a round of speculation in one engine [us].
 

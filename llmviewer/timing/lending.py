@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from llmviewer.core.frozen import frozen
 from llmviewer.timing import profile as profiles
 from llmviewer.timing import scaling
 from llmviewer.timing.kernels.families import FAMILIES
@@ -134,7 +135,7 @@ def fit_error(family: str, basis: str) -> float:
     return math.hypot(*(FIT_ERRORS.get((family, word), FIT_ERRORS.get(("", word), 0.0)) for word in basis.split(", ")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kernel:
     """A kernel in search of constants: its family, variant and engine, and the chip that runs it.
 
@@ -200,7 +201,7 @@ class Kernel:
         return tuple(name if "/" in name else f"{self.family}/{name}" for name in variants)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Loan:
     """A fit that may serve a kernel, where it stands, and its basis for that kernel.
 

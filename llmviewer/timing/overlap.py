@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Operator
 from llmviewer.ops.transfer import Direction, copy_direction
 from llmviewer.timing.roofline import Timing
@@ -16,7 +16,7 @@ from llmviewer.timing.roofline import Timing
 KERNEL_RESOURCE = "kernels"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class LayerWithCopies:
     """One layer whose kernels and copies run concurrently.
 

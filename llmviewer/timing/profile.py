@@ -7,7 +7,7 @@ the fits that a model needs are parsed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from llmviewer.core import data, files
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.hardware.chip import Chip
 from llmviewer.language import record
 from llmviewer.language.record import ABSENT, stated
@@ -53,7 +54,7 @@ def farther(bounds: Array, others: Array) -> Array:
     return SIGNS * np.maximum(SIGNS * bounds, SIGNS * others)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fit:
     """Fitted constants of one kernel family.
 
@@ -82,7 +83,7 @@ class Fit:
         return f"{self.family}/{self.variant}/{self.engine}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Profile:
     """All fits of one chip.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +13,7 @@ import numpy as np
 
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator, Place, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip, Host
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from llmviewer.ops.collective import CollectiveShape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class HostRates:
     """Attainable rates of the host; None for a CPU, disk or link that is absent or has no published rate."""
 
@@ -36,7 +37,7 @@ class HostRates:
     disk_reads_per_s: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class AlgorithmRates:
     """An algorithm of a collective as a kernel runs it.
 
@@ -52,7 +53,7 @@ class AlgorithmRates:
     largest_bytes: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Rates:
     """Attainable rates of one operator; a resource whose rate is None (unknown) is ignored.
 
@@ -161,7 +162,7 @@ BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk"
 OVERHEAD = BOUNDS[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Timing:
     """Time of one run of one operator [s], and the time of each resource by itself."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from llmviewer.core.frozen import frozen
 from llmviewer.timing.kernels.families import FAMILIES
 from llmviewer.timing.kernels.family import Constants
 from llmviewer.timing.kernels.gemm import EQUIVALENTS
@@ -27,7 +27,7 @@ TORCH = "torch"
 TIMED_BY_OTHERS = {"a100-80gb-sxm": {"gemm/fp16": "gemm/fp16/vllm"}}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Ratios:
     """Time of torch's kernels on this card over that with their constants from a chip, by regime, and their fit."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.ops.elementwise import Activation, Norm, NormKind, activation
 
@@ -28,7 +29,7 @@ _UNDERSTOOD |= {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trace:
     """A recorded pass and what has been read of it.  claimed: parameters that a part accounts for, by id."""
 

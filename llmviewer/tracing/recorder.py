@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from llmviewer.core.frozen import frozen
+
 #: Operations that multiply matrices and that PyTorch's counter has no formula for.
 WITHOUT_FORMULA = {"mv", "addmv", "dot", "vdot", "addbmm", "addr", "_grouped_mm", "linear"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttentionCall:
     """One call of the attention function.  window: tokens, None = none; options: what else it was asked for."""
 
@@ -30,7 +31,7 @@ class AttentionCall:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """One call of a module, with the storages of what it reads and makes.  shapes: of the tensors that it reads."""
 

@@ -6,10 +6,10 @@ Colours are names of CSS custom properties (`--series-0`), which the page's scri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports.memory_bar import PARTS
 
@@ -30,7 +30,7 @@ FEW: Json = {"dtick": "D2", **IN_FULL}
 LIMITS = (("budget_bytes", "budget", "line-ns"), ("capacity_bytes", "capacity", "diamond-tall"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chart:
     """One chart of the page.  alt: text description.  table: id of the table with the same data."""
 

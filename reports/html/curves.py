@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.language import quantity
 from llmviewer.language.quantity import QUANTITIES, Unit
 from llmviewer.reports import format as fmt
@@ -62,7 +62,7 @@ def _sizes(others: Sequence[str], values: Sequence[Any]) -> list[str]:
     return [f"{name.split('_')[0]} {fmt.whole(value)}" for name, value in zip(others, values, strict=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sweep:
     """Charts with a common legend: (name, colour, dashes) of every curve.  left_out: note on omitted points.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports.explanation_page import amount, formula
 from llmviewer.reports.page import plain
@@ -18,7 +18,7 @@ NUMBERS = ("ttft_s", "tpot_s", "memory.total_bytes")
 DEPTH, MOST = 6, 14
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Branch:
     """One number of a tree as texts.  asked: the name by which it is opened, where its parts are left out."""
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
+
+from llmviewer.core.frozen import frozen
 
 Vertex: TypeAlias = "str | tuple[str, str, int]"  # an operator or input, or a bend of an edge
 Neighbours: TypeAlias = "defaultdict[Vertex, list[Vertex]]"
@@ -29,7 +31,7 @@ SWEEPS = 12
 MOST_KNOWN = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Box:
     """An operator, or a tensor from outside the layer (`operator` is None), centred at (x, y)."""
 
@@ -39,7 +41,7 @@ class Box:
     operator: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Drawing:
     """Size, boxes and edges of a drawing.  paths: (source, target, SVG path) per edge."""
 
@@ -49,7 +51,7 @@ class Drawing:
     paths: tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Graph:
     """Neighbours of every vertex in the layer above and in the layer below."""
 

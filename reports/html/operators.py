@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.stage_table import roofline_share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cell:
     """Text of a cell and the number by which it is sorted."""
 
@@ -20,7 +20,7 @@ class Cell:
     value: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ColumnHead:
     """A column.  note: explanation.  chosen: has a filter list.  extra: omitted in print."""
 
@@ -31,7 +31,7 @@ class ColumnHead:
     extra: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class Line:
     """An operator: `key` is the id of its row, `share` its share of the stage's time.
 

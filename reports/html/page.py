@@ -9,12 +9,12 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import missing_extra
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import METRICS, QUANTITIES
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
@@ -38,7 +38,7 @@ POLICY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LayerDrawing:
     """The drawing of one kind of layer in one configuration and stage."""
 

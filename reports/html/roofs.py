@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from math import log10
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.charts import Answers, Json, dash, series
 from llmviewer.reports.html.operators import Line
@@ -18,7 +18,7 @@ PLOT_HEIGHT, NAME_HEIGHT = 390.0, 16.0
 MARGIN = {"size": 5, "opacity": 0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChipRoofs:
     """The roofs of one chip.
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
+
+from llmviewer.core.frozen import frozen
 
 
 class PlotData(Enum):
@@ -24,7 +26,7 @@ class PlotData(Enum):
     LOAD = "a simulated load of one configuration"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlotKind:
     """One kind of plot on the command line.
 

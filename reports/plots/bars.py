@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.plots import ticks
 from llmviewer.reports.plots.style import PALETTE, Style, colour
 
@@ -27,7 +27,7 @@ HATCHES = ("", "///", "...", "xxx")
 OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BarPart:
     """One part of every bar: its name, its size in each bar, its number in the palette."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import SIZES
 from llmviewer.reports.figure import Axis, Limit, Line, Panel
 from llmviewer.reports.plots import drawing, intervals
@@ -33,7 +33,7 @@ SHORT = {name: one.label.lower() for name, one in SIZES.items()}
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Curve:
     """One panel: columns x and y, title and unit of y, and the divisor that converts y from SI."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import bars, curves, intervals, memory, ticks
 from llmviewer.reports.plots.curves import frame
@@ -37,7 +37,7 @@ STACKED_HEIGHT = 1.7
 MIN_BAR = 1.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Places:
     """Positions of bars: a group per option value, and in it a bar per chip.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import Style, dashes
 from llmviewer.reports.plots.ticks import Space, plain
@@ -26,7 +26,7 @@ PLACES = ((1.0, 1.05, "bottom"), (1.0, 0.95, "top"), (0.75, 1.05, "bottom"), (0.
 UNUSED = "fp64"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Roofs:
     """The roofs of one chip.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from llmviewer.core.frozen import frozen
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -22,7 +23,7 @@ DPI = 200
 DASHES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Theme:
     """Colours of background, text, secondary lines, and the zones of a roofline."""
 
@@ -33,7 +34,7 @@ class Theme:
     compute_zone: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PictureSize:
     """Width and height [inch] and text size [point]."""
 
@@ -54,7 +55,7 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Style:
     """Theme and size of a plot."""
 

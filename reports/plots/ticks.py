@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.figure import Axis as Declared
 from llmviewer.reports.figure import Values
 from llmviewer.reports.plots.style import Style
@@ -132,7 +133,7 @@ SHORTENED = 0.9
 EDGE = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Label:
     """Text for the point (x, y) in data coordinates; callers list the most important labels first.
 

@@ -6,13 +6,14 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports import markdown
 from llmviewer.reports.page import Row, Table, left, right
@@ -32,7 +33,7 @@ Outcomes: TypeAlias = Mapping[SurveyQuery, Answer | UserError]
 SIZES = ("batch_size", "input_len", "output_len")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Document:
     """A document other than the survey whose figures are judged.  kind: article, talk."""
 
@@ -41,7 +42,7 @@ class Document:
     url: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TextClaim:
     """One entry of claims.yaml or documents.yaml; the head of the former explains the fields."""
 
@@ -119,7 +120,7 @@ def _number(answer: Any, path: str) -> float:
     return layers * float(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Judged:
     """A claim with our number (None without one) and the finding.  because: why it cannot be judged."""
 
@@ -213,7 +214,7 @@ UNITS: dict[str, Callable[[float], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """The claims of the survey's text, or those of the other documents.  introduction: Markdown."""
 
@@ -263,7 +264,7 @@ def table(judged: Sequence[Judged]) -> Table:
     return Table(columns=heads, rows=tuple(rows))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Line:
     """One claim in words.  commands: whose answers give our number, the one compared with last."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports import markdown
 from llmviewer.reports.page import Row, Table, left, right
@@ -36,7 +36,7 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class SurveySection:
     """A figure with its results.  compared: LLM-Viewer's numbers and ours, or None."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.plots import ticks
 from llmviewer.reports.plots.roofs import Roofs, draw, label_zones, reserve_main_roofs, reserve_ridge
 from llmviewer.reports.plots.style import Style, colour, dashes, marker
@@ -95,7 +95,7 @@ Rows: TypeAlias = Any
 Results: TypeAlias = Mapping[str, Result]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verdict:
     """Whether a claim holds by our counts, and the numbers that show it."""
 
@@ -103,7 +103,7 @@ class Verdict:
     because: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Claim:
     """A conclusion of the survey, checked as a relation of the rows."""
 
@@ -111,7 +111,7 @@ class Claim:
     check: Callable[[Frames], Verdict]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SurveyFigure:
     """One figure or table.
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.survey.rules import COUNT_DIFFERENCES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SurveyQuery:
     """A query of `analyze` or `train`.  Sizes have one value, or one per point.
 
@@ -33,8 +34,7 @@ class SurveyQuery:
     def with_options(self, **options: str) -> SurveyQuery:
         """Returns the query with these options; the default is eager attention, as in the survey."""
         chosen = {"efficiency": "ideal", "attention": "eager", **options}
-        kept = {name: getattr(self, name) for name in self.__slots__ if name != "options"}
-        return SurveyQuery(**kept, options=tuple(chosen.items()))
+        return replace(self, options=tuple(chosen.items()))
 
 
 #: Bits of weights/activations/cache -> our quantization option.
@@ -42,7 +42,7 @@ BITS = {"16/16/16": "none", "8/8/8": "w8a8kv8", "4/16/16": "w4a16", "4/16/4": "w
 MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Peer:
     """One number of LLM-Viewer.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+
+from llmviewer.core.frozen import frozen
 
 #: Relative tolerances: of counts, bits and memory; of speedups and shares that a source gives in round numbers.
 EXACT, ROUND = 0.05, 0.25
@@ -20,7 +21,7 @@ class Finding(Enum):
     OPEN = "cannot be judged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rule:
     """How our value is compared with a claim's limits.
 
@@ -77,7 +78,7 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 QUANTIZE = tuple(f"{name}_quantize" for name in ("attn_norm", "mlp_norm", "mlp_act", "sv_matmul", "attention"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CountDifference:
     """One difference.  operators: those whose numbers differ; empty if it concerns totals only."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import GAP, HEIGHT, WIDTH
 from llmviewer.reports.html.operators import Line
@@ -71,7 +71,7 @@ def _query(view: View, words: str) -> str:
     return f"{view.state.others[int(number) - 1]}&stage={view.stage}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pair:
     """Operators of a block that do the same work in A and in B, fused otherwise perhaps; a side may have none."""
 
@@ -127,7 +127,7 @@ def _joined(listed: Sequence[Pair], new: Pair) -> list[Pair]:
     return [*listed[:at], made, *(one for one in listed[at:] if not one.parts & new.parts)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class Against:
     """Two configurations in one stage.  first, last: A and B."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import log2
 from typing import Any
 
 from llmviewer.api.build import OF_ENGINE, models_by_maker
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Panel
 from llmviewer.language.quantity import SIZES
 from llmviewer.reports import format as fmt
@@ -34,7 +35,7 @@ UNSTATED |= {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Control:
     """One control.  choices: values of a menu with labels; without any it is a field.  suggested: values of a field.
     groups: title -> further values of the menu with their labels.

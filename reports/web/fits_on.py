@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from html import escape
 from typing import Any
 
 from llmviewer.api.calls import on_every_chip, request
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language.quantity import LATENCIES
 from llmviewer.reports import comparison_page
 from llmviewer.reports import format as fmt
@@ -29,7 +30,7 @@ PRICED, UNPRICED = 0.86, 0.9
 MS = 1e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dot:
     """A chip that holds the request.  usd: per hour of all devices, None where no price is known."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.web.markup import Piece, block, piece
 from llmviewer.reports.web.view import View
 
@@ -16,7 +16,7 @@ BATCH = "batch_size"
 MOST_ANSWERS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Field:
     """One field of a form.  start: its value until the visitor changes it."""
 

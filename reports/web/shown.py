@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.reports.html.operators import Line
 from llmviewer.result.request_time import StageTime, drafts_of_round, stage_time
 from llmviewer.result.result import Result
 from llmviewer.result.stages import value_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """An operator in one stage of a request.
 
@@ -25,14 +26,14 @@ class Part:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class RequestLine(Line):
     """An operator of the whole request, whose time is the sum of its parts, and what it is in each stage."""
 
     parts: tuple[Part, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class Shown:
     """Operators with their shares of `time_s`, the time of a round with draft models or of a whole request.
 

@@ -8,12 +8,13 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind
 from llmviewer.questions import QUESTIONS, WEB, Question
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
@@ -40,7 +41,7 @@ TRUE = ("true", "on", "1")
 SPACES = re.compile(rb'("(?:[^"\\]|\\.)*")|\s+')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class State:
     """A question and the part of its answer that is shown.
 

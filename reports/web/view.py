@@ -12,6 +12,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.api.calls import request
 from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.reports.html import operators
 from llmviewer.reports.html.operators import Line
@@ -59,7 +60,7 @@ def _known(model: str, config: str, hardware: str, words: tuple[tuple[str, str],
     return _Known()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class View:
     """The answer to a state in a theme.  Everything is computed when a tab first reads it."""
 

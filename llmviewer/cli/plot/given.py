@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from llmviewer.core import arguments, data
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.parsing import duration
 from llmviewer.core.workload import Request
 from llmviewer.hardware.hypothetical import figure_name
@@ -133,7 +134,7 @@ DEFAULT_SIZES = {"batch_size": "1", "input_len": "1024", "output_len": "128"}
 BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlotRequest:
     """Arguments of the command.
 
@@ -153,7 +154,7 @@ class PlotRequest:
     over: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadedData:
     """The data to draw and warnings for the reader."""
 

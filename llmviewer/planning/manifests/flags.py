@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.manifests.serving import Serving
 from llmviewer.techniques.quantization.presets import OF_GGUF
 
@@ -46,7 +47,7 @@ METHODS = {
 STORED = ("gptq", "awq")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch:
     """One server process.  program: words before the flags.  files: name -> text.  notes: what a person must know.
 
@@ -70,7 +71,7 @@ class Expression(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cluster:
     """Names of the shell's variables on the computers of one replica: the first one's address, and the own number."""
 
@@ -82,7 +83,7 @@ class Cluster:
         return Expression(f"${self.address}{f':{port}' if port else ''}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tables:
     """Facts of one version of an engine.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from llmviewer.core import arguments, data
 from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.manifests import sglang, trtllm, vllm
 from llmviewer.planning.manifests.flags import DTYPES, Tables
 from llmviewer.planning.manifests.options import FIELDS
@@ -24,7 +25,7 @@ from llmviewer.techniques.quantization.presets import OF_GGUF
 Options = dict[str, str | bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaunchLine:
     """A launch line as it is read.
 
@@ -43,7 +44,7 @@ class LaunchLine:
         return (f"of the launch line, not read: {', '.join(map(printable, self.unread))}",) if self.unread else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dialect:
     """One engine's command.  starts: words before the model or its flags.  model: flags of the model.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.planning.manifests import options as choices
 from llmviewer.planning.manifests.speculation import Draft
 
@@ -17,7 +18,7 @@ DEVICES_PER_NODE = {"gb200": 4, "gb300": 4, "gh200": 1, "gh200-144gb": 1}
 SERVER = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Serving:
     """One pool of equal replicas of an engine.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Draft:
     """The drafter of `--speculative`.  method: draft, mtp or ngram.  tokens: of a round.  model: of method draft."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from llmviewer.core.answer import Answer
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.language import quantity
 from llmviewer.language.option import Kind, Option
 from llmviewer.language.quantity import LATENCIES, METRICS
@@ -54,7 +54,7 @@ OPERATORS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@frozen(repr=False)
 class Explanation(Answer):
     """The tree of one number.  metric: its name as asked.  subject: the model and the chip.  result: that has it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from llmviewer.analysis.compute_buffers import TABLE_ON_HOST
 from llmviewer.analysis.memory import has_input_states
 from llmviewer.analysis.pipeline import stores_drafts
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Place, State
 from llmviewer.core.workload import Request
 from llmviewer.layers.attention import Attention
@@ -59,7 +60,7 @@ CONTEXT = "prompt and output without its last token, and draft tokens that may b
 STORED = "stored for the sequences that run at once: layers x sequences x bytes of a sequence"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Stored:
     """Sequences of one replica whose caches a device stores: their number, and how they are stored.
 

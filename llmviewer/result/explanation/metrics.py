@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +12,7 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.analysis.pricing import rounds_of_microbatches
 from llmviewer.core.counts import Array, Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.result.explanation.node import Later, Node, of_formula, sum_of, sum_with_rest, unasked
 from llmviewer.result.explanation.times import operator_time
 from llmviewer.result.explanation.work import Pass
@@ -25,7 +26,7 @@ REST = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Question:
     """A point of an analysis whose numbers are explained."""
 
@@ -141,7 +142,7 @@ SLOWEST = "passes on stage {number}, the slowest one, which works on all micro-b
 FILL = "bubble: the first micro-batch passes the other stages while the slowest one waits (serving/schedule.py)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Part:
     """One pipeline stage and the passes that count.  weight: per pass, 1.0 where it counts.
 
@@ -154,7 +155,7 @@ class Part:
     in_turn: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Modes:
     """The causes for which a step waits, 1.0 or 0.0 per pass.
 

@@ -6,13 +6,14 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmviewer.core.frozen import frozen
 from llmviewer.core.terms import Term, raw
 from llmviewer.language import quantity
 
@@ -40,7 +41,7 @@ class Later(Sequence["Node"]):
         return self._made[at]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Node:
     """One explained number.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Place, Role
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
@@ -24,7 +24,7 @@ ROLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Pass:
     """One forward pass of a point, or several together.
 

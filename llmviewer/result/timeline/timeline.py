@@ -14,6 +14,7 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate, system_per_pass
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
@@ -45,7 +46,7 @@ def check_event_count(events: float) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PassSelection:
     """Passes of the schedule that the timeline shows, in order."""
 
@@ -107,7 +108,7 @@ def _steps(analysis: Analysis, steps: int, point: int) -> Iterator[int]:
     yield from (every[offset] for offset in takewhile(lambda offset: offset < len(every), offsets))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PricedPasses:
     """Selected passes of one model, evaluated.
 

@@ -14,6 +14,7 @@ from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.counts import Array
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Operator, Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request
@@ -32,7 +33,7 @@ COMPUTE, ENGINE = "compute", "engine"
 REQUEST = "request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Event:
     """An event of the timeline, from start_s to end_s after the request arrives [s].
 
@@ -58,7 +59,7 @@ class Event:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class StepFacts:
     """Facts of the steps of one point.
 
@@ -118,7 +119,7 @@ def _cache_bytes(analysis: Analysis, steps: int, point: int) -> Array:
     return np.asarray(memory_of(analysis.model, system, shorter).kv_cache_bytes) * ones
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PassPlacement:
     """Name and position of a pass.  start: earliest start [s].  share: fraction of the pass that runs.
 
@@ -208,7 +209,7 @@ EngineTerms: TypeAlias = tuple[tuple[str, float], ...]
 COPY_TRACKS = {"link": "link in", "host": "host memory", "disk": "disk"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class KernelRun:
     """One run of an operator in a layer.  counts: its OPERATOR object.
 
@@ -225,7 +226,7 @@ class KernelRun:
     copies: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class LayerRun:
     """A layer, or a block before or after all layers.
 
@@ -248,7 +249,7 @@ class LayerRun:
         return sum(seconds for _, seconds in self.before) + spent + waiting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class UnrolledPass:
     """One unrolled forward pass.  before, after: engine time spent before and after it."""
 
@@ -312,7 +313,7 @@ def unroll_pass(totals: Evaluation, chip: Chip, at: ValueOf, interval: IntervalO
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _LayerTemplate:
     """Kernels of every layer of one kind.  title: suffix that names the kind, if the model has several kinds."""
 

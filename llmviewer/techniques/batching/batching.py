@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.serving.batching import STATIC, Batching, BatchingFacts
 from llmviewer.serving.scheduling import SCHEDULERS, USUAL
@@ -44,7 +45,7 @@ def check_mixable(batching: str, system: System) -> None:
         raise UserError(f"--batching {batching} and {system.scheme.name}: {system.scheme.alone}; remove one of them")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PaddedStatic(Batching):
     """A static batch of answers of unequal length: output_len is the mean, `longest` the longest [tokens].
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.serving.batching import (
     MOST_BUSY,
@@ -33,7 +34,7 @@ RARE = 1e-9
 ROUND_OFF = 1.0 + 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ChunkPlan:
     """Steps in steady state, per point; a mixed step contains prompt tokens and decodes.
 
@@ -106,7 +107,7 @@ def plan_chunks(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ChunkedRunning(Running):
     """Running sequences and their chunk plan.
 
@@ -119,7 +120,7 @@ class ChunkedRunning(Running):
     steps: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ChunkedTimes(RequestTimes):
     """Request times with chunked prefill.  prefill_s: all mixed steps of a prompt, including their decodes [s]."""
 
@@ -257,7 +258,7 @@ class ChunkedTimes(RequestTimes):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Continuous(Batching):
     """Closed-loop users: each sends the next request when the last is answered.
 
@@ -307,7 +308,7 @@ class Continuous(Batching):
         return shared.extended(ChunkedTimes, chunked=running) if isinstance(running, ChunkedRunning) else shared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chunked(Continuous):
     """Continuous batching in which every step decodes all running sequences and prefills a chunk of a prompt.
 

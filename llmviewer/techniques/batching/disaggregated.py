@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
 from llmviewer.language.grammar import Form
@@ -37,7 +38,7 @@ def prompts_per_pass(request: Request) -> Count:
     return np.clip(prompts, 1.0, np.maximum(request.batch_size, 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Load:
     """Load of both pools and of the links between them, per point.
 
@@ -82,7 +83,7 @@ class Load:
         return tuple(np.asarray(rate, dtype=np.float64) for rate in np.broadcast_arrays(*allowed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class DisaggregatedRunning(Running):
     """Sequences that decode on one instance, and the load of both pools.  prompt_bytes: KV cache per device [byte]."""
 
@@ -92,7 +93,7 @@ class DisaggregatedRunning(Running):
     link_bytes_per_s: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class DisaggregatedTimes(RequestTimes):
     """Times by Little's law: users = throughput x E2E, with the throughput of the slowest resource.
 
@@ -186,7 +187,7 @@ class DisaggregatedTimes(RequestTimes):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Disaggregated(Batching):
     """P prefill and D decode instances, each the whole requested system; users are spread evenly.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor
 from llmviewer.formats.linear import is_linear, is_quantize
 from llmviewer.language.grammar import Form
@@ -21,7 +22,7 @@ from llmviewer.techniques.technique import Change, Whole, add_pass, technique
 UNADAPTED = ("expert_", "kv_b_proj")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Adapters:
     """`count` stored adapters of `rank`.  targets: names of linear layers; empty for all that can have adapters."""
 

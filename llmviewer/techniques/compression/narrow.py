@@ -12,6 +12,7 @@ from math import floor
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Operator, Pass, Role, as_built
 from llmviewer.core.kinds import Kind
 from llmviewer.language.grammar import Number
@@ -25,7 +26,7 @@ OUTPUT_FACTORS = ("", "_low_b", "_lora_b")
 INPUT_FACTORS = ("", "_low_a", "_lora_a")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cut:
     """Reduction from `old` to `new` channels (or heads) between the linear layers `starts` and `ends`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
@@ -103,7 +104,7 @@ MAX_SPLITS = 128.0
 PARTIAL_STATISTICS = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Merge:
     """How partial results are merged.
 

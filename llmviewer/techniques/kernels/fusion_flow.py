@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Operator, Place, Role, summed_work
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape
@@ -33,7 +34,7 @@ SIBLING_NAMES |= {
 SECOND_OUTPUT = "per_layer_inputs"
 
 
-@dataclass(frozen=True, eq=False)  # no slots: names are kept
+@frozen(kw_only=False, slots=False, eq=False)  # no slots: names are kept
 class Flow:
     """Data flow of the operators of one block; a place is the index of an operator."""
 

@@ -7,13 +7,13 @@ the reason why they cannot be fused for any sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import TILE_ROWS, is_quantize
@@ -23,7 +23,7 @@ from llmviewer.ops.gemm import ADAPTER_PARTS, GemmShape
 from llmviewer.techniques.kernels.fusion_flow import Flow, shared_inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Candidate:
     """Operators that can be one kernel, by their places in the block.
 
@@ -40,7 +40,7 @@ class Candidate:
 Match: TypeAlias = Callable[[Flow], Iterator[Candidate]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FusionRule:
     """A pattern of operators that one kernel replaces.  missing: the reason reported if a graph has no candidate.
 

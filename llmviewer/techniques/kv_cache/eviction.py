@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +11,7 @@ from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, as_built
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.language.grammar import Grammar, Number
@@ -68,7 +69,7 @@ def _check(block: Block, shape: AttentionShape) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _Shorter:
     """Eager attention over fewer cached tokens: shape before and after."""
 

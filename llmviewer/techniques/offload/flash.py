@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.core.counts import total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import is_weight_matrix, weight_access
@@ -19,7 +20,7 @@ from llmviewer.techniques.sparsity.neurons import union_share
 NEURONS = (OperatorRole.FEED_FORWARD_INPUT, OperatorRole.FEED_FORWARD_OUTPUT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Flash:
     """Shares of the neurons of a layer that are in memory and that a token reads from the disk.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +12,7 @@ from llmviewer.analysis import placement
 from llmviewer.analysis.placement import NOTHING, Cost, Problem, Shares
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request, prefill
 from llmviewer.hardware.chip import Figure, Host
 from llmviewer.models.model import Model
@@ -35,7 +36,7 @@ COPIES = Offload(head=False)
 PRICED_LAYERS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Search:
     """The search for the fastest plan of a request.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.analysis.memory import has_untied_head
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
@@ -32,7 +33,7 @@ STREAMED = ", streamed"
 FP32_BITS = 32.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OnHost:
     """The layers that the host computes, wholly or their routed experts.
 

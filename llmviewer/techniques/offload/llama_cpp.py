@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from llmviewer.analysis.capacity import memory_of, memory_of_devices
 from llmviewer.analysis.pipeline import devices_of, of_fullest
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import Request, decode
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
@@ -38,7 +39,7 @@ def layers_of(text: str) -> set[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Placement:
     """The parts that the host stores and computes.
 

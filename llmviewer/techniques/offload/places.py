@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Place, Role, State, Tensor
 
 #: Place -> suffix of the names of weights stored there.
@@ -18,7 +19,7 @@ NAME_SUFFIXES = {Place.HOST: ".on_host", Place.DISK: ".on_disk"}
 HIDDEN = "hidden"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OffloadShares:
     """Shares of one kind of tensor that are stored on the host and on its disk; the rest stays on the device."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph, Pass
 from llmviewer.hardware.chip import Chip, Figure, Host
 from llmviewer.ops.gemm import is_routed
@@ -44,7 +45,7 @@ class HostWork(Enum):
     LAYERS = "host"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Offload:
     """Shares of the offloaded tensors, and which side computes with them.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.analysis.memory import has_untied_head
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.ops.transfer import Direction, TransferShape, load, store
 from llmviewer.techniques.offload.places import (
@@ -30,7 +31,7 @@ def all_weights(_: Operator) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Streams:
     """Shares of every layer's tensors that are offloaded, and how they are copied.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
@@ -58,7 +59,7 @@ def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
     return own / total(g.tokens for g in groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _ContextSplit:
     """Split of a step over `devices`.
 

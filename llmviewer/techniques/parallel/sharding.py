@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Operator, Role
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
@@ -114,7 +115,7 @@ def passes_partial_sums(name: str) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sharding:
     """Group sizes of tensor, data, expert and sequence parallelism.
 

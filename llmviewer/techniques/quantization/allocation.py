@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 
 #: Relative rounding errors of sums of sizes and errors.
 ROUNDING = 1e-9
@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 MAX_CHOICES = 2_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Upgrade:
     """A step of one row to a larger option on the convex hull of its sizes and errors."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ import numpy as np
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.core.frozen import frozen
 from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear, weight_access
 from llmviewer.language import record
@@ -35,7 +35,7 @@ Matrix: TypeAlias = tuple[int, str]
 WHOLE = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Budget:
     """Mean stored bits of a weight, format -> its stored bits, and the file of their errors; empty without one."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.dtypes import DTYPES, Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import stated
 from llmviewer.techniques.quantization.quantize import QuantizationScheme
@@ -16,7 +17,7 @@ FILE = data.folder("techniques/quantization") / "presets.yaml"
 SIXTEEN = DTYPES["fp16"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PublishedScheme:
     """A published quantization method.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
 from llmviewer.formats.cache import with_cache
 from llmviewer.formats.linear import Format, in_dtype, with_formats
@@ -15,7 +16,7 @@ from llmviewer.ops.gemm import EXPERT_PREFIX
 HEAD, TABLE = "lm_head", "embedding.weight"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QuantizationScheme:
     """Number formats by role; None keeps the format of the checkpoint, 16 bits are the model's own 16-bit dtype.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Annotated
@@ -13,6 +13,7 @@ import numpy as np
 from llmviewer.analysis.system import AppliedTechnique, PipelineExits, System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.language.grammar import Choice, Flag, Form, Grammar, Number
@@ -50,7 +51,7 @@ KEYS_AND_VALUES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EarlyExit:
     """Exits, confidence measure and cache handling of early exit.
 
@@ -65,7 +66,7 @@ class EarlyExit:
     deficient: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ExitingStep:
     """Exits of the step that a graph describes.
 

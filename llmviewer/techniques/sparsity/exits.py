@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Operator, Pass, Role, Tensor, whole
 from llmviewer.core.kinds import Kind
 from llmviewer.layers.encoder import after_encoder, decoder_depth
@@ -50,7 +51,7 @@ def layer_indices(graph: Graph) -> list[list[int]]:
     return [[number // blocks_of_a_layer for number in listed] for listed in layer_numbers(blocks)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Exits:
     """Distribution of the number of layers that a token runs.
 
@@ -115,7 +116,7 @@ def _stay_probability(mean: Count, layers: int) -> Count:
     return high if isinstance(mean, np.ndarray) else float(high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class StepTokens:
     """Tokens of a step, and how many of them need logits (of an encoder: how many sequences it has).
 

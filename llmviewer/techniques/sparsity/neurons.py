@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
@@ -47,7 +48,7 @@ def predictor_layers(part: str, block: Block, operator: Operator, outputs: float
     return (inner, scores.operator(inner.output, tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sparsity:
     """Shares of the heads and of the columns that a token uses, and the width of the predictors (0: no predictor).
 
@@ -230,7 +231,7 @@ EXPONENT = float(np.log(0.8) / np.log(0.26))
 DEFAULT_HOST = "desktop-ddr5-6000"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HotNeurons:
     """Shares of hot and active feed-forward neurons.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 
 #: Bisection steps of [0, 1], enough for double precision.
 BISECTIONS = 60
@@ -17,7 +18,7 @@ BISECTIONS = 60
 ROUNDING = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Acceptance:
     """Probability that a draft token is accepted if all before it were, by position.
 
@@ -89,7 +90,7 @@ def _constant_rate(gain: float, span: int) -> float:
     return high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ranks:
     """Probability that the target's token is the drafter's choice of each rank, if the path to it is accepted.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language import record
 from llmviewer.language.record import stated
 from llmviewer.techniques.speculation.acceptance import Acceptance, Ranks, from_lengths, from_success_rates
@@ -26,7 +27,7 @@ def _lengths(value: Any) -> dict[int, float]:
     return {int(key): length for key, length in found.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Preset:
     """A published acceptance measurement.
 
@@ -65,7 +66,7 @@ def _preset(row: Any) -> Preset:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RankPreset:
     """A published measurement of how often the target's token is the drafter's choice of each rank."""
 

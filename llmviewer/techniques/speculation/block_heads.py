@@ -8,12 +8,13 @@ dflash.py, dspark.py, domino.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Operator, Role, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention, QkNorm
@@ -58,7 +59,7 @@ KNOWN = (
 ).split()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BlockHead:
     """A drafter of blocks as its config states it.
 

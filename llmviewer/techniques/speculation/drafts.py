@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from llmviewer import models
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language.grammar import Form, Grammar, Number
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
@@ -45,7 +46,7 @@ Formats = Annotated[str, Form(help="number format of the draft model's weights, 
 Devices = Annotated[str, Form(help="devices that share the draft model", unset="those of the target")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stopping:
     """How well a draft model's confidence tells right from wrong tokens.
 
@@ -247,7 +248,7 @@ def fallback_rounds(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DraftLevel:
     """One draft pass, over the nodes of one depth that have children.  before: nodes processed in earlier passes."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 import numpy as np
 
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Operator, Tensor
 from llmviewer.core.workload import Step
 from llmviewer.layers.attention import Attention
@@ -47,7 +48,7 @@ from llmviewer.techniques.speculation.module import (
 from llmviewer.techniques.technique import Whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class FeatureDrafter:
     """A drafter on the target's hidden states.  first, later: its model in the first pass of a round and in later ones.
 
@@ -62,7 +63,7 @@ class FeatureDrafter:
     modules: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TreeShape:
     """Shape of a draft tree.  topk: nodes extended per level, and children of each.  nodes: draft tokens to verify."""
 
@@ -268,7 +269,7 @@ def eagle3_module(
     return draft_module(target, "EAGLE-3", blocks, EAGLE3_SOURCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class _WideLayer:
     """A decoder layer whose attention reads token embedding and hidden state concatenated, each normalized."""
 

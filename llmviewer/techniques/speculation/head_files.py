@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.language.grammar import Grammar
 from llmviewer.models import parts
 from llmviewer.models.card import read
@@ -81,7 +82,7 @@ def _features(config: Config) -> int:
     return len(layers) if isinstance(layers, list) and layers else config.count("num_aux_hidden_states", 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PricedAs:
     """An option that prices a kind of head.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Operator, Role, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.language.grammar import Choice, Form
@@ -197,7 +197,7 @@ class Embeddings(Enum):
     SHARED = "shared"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpeculatorStage:
     """One stage: token embedding, projection of the previous state, normalized weighted sum, GELU, LM head.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Block, Graph, Pass, Tensor, as_built
 from llmviewer.core.workload import Step
 from llmviewer.formats.checkpoint import Checkpoint, Variant
@@ -27,7 +28,7 @@ DENSE_WIDTH = 6
 HEAD_DIM, KV_HEADS = 128, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Module(Model):
     """A draft model whose forward pass is given as blocks; embedding, layers and head are those of its target.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
+from llmviewer.core.frozen import frozen
 from llmviewer.techniques.speculation.acceptance import Ranks
 
 Tree: TypeAlias = tuple[int, ...]
@@ -108,7 +108,7 @@ def best(budget: int, rates: Ranks, depth: int) -> Tree:
     return tuple(parents)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MergedTrees:
     """Trees of several draft models, or of several samples of one, verified in one pass with a common root.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator, Role
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
@@ -41,7 +42,7 @@ EQUIVALENTS |= {
 } | {"bf16-kv8-mla": ("bf16-mla",), "fp16-kv8-mla": ("bf16-kv8-mla", "bf16-mla")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class GroupTime:
     """Time of the kernel of one group of sequences.
 

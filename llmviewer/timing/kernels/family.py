@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from llmviewer.core.counts import Count
+from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.roofline import Rates
@@ -14,7 +15,7 @@ from llmviewer.timing.roofline import Rates
 Constants: TypeAlias = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Constant:
     """A fitted number.  start: initial value of a fit; low, high: physical bounds.
 
@@ -41,7 +42,7 @@ def constant(name: str, unit: str, start: float, low: float, high: float, meanin
     return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Family:
     """Kernels that one formula prices.
 

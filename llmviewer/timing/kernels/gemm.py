@@ -210,7 +210,7 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
     rows = shape.m / shape.matrices
     if np.any(uncut(chip) > 1.0) and np.any(rows <= HALF_TILE_ROWS):
         sustained, peak = (rate * np.where(rows <= HALF_TILE_ROWS, uncut(chip), 1.0) for rate in (sustained, peak))
-    speed = (
+    speed: tuple[Any, ...] = (
         units,
         sustained * share if np.all(share <= 1.0) else np.minimum(sustained * share, peak),
         peak_16bit / constants["balance"],
@@ -221,8 +221,7 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
     try:
         return tiles.cached_grid(shape.n, shape.depth, speed)
     except TypeError:  # arrays cannot be cached: a table of many products, or chips in one sweep
-        named = tiles.TileSpeed(**dict(zip(tiles.TileSpeed.__slots__, speed, strict=True)))
-        return tiles.grid(shape.n, shape.depth, named)
+        return tiles.grid(shape.n, shape.depth, tiles.TileSpeed(*speed))
 
 
 @lru_cache(maxsize=64)

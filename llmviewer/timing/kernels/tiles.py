@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from llmviewer.core.counts import Array, Count, present
+from llmviewer.core.frozen import frozen
 
 #: Rows x columns of the output tiles that libraries choose from (cuBLAS and CUTLASS: 32 to 256).  The last one is only
 #: used by kernels that choose by rows only.
@@ -26,7 +26,7 @@ STEP = 64.0
 MIN_SPLIT = 256.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class TileSpeed:
     """Speed at which a chip's units work on tiles.
 
@@ -42,7 +42,7 @@ class TileSpeed:
     ragged: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(kw_only=False, eq=False)
 class TileGrid:
     """Figures of a product that do not depend on its rows, per tile size (first axis).
 
@@ -82,7 +82,7 @@ def grid(n: Count, k: Count, speed: TileSpeed) -> TileGrid:
 @lru_cache(maxsize=4096)
 def cached_grid(n: float, k: float, speed: tuple[float, ...]) -> TileGrid:
     """`grid` of plain numbers, cached as a model repeats few sizes.  speed: the fields of TileSpeed, in order."""
-    return grid(n, k, TileSpeed(**dict(zip(TileSpeed.__slots__, speed, strict=True))))
+    return grid(n, k, TileSpeed(*speed))
 
 
 def tiles_per_unit(grid: TileGrid, m: Count, groups: Count) -> Array:
