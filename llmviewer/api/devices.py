@@ -19,7 +19,6 @@ from llmviewer.hardware.chip import NETWORK, Chip
 from llmviewer.hardware.names import HOST_WORDS, counted, is_host, listed
 from llmviewer.models.model import Model
 from llmviewer.techniques import llama_cpp
-from llmviewer.techniques.offload.offload import DEFAULT_HOST
 from llmviewer.techniques.options import RUN, Options
 from llmviewer.techniques.parallel.sizes import MAX_DEVICES
 from llmviewer.techniques.registry import TECHNIQUES
@@ -161,8 +160,7 @@ def _on_one_host(chip: Chip, options: Options) -> Options:
     text = options.techniques.get("offload", "none")
     if not text.startswith("llama.cpp") or ",host=" in text:
         return options
-    host = chip.default_host or DEFAULT_HOST
-    return replace(options, techniques={**options.techniques, "offload": f"{text},host={host}"})
+    return replace(options, techniques={**options.techniques, "offload": f"{text},host={chip.usual_host}"})
 
 
 def _free_bytes(system: System) -> float:

@@ -87,6 +87,8 @@ WIDER: dict[str, tuple[str, ...]] = {
 }
 #: Dtypes with a rate.
 RATE_DTYPES = ("fp64", *WIDER)
+#: Host of a chip whose file names none: a server whose CPU rates are published.
+DEFAULT_HOST = "xeon-8480-ddr5"
 
 #: Key in Chip.links of the network between nodes (--network).
 NETWORK = "network"
@@ -235,6 +237,11 @@ class Chip:
                 figures[f"matrix_flops_per_s.{name}"] = replace(known, note="times fp16_accumulation_speedup")
         basis = self.basis and self.basis.accumulating_in_fp16()
         return replace(self, matrix_flops_per_s=rates, fp16_accumulation_speedup=1.0, basis=basis, figures=figures)
+
+    @property
+    def usual_host(self) -> str:
+        """Name of the host in which the chip usually stands: a desktop of a gaming card."""
+        return self.default_host or DEFAULT_HOST
 
     @property
     def real(self) -> Chip:

@@ -29,6 +29,8 @@ NETWORK_FOLDER = "hardware_specs/networks"
 #: Folder of hosts and disks, and the key that tells each from the other.
 HOST_FOLDER = "hardware_specs/hosts"
 HOST_KEY, DISK_KEY = "memory_bandwidth_gb_per_s", "disk_read_gb_per_s"
+#: The disk of a host of which none is named: a fast one.
+DEFAULT_DISK = "samsung-pm1743"
 #: Rates of a CPU without a chip file: of its vector units, and of its matrix units if it has any.
 CPU_KEYS = ("cpu_fp32_tflops", "cpu_amx_bf16_tflops")
 #: Name and page of the spec of anything but a chip.

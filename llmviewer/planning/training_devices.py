@@ -13,7 +13,6 @@ from llmviewer.analysis.training_layout import Layout, Offload
 from llmviewer.core.errors import UserError
 from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
-from llmviewer.techniques.offload.offload import DEFAULT_HOST
 from llmviewer.techniques.parallel.sizes import check_reach
 from llmviewer.timing.calibrated import attainable
 from llmviewer.timing.roofline import ideal
@@ -56,7 +55,7 @@ def layout_of(system: System, asked: Asked) -> tuple[Layout, int]:
     micro = min(asked.micro or (own if p.pipeline == 1 else 1), own)
     host = None
     if asked.offload is not Offload.NONE:
-        host = specs.host(system.chip.default_host or DEFAULT_HOST)[0]
+        host = specs.host(system.chip.usual_host)[0]
         sharing = int(min(p.devices, system.chip.near))
         host = replace(host if system.efficiency is ideal else attainable(host), devices=sharing)
     return Layout(

@@ -11,10 +11,10 @@ from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
-from llmviewer.hardware.chip import Host
+from llmviewer.hardware.chip import DEFAULT_HOST, Host
+from llmviewer.hardware.specs import DEFAULT_DISK
 from llmviewer.language.grammar import Form, Grammar, Number
 from llmviewer.simulation.cache_capacity import block_bytes
-from llmviewer.techniques.offload.offload import DEFAULT_DISK, DEFAULT_HOST
 from llmviewer.techniques.technique import called
 
 GIB = 2.0**30
@@ -95,7 +95,7 @@ def tiers_of(one: Configuration, text: str) -> tuple[Tier, ...]:
     if not each:
         raise UserError(f"{OPTION}: the cache of {one.model.name} has no blocks per token")
     devices = system.parallelism.devices // (system.parallelism.data * system.parallelism.instances)
-    host: Host = specs.host(cpu or system.chip.default_host or DEFAULT_HOST)[0]
+    host: Host = specs.host(cpu or system.chip.usual_host)[0]
     whole = each * devices
     over_link = max(each / float(np.max(rate)), whole / host.bandwidth_bytes_per_s)
     found = [Tier(name="host", blocks=int(memory * GIB / whole), block_s=over_link)]

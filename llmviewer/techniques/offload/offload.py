@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.hardware.chip import Chip, Figure, Host
-from llmviewer.hardware.specs import disk, host
+from llmviewer.hardware.chip import DEFAULT_HOST, Chip, Figure, Host
+from llmviewer.hardware.specs import DEFAULT_DISK, disk, host
 from llmviewer.language.grammar import Choice, Form, Grammar, Number
 from llmviewer.techniques.offload.flash import Flash
 from llmviewer.techniques.offload.places import OffloadShares
@@ -31,9 +31,6 @@ def without_amx(host: Host) -> Chip:
     return replace(cpu, matrix_flops_per_s={"fp32": cpu.vector_flops_per_s["fp32"]}, figures=figures)
 
 
-#: Default host of a chip that names none: a server whose CPU rates are published; and a fast disk.
-DEFAULT_HOST = "xeon-8480-ddr5"
-DEFAULT_DISK = "samsung-pm1743"
 #: Parameters with their forms, without their defaults, which depend on the preset.
 FORMS: dict[str, Form] = {
     "weights": Number(
@@ -224,7 +221,7 @@ def _shares(name: str, given: Mapping[str, str]) -> OffloadShares:
 
 def _host_of(system: System, given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
     """The host that is given, or that in which the system's chip usually stands: a gaming card, a desktop."""
-    return _host(given, system.chip.default_host or DEFAULT_HOST)
+    return _host(given, system.chip.usual_host)
 
 
 def _host(given: Mapping[str, str], default: str) -> tuple[Host, dict[str, Figure]]:
