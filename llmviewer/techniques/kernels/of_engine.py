@@ -19,6 +19,7 @@ from llmviewer.formats.linear import Format, is_linear, with_formats
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts, is_routed
 from llmviewer.serving.batching import STATIC
+from llmviewer.techniques.parallel.sizes import with_parallelism
 from llmviewer.timing.engine import ENGINE_ROUTING
 from llmviewer.timing.roofline import ideal
 
@@ -179,6 +180,8 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     user states how experts are chosen.
     """
     engine = system.engine
+    if engine.gathers and system.parallelism.ranks > 1:
+        system = with_parallelism(system, system.parallelism)
     before, after = [], []
     if engine.mxfp8_inputs == system.chip.generation:
         make = quantize_expert_inputs

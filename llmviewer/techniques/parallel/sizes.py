@@ -40,7 +40,10 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
     sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
     texts = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     chip = system.chip
-    sharding = Sharding(**sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host)
+    gathers = p.expert <= system.engine.gathers
+    sharding = Sharding(
+        **sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host, gathers=gathers
+    )
     applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding), divides=True)
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
