@@ -143,7 +143,7 @@ def engine_of(row: Mapping[str, Any]) -> str:
     """
     name, version = str(row["engine"]), text_of(row, "engine_version")
     if text_of(row, "source").startswith(simulated.OVERVIEW) and _number(version) >= PYTORCH_FROM:
-        return name
+        return "trtllm"
     if name == "trtllm" and version.startswith("TensorRT"):
         generation = specs.load(text_of(row, "chip")).generation
         return "trtllm" if generation.startswith("blackwell") else "tensorrt-llm"

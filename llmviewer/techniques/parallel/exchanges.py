@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
-from llmviewer.ops.collective import Collective, CollectiveShape, collective
+from llmviewer.ops.collective import COMBINE, DISPATCH, Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.techniques.parallel.sharding import (
     BRANCH_OUTPUTS,
@@ -172,7 +172,7 @@ class Exchanges:
         back = [t for t in self.inputs_with(operator, Layout.SPLIT) if operator.role is OperatorRole.EXPERT_COMBINE]
         for tensor in back:
             pattern = Collective.REDUCE_SCATTER if self.sharding.gathers else Collective.ALL_TO_ALL
-            made = replace(tensor, name=f"combine_{pattern.value}")
+            made = replace(tensor, name=f"{COMBINE}{pattern.value}")
             read, write = scale_access(whole(tensor), self.rows[tensor.name]), scale_access(whole(made), 1.0 / self.n)
             self._exchange(pattern, read, write, operator.reads[0].elements, operator.writes[0].elements)
             self.layouts[made.name] = Layout.TOKENS if self.n > 1 else Layout.WHOLE
@@ -185,7 +185,7 @@ class Exchanges:
         x, *weights = operator.reads
         if x.tensor.name not in self.dispatched:
             rows, pattern = shape.m * shape.k, Collective.ALL_GATHER if self.sharding.gathers else Collective.ALL_TO_ALL
-            made = Tensor(name=f"dispatch_{pattern.value}", elements=rows, dtype=x.tensor.dtype)
+            made = Tensor(name=f"{DISPATCH}{pattern.value}", elements=rows, dtype=x.tensor.dtype)
             self.rows[made.name] = dispatch_share(shape, self.sharding)
             self.layouts[made.name] = Layout.SPLIT
             read, write = scale_access(x, 1.0 / self.n), scale_access(whole(made), self.rows[made.name])

@@ -41,9 +41,7 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
     texts = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     chip = system.chip
     gathers = p.expert <= system.engine.gathers
-    sharding = Sharding(
-        **sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host, gathers=gathers
-    )
+    sharding = Sharding(**sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host, gathers=gathers)
     applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding), divides=True)
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
