@@ -29,7 +29,7 @@ ARRIVALS, AT_ONCE = ("Poisson", "closed loop"), "all at once"
 #: other lengths and bursts, which is assumed where a row is not of an overview.
 #: Source: https://github.com/NVIDIA/TensorRT-LLM/blob/v1.0.0/docs/source/performance/perf-overview.md
 OVERVIEW, AT_ONCE_REQUESTS = "trtllm-overview", 1500
-OVERVIEW_REQUESTS = {
+OVERVIEW_REQUESTS: dict[tuple[float, float], int] = {
     (128, 128): 30000,
     **dict.fromkeys(((128, 2048), (500, 2000), (1000, 1000), (2048, 128)), 3000),
     (20000, 2000): 1000,

@@ -282,7 +282,13 @@ def test_replicas_that_gather_send_every_token_to_all_others(tensor: int) -> Non
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_engines_gather_tokens_within_a_node_and_send_rows_beyond(engine: str) -> None:
-    options = {"engine": engine, "batching": "continuous", "batch_size": 64, "network": "infiniband-ndr"}
+    options = {
+        "engine": engine,
+        "batching": "continuous",
+        "batch_size": 64,
+        "network": "infiniband-ndr",
+        "efficiency": "calibrated",
+    }
     for devices, names in ((8, {"dispatch_all_gather"}), (16, {"dispatch_all_to_all"})):
         sizes = {"data_parallel_size": devices, "expert_parallel_size": devices}
         rows = analyze("qwen3-30b-a3b", "h100-sxm", **options, **sizes).to_dict()["stages"]["decode"]["operators"]
