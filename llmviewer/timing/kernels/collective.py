@@ -36,14 +36,14 @@ PCIE_HOP, NETWORK_HOP = 1.0 / 0.6, 2.7 / 0.6
 #: Fraction of a network port's rate: NCCL reaches 370 to 390 of 400 Gb/s between nodes of 8 ports.
 #: Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 NETWORK_SHARE = 0.92
-#: Most of a PCIe link's rate that cards reach through the host's memory, and the box's share of it (start of `crossing`
-#: and `crowding`), for boxes are more unlike than cards.  NCCL's rates over that of the link: pairs 0.06 (RTX 5070 Ti,
-#: https://github.com/sgl-project/sglang/pull/39605) and 0.25 (RTX 2080 Ti,
-#: https://gist.github.com/Anthony-Hoo/5b407716011b3b74df0ddbd7688d6562); four cards 0.57 (RTX 4090,
-#: https://github.com/NVIDIA/nccl/issues/1603), 0.56 (RTX 5090, https://github.com/NVIDIA/nccl/issues/1639) and 0.15
-#: (L40S, aiconfigurator); eight 0.44 (RTX 5090) and 0.06 (L40S).
-MOST_THROUGH_HOST = 0.35
-#: Half the 80 % interval of log(measured / predicted) of a box that was not measured: of those seven figures.
+#: Share of a PCIe link's rate that two cards reach through the host's memory.  No group takes less time than a pair, as
+#: few boxes are as good as 4 RTX 4090 (0.57, https://github.com/NVIDIA/nccl/issues/1603) or 5090 (0.56; 8 of them 0.44,
+#: https://github.com/NVIDIA/nccl/issues/1639).  Pairs: RTX 5070 Ti 0.06 (https://github.com/sgl-project/sglang/pull/39605),
+#: RTX 2080 Ti 0.25 (https://gist.github.com/Anthony-Hoo/5b407716011b3b74df0ddbd7688d6562); prompts on two RTX 5090 take
+#: 1.34 times as long as with access, on two RTX 3090 1.35 to 1.49 times as long as over NVLink: 0.19 and 0.12
+#: (https://github.com/noonghunna/club-3090/blob/master/docs/PCIE_P2P.md).  L40S: 4 cards 0.15, 8 0.06 (aiconfigurator).
+PAIR_THROUGH_HOST = 0.2
+#: Half the 80 % interval of log(measured / predicted) that these boxes need.
 BOX_ERROR = 1.0
 MIB = 2.0**20
 
@@ -114,7 +114,8 @@ def _topology_share(shape: CollectiveShape, chip: Chip, constants: Constants) ->
     if uses_host_bridge(chip):
         two, far = constants["bus"], constants["far"]
         if shape.through_host:
-            return min(MOST_THROUGH_HOST, constants["crossing"] * (4.0 / devices) ** constants["crowding"])
+            many = constants["crossing"] * (4.0 / devices) ** constants["crowding"]
+            return min(PAIR_THROUGH_HOST * 2.0 * (devices - 1.0) / devices, many)
         return two * (far + (1.0 - far) * (2.0 / devices) * (2.0 / devices))
     return min((devices - 1.0) / (chip.near - 1.0), 1.0) if chip.default_link in MESH_LINKS and chip.near > 1.0 else 1.0
 
@@ -178,7 +179,7 @@ FAMILY = Family(
         constant("link", "1", 0.8, 0.02, 1.0, "share of the link's rate that its chunks reach"),
         constant("bus", "1", 0.62, 0.02, 1.0, "share of a PCIe link's rate that two cards reach, with peer access"),
         constant("far", "1", 0.6, 0.0, 1.0, "share of that left to many cards"),
-        constant("crossing", "1", 0.35, 0.01, 1.0, "share of a PCIe link's rate of four cards without peer access"),
+        constant("crossing", "1", 0.3, 0.01, 1.0, "share of a PCIe link's rate of four cards without peer access"),
         constant("crowding", "1", 1.0, 0.0, 3.0, "exponent of 4 / cards in the share of more"),
         constant("switch", "1", 0.95, 0.02, 1.0, "share of the link's rate with reduction in the switch"),
         constant("own_start", "kcycle", 6.0, 0.0, 50.0, "one round of the engine's own kernels"),

@@ -55,7 +55,7 @@ class Family:
     In equivalents such kinds may stand too.
     limits: operator -> quantities above whose fitted range the kernel may not exist, and engines run another one.
     of_box: constants that are of the box where they were measured; other chips, in other boxes, take the start values.
-    box_error: variant -> error that boxes add to that of a whole fit: half the 80 % interval of log(measured / predicted).
+    box_error: variant -> what other boxes add to the error of a whole fit.
     """
 
     name: str
