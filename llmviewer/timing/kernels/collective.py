@@ -115,7 +115,7 @@ def _topology_share(shape: CollectiveShape, chip: Chip, constants: Constants) ->
         two, far = constants["bus"], constants["far"]
         if shape.through_host:
             many = constants["crossing"] * (4.0 / devices) ** constants["crowding"]
-            return min(PAIR_THROUGH_HOST * 2.0 * (devices - 1.0) / devices, many)
+            return float(min(PAIR_THROUGH_HOST * 2.0 * (devices - 1.0) / devices, many))
         return two * (far + (1.0 - far) * (2.0 / devices) * (2.0 / devices))
     return min((devices - 1.0) / (chip.near - 1.0), 1.0) if chip.default_link in MESH_LINKS and chip.near > 1.0 else 1.0
 
