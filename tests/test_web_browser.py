@@ -119,7 +119,7 @@ def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
 
 
-def test_models_are_searched_by_maker_and_words(web: WebPage) -> None:
+def test_models_and_chips_are_searched_by_maker_and_words(web: WebPage) -> None:
     web.open()
     menu = web.menu("Model")
     expect(menu.locator("optgroup[label='meta-llama'] option[value='llama-3.1-8b']")).to_have_text(
@@ -136,6 +136,11 @@ def test_models_are_searched_by_maker_and_words(web: WebPage) -> None:
     field.press("Enter")
     shows(web, cards("mistral-7b"))
     expect(menu).to_have_value("mistral-7b")
+    chips = web.page.get_by_role("searchbox", name="Search chips")
+    chips.fill("amd mi325")
+    chips.press("Enter")
+    shows(web, cards("mistral-7b", "mi325x"))
+    expect(web.menu("Chip")).to_have_value("mi325x")
 
 
 @pytest.mark.parametrize(("size", "word", "start"), [("batch_size", "batch", 0.0), ("input_len", "context", 10.0)])

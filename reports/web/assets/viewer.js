@@ -144,7 +144,7 @@
 
   function first({ dataset, value }) {
     const menu = $(`[data-option="${dataset.search}"]`), found = [...menu.options].find((one) => one.value && !one.hidden);
-    if (!found || !value.trim()) return tell(`no model with the words ${value.trim() || "of an empty search"}`);
+    if (!found || !value.trim()) return tell(`no ${dataset.search === "model" ? "model" : "chip"} with the words ${value.trim() || "of an empty search"}`);
     menu.value = found.value;
     menu.focus();
     option(dataset.search, found.value);
