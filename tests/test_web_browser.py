@@ -501,6 +501,35 @@ def test_the_table_is_sorted_and_filtered(web: WebPage) -> None:
     assert set(web.column("Stage")) == {"decode"}
 
 
+def test_columns_are_chosen_and_rows_summed(web: WebPage) -> None:
+    """The link has both; a filter changes the sums, which are of the rows that it leaves."""
+    web.open("tab=operators&sums=bound")
+    rows = web.page.locator("#sums tbody tr")
+    expect(rows.first).to_contain_text("prefill")
+    web.page.locator("summary", has_text="Columns").click()
+    for column in ("kind", "dtype"):
+        box = web.page.locator(f"[data-column={column}]")
+        box.focus()
+        web.page.keyboard.press("Space")
+        expect(web.page).not_to_have_url(re.compile(f"C{column}[&%]"))
+        web.rest()
+        expect(box).to_be_focused()
+    web.page.reload()
+    web.page.wait_for_selector(".ag-row")
+    expect(web.page.locator(".ag-header-cell", has_text="Dtype")).to_have_count(0)
+    expect(web.page.locator("#sums tr.group")).to_have_count(2)
+    web.page.locator(".ag-header-cell", has_text="Stage").locator(".ag-header-cell-filter-button").click()
+    web.page.get_by_placeholder("Filter...").first.fill("decode")
+    expect(web.page.locator("#sums tr.group")).to_have_count(1)
+    decode = lv.analyze(MODEL, CHIP).stage("decode")
+    expect(rows.first).to_contain_text(f"{len(decode['operators'])}")
+    expect(rows.first).to_contain_text(fmt.duration(decode["time_s"]))
+    web.page.keyboard.press("Escape")
+    web.page.locator("#tabs").get_by_text("Memory").click()
+    web.rest()
+    expect(rows).to_have_count(0)
+
+
 def seconds(text: str) -> float:
     number, unit = text.split()
     return float(number.replace(",", "")) * {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]

@@ -32,6 +32,7 @@ DRAFTS = {
     "request": "Shares are of the whole request, the passes of the draft model included.",
 }
 AT_ONCE = "Stages of the pipeline run at once: times of operators are scaled to the time of the request."
+SERIAL = f"Operators one after another{OVERLAP_NOTE}."
 #: Characters of a line in an operator's box.
 MOST_CHARACTERS = 20
 #: Numbers of each command of an SVG path, the last two of which are the point that it reaches.
@@ -145,7 +146,7 @@ def notes(view: View) -> Piece:
     if found.drafts:
         said.append(DRAFTS[view.stage])
     if any(found.hidden_s.values()):
-        said.append(f"Operators one after another{OVERLAP_NOTE}.")
+        said.append(SERIAL)
     if found.factor < 1.0:
         said.append(AT_ONCE)
     return block("".join(piece("note", text) for text in said))
