@@ -267,6 +267,20 @@ def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> No
     web.page.evaluate("() => window.scrollTo(0, 0)")
 
 
+def test_a_chain_is_unfolded_by_a_click_and_folded_by_its_menu(web: WebPage) -> None:
+    web.open("model=deepseek-v3.2&hardware=h200&tensor_parallel_size=8&tab=network")
+    for chain in ("shared_act", "attn_norm"):
+        web.tap(f"chain {chain}")
+        web.until(f"() => {GRAPH}?.getElementById('operator {chain}').length")
+        assert not web.page.evaluate(f"() => {GRAPH}.getElementById('chain {chain}').length")
+    assert urlsplit(web.page.url).query.endswith("&chains=shared_act%2Cattn_norm")
+    expect(web.page.locator("[data-shown=chains] option:checked")).to_have_text("folded but for 2")
+    web.page.locator("[data-shown=chains]").select_option("folded")
+    web.until(f"() => {GRAPH}?.getElementById('chain attn_norm').length")
+    web.page.locator("[data-shown=operator]").select_option(label="shared_up_proj")
+    web.until(f"() => {GRAPH}?.getElementById('chain shared_act').hasClass('chosen')")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_two_chips_are_compared_in_one_network(browser: Any, address: str, scheme: str) -> None:
     """B is chosen by keys; boxes have both times, the pointer shows the card, the split by factor follows."""

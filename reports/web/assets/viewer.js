@@ -7,7 +7,7 @@
   // Milliseconds between two changes; until text is read; until nothing moves; of one movement.
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
-  const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "columns", "sums", "number", "run"]; // as in state.py
+  const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "chains", "columns", "sums", "number", "run"]; // as in state.py
   let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false, compared = "";
 
   // ---- the address --------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@
   function option(key, value) {
     const parameters = change(key, value);
     parameters.delete("run"); // answers that take seconds are asked for
-    if (key === "model") ["config", "block", "operator"].forEach((one) => parameters.delete(one));
+    if (key === "model") ["config", "block", "operator", "chains"].forEach((one) => parameters.delete(one));
     if (key === "model" && parameters.get("number")?.includes("operators.")) parameters.delete("number");
     go(parameters, key);
   }
@@ -263,7 +263,7 @@
     const bytes = new Uint8Array(await packed.arrayBuffer());
     const text = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
     const parameters = current();
-    ["block", "operator", "run"].forEach((key) => parameters.delete(key));
+    ["block", "operator", "chains", "run"].forEach((key) => parameters.delete(key));
     parameters.set("config", text.replaceAll("+", "-").replaceAll("/", "_"));
     go(parameters);
   }
@@ -380,11 +380,18 @@
 
   function tapped(data) {
     if (data?.operator) return choose(data.operator);
+    if (data?.chain) return unfold(data.chain);
     if (data?.block) {
       const parameters = change("block", data.block);
       parameters.delete("operator");
       go(parameters, "block");
     }
+  }
+
+  // The address has the chains of operators that are unfolded, or a word for all of them.
+  function unfold(chain) {
+    const before = (current().get("chains") ?? "").split(",").filter((one) => one && one !== "folded");
+    go(change("chains", [...before, chain].join(",")), "chains");
   }
 
   const clicked = (event) => choose(event?.points?.[0]?.customdata);
@@ -396,7 +403,7 @@
     const cy = $("#network")?._cyreg?.cy, key = event?.points?.[0]?.customdata;
     if (cy && key) {
       cy.nodes(".near").removeClass("near");
-      cy.nodes(`[operator = "${key}"]`).addClass("near");
+      cy.nodes().filter((one) => one.data("keys")?.includes(key)).addClass("near");
     }
   }
 
