@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -370,12 +370,25 @@ def list_models() -> list[str]:
 
 def models_by_maker() -> dict[str, dict[str, float]]:
     """Organisation in the address of a model's source -> model -> bytes of its weights, the smallest first."""
+    found = ((name, models.load(name)) for name in models.names())
+    nothing = decode(1.0, 0.0)
+    return _by_maker(
+        (urlsplit(one.source).path.split("/")[1], name, weights_bytes(one.graph(nothing))) for name, one in found
+    )
+
+
+def chips_by_maker() -> dict[str, dict[str, float]]:
+    """Maker -> chip -> bytes of its memory, the smallest first."""
+    found = ((name, specs.load(name)) for name in specs.names())
+    return _by_maker((one.maker, name, float(np.max(one.memory_bytes))) for name, one in found)
+
+
+def _by_maker(listed: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
+    """Maker -> name -> size, the smallest first; makers by their letters.  listed: maker, name, size."""
     found: dict[str, dict[str, float]] = {}
-    for name in models.names():
-        model = models.load(name)
-        maker = urlsplit(model.source).path.split("/")[1]
-        found.setdefault(maker, {})[name] = weights_bytes(model.graph(decode(1.0, 0.0)))
-    return {maker: dict(sorted(found[maker].items(), key=lambda one: one[1])) for maker in sorted(found, key=str.lower)}
+    for maker, name, size in sorted(listed, key=lambda one: (one[0].lower(), one[2])):
+        found.setdefault(maker, {})[name] = size
+    return found
 
 
 def list_hardware() -> list[str]:
