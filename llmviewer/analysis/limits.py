@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.analysis.capacity import CacheBlocks, cache_blocks, memory_of
+from llmviewer.analysis.capacity import CacheBlocks, cache_blocks, memory_of, resolved_reservation
 from llmviewer.analysis.evaluation import graph_of_device, largest_passes_of
 from llmviewer.analysis.memory import Memory, shares_of_cache
 from llmviewer.analysis.system import System
@@ -385,9 +385,10 @@ def _needed(model: Model, system: System, layout: CacheBlocks | str) -> Callable
     if isinstance(layout, CacheBlocks) and constants is not None:
         return lambda tokens: float(layout.blocks_of(tokens, constants.tokens)) * layout.block_bytes
     graph = graph_of_engine(model, system)
+    cache = resolved_reservation(model, system.kv_cache, graph)
 
     def stored(tokens: Count) -> float:
-        return float(np.max(shares_of_cache(graph, system.kv_cache, tokens, 0.0)[0]))
+        return float(np.max(shares_of_cache(graph, cache, tokens, 0.0)[0]))
 
     return stored
 

@@ -51,8 +51,9 @@ class Configuration:
     chip: the chip before techniques change it; of several unlike devices, the first.  devices: where they are unlike,
     or have unlike shares of the layers.  techniques: name -> text of its option, defaults included.  candidates:
     generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
-    engine -> this configuration with it, once it was asked for.  costs: prices and emissions, where any are stated.
-    images: of every prompt, beside the tokens of a request.  audio: of every request, in place of them.
+    engine -> this configuration with it, once it was asked for.  of_weights: its `weight_only_note`, likewise.
+    costs: prices and emissions, where any are stated.  images: of every prompt, beside the tokens of a request.
+    audio: of every request, in place of them.
     """
 
     model: Model
@@ -67,6 +68,7 @@ class Configuration:
     images: tuple[Seen, ...] = ()
     audio: Heard | None = None
     served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
+    of_weights: list[str] = field(init=False, default_factory=list)
 
     @property
     def token_budget(self) -> float:
@@ -134,8 +136,10 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
-        weights = weight_only_note(self.model, self.system)
-        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip), weights)), *self._forced())
+        if not self.of_weights:
+            self.of_weights.append(weight_only_note(self.model, self.system))
+        lines = engine.version_note, engine.backend_note(self.chip), *self.of_weights
+        notes = (*notes, *filter(None, lines), *self._forced())
         if engine.program:
             allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
             notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))

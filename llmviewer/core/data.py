@@ -118,7 +118,7 @@ def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ..
     index = aliases(directory)
     for stem in dict.fromkeys((wanted, _stem_of_alias(directory).get(wanted, wanted))):
         path = folder(directory) / f"{stem}.yaml"
-        if stem == Path(stem).name and stem != Path(ALIASES).stem and _is_there(path):
+        if stem == Path(stem).name and stem != Path(ALIASES).stem and is_there(path):
             return path, stem, index.get(stem, ())
     path = user_path(name) or Path(name)
     if user_path(name) or is_path(name):
@@ -128,8 +128,8 @@ def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ..
     raise unknown(noun, name, known, hint=HINTS[noun])
 
 
-def _is_there(path: Path) -> bool:
-    """Whether the package has this file."""
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder; names may be of any length."""
     try:
         return path.exists()
     except (OSError, ValueError):  # name too long, null character

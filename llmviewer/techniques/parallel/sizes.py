@@ -47,7 +47,7 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 
-#: Network between servers that an error proposes first: 400 Gb/s to each device.
+#: Network between servers that an error proposes first, and a searched layout takes: 400 Gb/s to each device.
 USUAL = "infiniband-ndr"
 
 
