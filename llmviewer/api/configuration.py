@@ -14,6 +14,8 @@ from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.engine_parts import reported_bytes
+from llmviewer.analysis.limits import layout_of_engine, start_limits
+from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, devices, unused
@@ -116,10 +118,25 @@ class Configuration:
         return _assembled(self.model, chip, replace(self.options, techniques=techniques))
 
     def warnings(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
-        """Warnings about the model, the system and a request.
+        """Warnings about the model, the system and a request, the refusal of an engine to start among them.
 
         exchanging: devices that send each other messages; None for those of a pass.
         """
+        refusal = None
+        if self.system.engine.max_model_len is not None and exchanging is None:
+            one = replace(workload, output_len=np.maximum(workload.output_len, 1.0))  # maps of a step have none
+            refusal = self._refusal(memory_of(self.model, self.system, one, self.token_budget))
+        return (*self._notes(workload, exchanging), *filter(None, (refusal,)))
+
+    def _refusal(self, memory: Memory) -> str | None:
+        """Why the engine does not start with the stated --max-model-len; None if it does, or none is stated."""
+        system = self.system
+        if system.engine.max_model_len is None:
+            return None
+        found: str | None = start_limits(self.model, system, memory, layout_of_engine(self.model, system))["refusal"]
+        return found
+
+    def _notes(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
         generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
         context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
@@ -161,16 +178,20 @@ class Configuration:
         answered = alone = analysis.analyze(self.model, self._best(workload), workload, budget)
         if self.images:
             answered = analysis.with_images(alone, self.images, build.tower_system(self.chip, self.options))
+        one_fits = np.size(answered.memory.fits) == 1 and bool(np.all(answered.memory.fits))
+        refusal = self._refusal(answered.memory) if one_fits else None
         has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
             warnings=(
-                *self.warnings(workload),
+                *self._notes(workload),
+                *filter(None, (refusal,)),
                 *_unsure(answered),
                 *_idle_profile(answered),
                 *self._unpriced(),
                 *_room(answered, alone),
             ),
+            refusal=refusal,
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,

@@ -131,7 +131,7 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
     }
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
     if not any(options.get(name) for name in RATES):
-        held = "; --users 1 sizes for one session, and its head-room says how many of them the server holds"
+        held = "; --concurrency 1 sizes for one session, and its head-room says how many of them the server holds"
         held *= loads["sessions"] is not None
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}{held}")
     of_a_run = {name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}}

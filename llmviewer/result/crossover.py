@@ -27,7 +27,7 @@ SCHEMA = "llmviewer.crossover/1"
 #: Metrics that a map minimizes: latencies of a request, and times of a decode step per token.
 CROSSOVER_METRICS = LATENCIES | STEPS
 #: Contexts of a map where none are stated.
-CONTEXTS = tuple(2**power for power in range(9, 16))
+CONTEXTS = tuple(2**power for power in range(9, 18))
 #: Metrics of whole answers; the others are of prefill, or of one token of the decode step shown.
 ANSWER_METRICS = ("tpot_s", "e2e_s")
 #: Option values that need the option's name beside them where several options differ.
