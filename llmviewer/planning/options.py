@@ -207,9 +207,10 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _split(name: str, value: Any) -> list[Any]:
-    separator = "," if name in STEP_LIMITS else OPTIONS[name].separator
+    separator = "," if name in (*STEP_LIMITS, "batching") else OPTIONS[name].separator
     if not isinstance(value, str) or not separator:
         return [value]
+    value = value.replace(";", ",") if name == "batching" else value  # words without parameters here
     words = [word.strip() for word in value.split(separator)]
     if not all(words):
         raise UserError(f"{name} is {quoted(value)}: a value is missing")
