@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.engine_parts import reported_bytes
 from llmviewer.analysis.limits import layout_of_engine, start_limits
-from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, devices, unused
@@ -33,6 +32,7 @@ from llmviewer.models.wrappers import LANGUAGE_ALONE
 from llmviewer.result.columns import memory_columns
 from llmviewer.result.costs import Costs
 from llmviewer.result.result import Result
+from llmviewer.result.stages import system_at
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques import llama_cpp
@@ -122,19 +122,11 @@ class Configuration:
 
         exchanging: devices that send each other messages; None for those of a pass.
         """
-        refusal = None
-        if self.system.engine.max_model_len is not None and exchanging is None:
-            one = replace(workload, output_len=np.maximum(workload.output_len, 1.0))  # maps of a step have none
-            refusal = self._refusal(memory_of(self.model, self.system, one, self.token_budget))
-        return (*self._notes(workload, exchanging), *filter(None, (refusal,)))
-
-    def _refusal(self, memory: Memory) -> str | None:
-        """Why the engine does not start with the stated --max-model-len; None if it does, or none is stated."""
-        system = self.system
-        if system.engine.max_model_len is None:
-            return None
-        found: str | None = start_limits(self.model, system, memory, layout_of_engine(self.model, system))["refusal"]
-        return found
+        if self.system.engine.max_model_len is None or exchanging is not None:
+            return self._notes(workload, exchanging)
+        batch, prompt, answer = (np.array([np.max(size)]) for size in astuple(workload))
+        largest = Request(batch_size=batch, input_len=prompt, output_len=np.maximum(answer, 1.0))  # a map may have none
+        return (*self._notes(workload), *filter(None, (self.answer(largest).refusal,)))
 
     def _notes(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
         generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
@@ -178,8 +170,7 @@ class Configuration:
         answered = alone = analysis.analyze(self.model, self._best(workload), workload, budget)
         if self.images:
             answered = analysis.with_images(alone, self.images, build.tower_system(self.chip, self.options))
-        one_fits = np.size(answered.memory.fits) == 1 and bool(np.all(answered.memory.fits))
-        refusal = self._refusal(answered.memory) if one_fits else None
+        refusal = _refusal(answered)
         has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
@@ -487,6 +478,15 @@ def _idle_profile(answered: analysis.Analysis) -> tuple[str, ...]:
         return ()
     _ = answered.e2e_s  # which selects the fits
     return calibration.idle_profile
+
+
+def _refusal(answered: analysis.Analysis) -> str | None:
+    """Why the engine does not start with the stated --max-model-len (one point that fits); None if it does."""
+    if answered.system.engine.max_model_len is None or answered.schedule.points > 1 or not np.all(answered.memory.fits):
+        return None
+    model, system = answered.model, system_at(answered, 0)
+    found: str | None = start_limits(model, system, answered.memory, layout_of_engine(model, system))["refusal"]
+    return found
 
 
 def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:
