@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.engine_parts import reported_bytes
+from llmviewer.analysis.limits import layout_of_engine, start_limits
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, devices, unused
@@ -31,6 +32,7 @@ from llmviewer.models.wrappers import LANGUAGE_ALONE
 from llmviewer.result.columns import memory_columns
 from llmviewer.result.costs import Costs
 from llmviewer.result.result import Result
+from llmviewer.result.stages import system_at
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques import llama_cpp
@@ -118,10 +120,17 @@ class Configuration:
         return _assembled(self.model, chip, replace(self.options, techniques=techniques))
 
     def warnings(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
-        """Warnings about the model, the system and a request.
+        """Warnings about the model, the system and a request, the refusal of an engine to start among them.
 
         exchanging: devices that send each other messages; None for those of a pass.
         """
+        if self.system.engine.max_model_len is None or exchanging is not None:
+            return self._notes(workload, exchanging)
+        batch, prompt, answer = (np.array([np.max(size)]) for size in astuple(workload))
+        largest = Request(batch_size=batch, input_len=prompt, output_len=np.maximum(answer, 1.0))  # a map may have none
+        return (*self._notes(workload), *filter(None, (self.answer(largest).refusal,)))
+
+    def _notes(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
         generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
         context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
@@ -165,16 +174,19 @@ class Configuration:
         answered = alone = analysis.analyze(self.model, self._best(workload), workload, budget)
         if self.images:
             answered = analysis.with_images(alone, self.images, build.tower_system(self.chip, self.options))
+        refusal = _refusal(answered)
         has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
             warnings=(
-                *self.warnings(workload),
+                *self._notes(workload),
+                *filter(None, (refusal,)),
                 *_unsure(answered),
                 *_idle_profile(answered),
                 *self._unpriced(),
                 *_room(answered, alone),
             ),
+            refusal=refusal,
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
@@ -470,6 +482,15 @@ def _idle_profile(answered: analysis.Analysis) -> tuple[str, ...]:
         return ()
     _ = answered.e2e_s  # which selects the fits
     return calibration.idle_profile
+
+
+def _refusal(answered: analysis.Analysis) -> str | None:
+    """Why the engine does not start with the stated --max-model-len (one point that fits); None if it does."""
+    if answered.system.engine.max_model_len is None or answered.schedule.points > 1 or not np.all(answered.memory.fits):
+        return None
+    model, system = answered.model, system_at(answered, 0)
+    found: str | None = start_limits(model, system, answered.memory, layout_of_engine(model, system))["refusal"]
+    return found
 
 
 def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:

@@ -96,12 +96,14 @@ class Result(Answer):
     Metrics are attributes by their names: ttft_s, tpot_s, e2e_s, output_tokens_per_s, decode_mbu ...
     to_dict(i): the analysis object of one point.  to_frame(): a row per point.  serve: makes the result as the usual
     engine serves the request, or says why none does; None where an engine is stated, and for ideal times.
-    costs: prices and emissions; None for the least rented prices.
+    costs: prices and emissions; None for the least rented prices.  refusal: why the engine does not start with the
+    stated --max-model-len (one point); None if it does.
     """
 
     QUESTION: ClassVar[str] = "analyze"
     analysis: Analysis
     warnings: tuple[str, ...] = ()
+    refusal: str | None = None
     token_budget: float = np.inf
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
@@ -124,8 +126,8 @@ class Result(Answer):
     def runs(self) -> bool:
         """Whether every point fits, and the engine starts where --max-model-len is stated."""
         one = self.analysis
-        if not self.fits or one.system.engine.max_model_len is None:
-            return self.fits
+        if len(self) == 1 or not self.fits or one.system.engine.max_model_len is None:
+            return self.fits and self.refusal is None
         points = ((system_at(one, at), one.memory.at(slice(at, at + 1))) for at in range(len(self)))
         return not any(at_start(one.model, system, memory)["refusal"] for system, memory in points)
 

@@ -318,7 +318,7 @@ def workload_text(words: Mapping[str, Any], sample: Requests) -> str:
     """When requests arrive and how long they are, in words."""
     when = {
         "request_rate": f"{words['arrivals']} arrivals at {words['request_rate']} requests/s",
-        "concurrency": f"{words['concurrency']} users in a closed loop",
+        "concurrency": f"{words['concurrency']} user{'s' * (words['concurrency'] != 1)} in a closed loop",
         "trace": f"trace {words['trace']}",
         "burst": "all at once",
         "rate_curve": f"rate curve {words['rate_curve']}",
