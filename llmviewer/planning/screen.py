@@ -26,6 +26,7 @@ BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 FEW_SEQUENCES, SEQUENCES = (8, 16), (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 #: Numbers of replicas: each up to the first, then ever larger steps.
 EACH_REPLICA, MOST_REPLICAS = 128, 10_000
+REPLICAS = np.unique(np.r_[1.0 : EACH_REPLICA + 1, np.round(EACH_REPLICA * 1.02 ** np.arange(1, 222))])
 #: Parts of these numbers that are priced one after another, as few replicas are often enough.
 FEW_REPLICAS = (4, 32)
 #: Points of one structure that are kept for simulation.
@@ -88,9 +89,7 @@ class Screened:
 
     def replicas(self, bounds: Bounds) -> Array:
         """Numbers of replicas that the bounds allow, ascending; at least one."""
-        wide = np.round(EACH_REPLICA * 1.02 ** np.arange(1, 222))
-        counts = np.unique(np.r_[np.arange(1.0, EACH_REPLICA + 1), wide])
-        return counts[: max(int(np.searchsorted(counts, self.most(bounds), side="right")), 1)]
+        return REPLICAS[: max(int(np.searchsorted(REPLICAS, self.most(bounds), side="right")), 1)]
 
     def most(self, bounds: Bounds) -> int:
         """Most replicas that the bounds allow, spare ones left out; 0 where they allow none or no price is known."""
