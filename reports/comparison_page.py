@@ -156,8 +156,8 @@ def page(comparison: Comparison) -> Page:
 
 def _speeds(result: Result) -> str:
     """Returns the bounds of tokens/s per user from those of the time per token."""
-    known = result.intervals().get("tpot_s")
-    return fmt.DASH if known is None else fmt.rates(known["80"])
+    known = result.tpot_interval80()
+    return fmt.DASH if known is None else fmt.rates(known)
 
 
 #: Heading of a figure of a ranking, its rank, and what a result has there.

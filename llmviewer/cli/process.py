@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -10,10 +11,13 @@ from types import FrameType
 
 #: Signals that end the process, and by default leave its temporary files behind.
 _TERMINATING = ("SIGTERM", "SIGHUP")
+#: Thresholds of the garbage collector: an answer makes hundreds of thousands of objects that last and few cycles.
+_GARBAGE = (50_000, 20, 20)
 
 
 def set_up() -> None:
     """Set signal handlers, silence warnings and choose how plots are drawn; called before other modules load."""
+    gc.set_threshold(*_GARBAGE)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     for name in _TERMINATING:

@@ -440,6 +440,14 @@ class Result(Answer):
 
         return {name: interval.levels(found, point) for name, found in interval.metric_bounds(self.analysis).items()}
 
+    def tpot_interval80(self) -> list[int | float | None] | None:
+        """The 80 % interval of TPOT of the first point [s], as of `intervals` without the others; None: ideal times."""
+        if self.analysis.calibration is None:
+            return None
+        from llmviewer.result import interval
+
+        return interval.levels(interval.tpot_ratios(self.analysis) * self.analysis.tpot_s)["80"]
+
 
 def towers(images: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Stages of the vision tower by the size of the images, of `Result.images`."""

@@ -276,9 +276,10 @@ class Calibrated:
     def _own_family(self, family: str, variant: str, **options: Any) -> SelectedFit | None:
         """The nearest fit of a family for a variant.  options: further fields of the kernel in search of it."""
         kind = f"{family}/{variant}"
+        measured = any(source.chip == self.chip for source in self.sources)  # other chips of a generation share loans
         kernel = Kernel(
             family=family, variant=variant, engine=self.borrowed.get(kind, self.engine), borrowed=kind in self.borrowed,
-            chip=self.chip, generation=self.generation, users=self.user_profiles, **options,
+            chip=self.chip if measured else "", generation=self.generation, users=self.user_profiles, **options,
         )  # fmt: skip
         return _lent(self.sources, kernel)
 
