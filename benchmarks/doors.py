@@ -7,7 +7,6 @@ Rows for `speed.py`.  Figures of other tools are those that they gave on one mac
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -25,11 +24,20 @@ SWEEPS = {("parquet", "ideal"): 2.0, ("csv", "ideal"): 2.5, ("csv", "calibrated"
 #: Efficiency -> goal of a further call [ms].
 CALLS = {"ideal": 0.4, "calibrated": 1.0}
 FRAME_POINTS = 1_000_000
+LOAD = "--request-rate 50 --input-len 2000 --output-len 300 --ttft p99:1s --tpot p99:50ms"
+FIVE = "h100,l40s,a100-80gb-sxm,h200,b200"
+#: Question over many chips or models -> goal of its time on the clock [s].
+QUESTIONS = {
+    "compare llama-3.1-8b --hardware all": 1.0,
+    "fit --hardware rtx-4090": 3.0,
+    f"size llama-3.1-8b --hardware {FIVE} {LOAD}": 10.0,
+    f"size llama-3.1-8b --hardware all {LOAD}": 30.0,
+}
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Rows of calls, JSON, sweeps to files, forward passes and frames."""
-    return [*calls(), *files(), passes(), frame()]
+    """Rows of calls, JSON, sweeps to files, forward passes, frames and questions over all chips."""
+    return [*calls(), *files(), passes(), frame(), *questions()]
 
 
 def _median(call: Callable[[int], object], repeats: int) -> float:
@@ -63,16 +71,31 @@ def calls() -> list[tuple[str, str, str]]:
 
 def files() -> list[tuple[str, str, str]]:
     """Processor time of sweeps of 262,144 points to files, start-up included."""
-    program, found = str(Path(sys.executable).parent / "llmviewer"), []
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         for (form, efficiency), goal in SWEEPS.items():
-            words = [program, *SWEEP, "--efficiency", efficiency, "--format", form, "-o", f"{folder}/sweep.{form}"]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(words, check=True, stderr=subprocess.DEVNULL, env=dict(os.environ))
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            seconds, _ = _process(
+                [*SWEEP, "--efficiency", efficiency, "--format", form, "-o", f"{folder}/sweep.{form}"]
+            )
             found.append((f"`sweep` of {SWEPT:,} points to {form}, {efficiency}", f"{seconds:.1f} s", f"≤ {goal} s"))
     return found
+
+
+def questions() -> list[tuple[str, str, str]]:
+    """Processor time of questions over many chips or models, and their time on the clock, start-up included."""
+    found = []
+    for line, goal in QUESTIONS.items():
+        busy, clock = _process(line.split())
+        found.append((f"`{line}`", f"{busy:.1f} s of processors, {clock:.1f} s on the clock", f"≤ {goal:g} s"))
+    return found
+
+
+def _process(words: list[str]) -> tuple[float, float]:
+    """Processor time of a command with its child processes, and its time on the clock [s]."""
+    program, before, start = Path(sys.executable).parent / "llmviewer", os.times(), time.perf_counter()
+    subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    clock, after = time.perf_counter() - start, os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system, clock
 
 
 def passes() -> tuple[str, str, str]:

@@ -311,7 +311,10 @@ def has_experts(name: str) -> bool:
 
 
 def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str) -> str:
-    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache."""
+    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 and nvfp4 checkpoints also use an fp8 cache.
+
+    Source of the latter: https://huggingface.co/gdubicki/Qwen3-32B-NVFP4 (the quantization config of NVIDIA's).
+    """
     word = text_of(row, "kv_dtype").lower()
     if word:
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
@@ -322,7 +325,7 @@ def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str)
         and weights.startswith(stored)
         for name, model, chip, stored in FP8_CACHES
     )
-    return "fp8" if scripted or (weights == "fp8" and engine in ("trtllm", "trtllm-cpp")) else "auto"
+    return "fp8" if scripted or (weights in ("fp8", "nvfp4") and engine in ("trtllm", "trtllm-cpp")) else "auto"
 
 
 def is_burst(row: Mapping[str, Any], note: str) -> bool:

@@ -22,11 +22,18 @@ from llmviewer.simulation.result import Simulation
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Beginning of `arrivals` of runs that are simulated; and of those that are for pipelines, where equal requests keep
-#: their prompts together, which users who come and go do not.
+#: Beginning of `arrivals` of runs that are simulated; and of those that are for pipelines and for OVERVIEW, where equal
+#: requests keep their prompts together, which users who come and go do not.
 ARRIVALS, AT_ONCE = ("Poisson", "closed loop"), "all at once"
-#: Requests of a run of AT_ONCE, which rows do not state: assumed, more than a server holds at once.
-AT_ONCE_REQUESTS = 1500
+#: Beginning of `source` of TensorRT-LLM's overviews, their requests by lengths of prompts and answers, and those of
+#: other lengths and bursts, which is assumed where a row is not of an overview.
+#: Source: https://github.com/NVIDIA/TensorRT-LLM/blob/v1.0.0/docs/source/performance/perf-overview.md
+OVERVIEW, AT_ONCE_REQUESTS = "trtllm-overview", 1500
+OVERVIEW_REQUESTS: dict[tuple[float, float], int] = {
+    (128, 128): 30000,
+    **dict.fromkeys(((128, 2048), (500, 2000), (1000, 1000), (2048, 128)), 3000),
+    (20000, 2000): 1000,
+}
 #: Columns that are one figure's and not the run's.
 OF_A_FIGURE = ("id", "url_or_path", "metric", "statistic", "value")
 #: Metrics of a simulation that are published, all but one with percentiles.
@@ -47,9 +54,10 @@ Figures = dict[tuple[str, str], tuple[float, float, float]]
 
 
 def is_simulated(row: Mapping[Any, Any]) -> bool:
-    """Whether a figure is of a run with random arrivals or users that begin at once, or of a pipeline under a burst."""
-    arrivals = text_of(row, "arrivals")
-    return arrivals.startswith(ARRIVALS) or (arrivals.startswith(AT_ONCE) and size_of(row, "pp", 1.0) > 1.0)
+    """Whether a figure is of a run with random arrivals or users that begin at once, or of a counted burst."""
+    arrivals, counted = text_of(row, "arrivals"), text_of(row, "source").startswith(OVERVIEW)
+    burst = counted or size_of(row, "pp", 1.0) > 1.0
+    return arrivals.startswith(ARRIVALS) or (arrivals.startswith(AT_ONCE) and burst)
 
 
 def predict(
@@ -101,7 +109,8 @@ def load_of(row: Mapping[str, Any], case: RequestCase) -> dict[str, Any]:
         )
         words["request_rate"] = size_of(row, "request_rate")
     elif arrivals.startswith(AT_ONCE):
-        words |= {"burst": True, "requests": AT_ONCE_REQUESTS, "max_num_batched_tokens": max(int(prompt), TOKEN_BUDGET)}
+        counted = OVERVIEW_REQUESTS.get((prompt, answer), AT_ONCE_REQUESTS)
+        words |= {"burst": True, "requests": counted, "max_num_batched_tokens": max(int(prompt), TOKEN_BUDGET)}
     else:
         words |= {"concurrency": int(size_of(row, "concurrency")), "burst": True}
         words["requests"] = REQUESTS_PER_USER * words["concurrency"]

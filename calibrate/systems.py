@@ -42,6 +42,10 @@ NOMINAL_OUTPUT = re.compile(r"nominal \d+/(\d+)")
 FAILED_SHARE = 0.01
 #: A number of a version: v0.21, 0.6.3/0.6.4, vLLM 0.4.3+rocm614.
 VERSION = re.compile(r"(\d+\.\d+)")
+#: Versions from which TensorRT-LLM's overviews ran its PyTorch backend, and experts with attention data parallelism, as
+#: the commands of their pages say; that of 0.20 and 0.21 has no such option, whatever a row's note says.
+#: Sources: calibrate/ledger/trtllm-0.20.yaml, and the page of simulated.OVERVIEW_REQUESTS.
+PYTORCH_FROM, ATTENTION_DP_FROM = (0, 20), (1, 0)
 
 
 def is_system_table(columns: Any) -> bool:
@@ -135,14 +139,22 @@ def engine_of(row: Mapping[str, Any]) -> str:
     """Engine with the first number of its version.
 
     TensorRT's own version is that of the C++ runtime of its time, whose preset was fitted on chips before Blackwell;
-    there it is the runtime of 1.x.
+    there it is the runtime of 1.x.  Overviews ran the backend of 1.x from PYTORCH_FROM on.
     """
     name, version = str(row["engine"]), text_of(row, "engine_version")
+    if text_of(row, "source").startswith(simulated.OVERVIEW) and _number(version) >= PYTORCH_FROM:
+        return "trtllm"
     if name == "trtllm" and version.startswith("TensorRT"):
         generation = specs.load(text_of(row, "chip")).generation
         return "trtllm" if generation.startswith("blackwell") else "tensorrt-llm"
     found = VERSION.search(version)
     return f"{name} {found[1]}" if found else name if version == "" else f"{name} {version.split()[0]}"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """The first number of a version in parts, none without one."""
+    found = VERSION.search(version)
+    return tuple(map(int, found[1].split("."))) if found else ()
 
 
 def _is_submission(row: Mapping[str, Any]) -> bool:
@@ -185,7 +197,7 @@ def _layout(row: Mapping[str, Any]) -> dict[str, Any]:
     stated = {name: row.get(name) for name in ("tp", "pp", "dp", "ep")}
     if all(is_missing(value) for value in stated.values()):
         stated = _assumed(row, int(chips))
-    if "attention DP enabled" in text_of(row, "note"):
+    if "attention DP enabled" in text_of(row, "note") and _number(text_of(row, "engine_version")) >= ATTENTION_DP_FROM:
         stated = stated | {"attention_dp": row.get("tp")}
     return stated | {"n_gpus": chips}
 

@@ -61,7 +61,8 @@ def sentence(answer: dict[str, Any]) -> str:
         gain = f"{fmt.times(best['gain'])} as fast" if metric in LATENCIES else f"{fmt.times(best['gain'])} as good"
         return f"{words}: {then}, {gain} as now"
     devices = f" on {best['devices']} devices" if best["devices"] > answer["devices"] else ""
-    return f"{words}: {'fits' if not answer['fits'] else 'meets the limits'}{devices}, with {then}"
+    runs = "fits" if not answer["fits"] else "starts" if answer["refusal"] else "meets the limits"
+    return f"{words}: {runs}{devices}, with {then}"
 
 
 def _bounds(metric: str, interval: Sequence[float] | None) -> str:
@@ -71,8 +72,8 @@ def _bounds(metric: str, interval: Sequence[float] | None) -> str:
 
 
 def _lacks(answer: dict[str, Any], one: dict[str, Any]) -> str:
-    """Returns how a run misses memory and limits, empty if it holds."""
-    found = []
+    """Returns how a run misses memory, its start and limits, empty if it holds."""
+    found = [plain(one["refusal"])] if one["refusal"] else []
     if not one["fits"]:
         found.append(f"needs {fmt.memory(one['total_bytes'])} of a budget of {fmt.memory(one['budget_bytes'])}")
     for limit in answer["limits"]:

@@ -237,8 +237,8 @@ def _sources(answer: dict[str, Any]) -> Facts:
 
 
 def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
-    texts = list(answer["warnings"])
     memory = answer["memory"]
+    texts = [text for text in answer["warnings"] if text != memory["refusal"]]  # the first line says it
     if not memory["fits"]:
         texts.append(shortage(memory))
     texts += beside_budget(memory)

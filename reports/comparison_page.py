@@ -15,7 +15,7 @@ from llmviewer.reports.crossover_page import legend, letters
 from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES
-from llmviewer.result.comparison import Comparison, ranked
+from llmviewer.result.comparison import Comparison, ranked, runs
 from llmviewer.result.describe import number
 from llmviewer.result.devices import hardware_name
 from llmviewer.result.result import Result
@@ -156,8 +156,8 @@ def page(comparison: Comparison) -> Page:
 
 def _speeds(result: Result) -> str:
     """Returns the bounds of tokens/s per user from those of the time per token."""
-    known = result.intervals().get("tpot_s")
-    return fmt.DASH if known is None else fmt.rates(known["80"])
+    known = result.tpot_interval80()
+    return fmt.DASH if known is None else fmt.rates(known)
 
 
 #: Heading of a figure of a ranking, its rank, and what a result has there.
@@ -246,11 +246,12 @@ def _names(configurations: list[Configuration], differing: list[str]) -> list[st
 
 def _decision(configurations: list[Configuration], names: list[str]) -> tuple[Facts, ...]:
     """Returns a sentence on which configuration to take: for its time, and for the money."""
-    fits = [at for at, c in enumerate(configurations) if c["memory"]["fits"]]
+    fits = [at for at, c in enumerate(configurations) if runs(c)]
     if len(configurations) < 2 or len(set(names)) < len(names):
         return ()
     if len(fits) < 2:
-        text = f"{names[fits[0]]}: the only one that fits" if fits else "none fits"
+        starts = "" if all(runs(c) or not c["memory"]["fits"] for c in configurations) else " and starts"
+        text = f"{names[fits[0]]}: the only one that fits{starts}" if fits else f"none fits{starts}"
         return (Facts(lines=(("Take", text),)),)
     told = [
         _told(configurations, names, ranked(configurations, METRICS["e2e_s"]), "e2e_s"),

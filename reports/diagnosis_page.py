@@ -92,7 +92,8 @@ def _how_much(amount: float, difference: float) -> str:
 def _recording(answer: dict[str, Any]) -> list[tuple[str, str]]:
     predicted = ("Predicted", plain(f"{answer['model']} on {answer['hardware']}, {answer['engine']}"))
     if "metrics" in answer:
-        return [("Measured", plain(f"{answer['source']} ({answer['program']}) {answer['note']}".strip())), predicted]
+        note = f"; {answer['note']}" if answer["note"] else ""
+        return [("Measured", plain(f"{answer['source']} ({answer['program']}){note}")), predicted]
     if "note" in answer:
         return [("Measured", plain(f"{answer['source']} ({answer['program']}): {answer['note']}")), predicted]
     phases = ", ".join(f"{fmt.whole(count)} {phase}" for phase, count in answer["phases"].items())

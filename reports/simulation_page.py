@@ -7,7 +7,7 @@ from typing import Any
 from llmviewer.language.quantity import SERVED
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
-from llmviewer.simulation.result import Simulation
+from llmviewer.simulation.result import MOST_TURNS, Simulation
 
 MEANINGS = (
     "TTFT, E2E: from arrival; TPOT: mean time per token of each request; ITL: each time between two tokens; Queue: from"
@@ -40,6 +40,7 @@ def of_document(answer: dict[str, Any]) -> Page:
     return (
         *first,
         _latencies(answer),
+        *_turns(answer),
         *_limits(answer),
         _load(answer),
         _sources(answer),
@@ -148,6 +149,25 @@ def _latencies(answer: dict[str, Any]) -> Table:
     grows = "; saturated: they grow with the length of the run" if answer["saturated"] else ""
     title = "Latencies of a saturated run" if answer["saturated"] else "Latencies"
     return Table(columns=heads, rows=tuple(rows), title=title, note=MEANINGS + grows)
+
+
+def _turns(answer: dict[str, Any]) -> tuple[Table, ...]:
+    """Returns what each turn of the sessions costs; nothing of other loads."""
+    rows = answer.get("turns", [])
+    if not rows:
+        return ()
+    names = {name: SERVED[name].label for name in ("ttft_s", "tpot_s", "e2e_s")}
+    heads = (right("Turn"), right("Requests", 1), right("Prompt"), right("Found"), *map(right, names.values()))
+    cells = (
+        (
+            f"{one['turn']}{' on' if one['turn'] == MOST_TURNS else ''}",
+            *(fmt.whole(round(one[name])) for name in ("requests", "input_len", "cached_tokens")),
+            *(fmt.duration(one[name]) for name in names),
+        )
+        for one in rows
+    )
+    note = "means; Found: tokens of the prompt that the cache holds, which are not computed again"
+    return (Table(columns=heads, rows=tuple(Row(cells=one) for one in cells), title="Turns", note=note),)
 
 
 def _is_known(answer: dict[str, Any], source: str, statistic: str) -> bool:

@@ -134,7 +134,7 @@ def _header(answer: dict[str, Any]) -> Facts:
         bounds.append(f"at most ${request['max_usd_per_hour']:,.2f} an hour")
     users = request.get("concurrency")
     when = (
-        f"{fmt.whole(users)} users in a closed loop"
+        f"{fmt.whole(users)} user{'s' * (users != 1)} in a closed loop"
         if users
         else f"{fmt.per_second(request['request_rate'])} requests/s"
     )

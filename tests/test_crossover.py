@@ -160,3 +160,10 @@ def test_a_draft_shares_the_errors_of_the_kernels() -> None:
     assert (pair.tied <= overlapping).all() and pair.tied.sum() < overlapping.sum()
     other = crossover({"h100": plain, "a100": api.configuration("llama-3.1-8b", "a100")}, *sizes, "tpot_s")
     assert in_common(*other.sources) == 0.0
+
+
+def test_the_call_and_the_command_draw_the_same_map_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("crossover llama-3.1-8b --hardware h100 --quantization none,fp8 --format json".split()) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["contexts"][-1] == 131072 and printed["batch_sizes"][-1] == 256
+    assert api.crossover("llama-3.1-8b", "h100", quantization="none,fp8").to_dict() == printed

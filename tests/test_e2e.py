@@ -288,6 +288,12 @@ def test_only_fewer_bits_than_stored_requantize_a_checkpoint(model: str, dtype: 
     assert dict(e2e_rows.case_of(row(model=model, weight_dtype=dtype)).options)["quantization"] == quantization
 
 
+@pytest.mark.parametrize(("dtype", "cache"), [("fp8", "fp8"), ("nvfp4", "fp8"), ("bf16", "auto")])
+def test_nvidias_checkpoints_keep_the_cache_in_8_bit(dtype: str, cache: str) -> None:
+    found = row(engine="TensorRT-LLM 1.0", device="b200_sxm", model="meta-llama/Llama-3.3-70B", weight_dtype=dtype)
+    assert dict(e2e_rows.case_of(found).options)["kv_cache_dtype"] == cache
+
+
 @pytest.mark.parametrize(
     ("engine", "device", "model", "cache"),
     [

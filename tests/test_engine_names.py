@@ -111,3 +111,17 @@ def test_exllamav2_decodes_as_its_readme_says(model: str, chip: str, bits: str, 
     assert 1.0 / found.tpot_s == pytest.approx(per_second, rel=0.05)
     stored = lv.analyze(model, chip, engine="exllamav2", quantization=f"exl2-{bits[1]}bit", input_len=8, output_len=128)
     assert stored.tpot_s == found.tpot_s
+
+
+@pytest.mark.parametrize("size", ["off", "1.5", "0"])
+def test_a_wrong_number_of_devices_is_one_line_to_a_program_too(size: str) -> None:
+    with pytest.raises(UserError, match=f"tensor_parallel_size: devices is '{size}'"):
+        lv.analyze("llama-3.1-8b", "h100", engine="ollama", tensor_parallel_size=size)
+    staged = lv.analyze("llama-3.1-8b", "h100", engine="ollama", pipeline_parallel_size="2,microbatches=1")
+    assert staged.tpot_s == lv.analyze("llama-3.1-8b", "h100", engine="ollama", pipeline_parallel_size=2).tpot_s
+
+
+@pytest.mark.parametrize(("engine", "noted"), [("deepspeed-mii", True), ("ollama", True), ("vllm", False)])
+def test_graphs_that_an_engine_is_not_timed_by_are_noted(engine: str, *, noted: bool) -> None:
+    told = lv.analyze("llama-3.1-8b", "h100", engine=engine, enforce_eager=True).warnings
+    assert any(line.startswith("--enforce-eager: ") for line in told) is noted

@@ -160,6 +160,14 @@ def test_cards_whose_nvlink_needs_a_bridge_default_to_pcie(stem: str) -> None:
     assert not chip.default_link or not chip.links[chip.default_link].needs_bridge
 
 
+@pytest.mark.parametrize("stem", CHIPS)
+def test_geforce_cards_alone_have_no_peer_access_over_pcie(stem: str) -> None:
+    """https://github.com/NVIDIA/nccl-tests/issues/117; professional cards and other makers' have it."""
+    chip = specs.load(stem)
+    assert chip.through_host == chip.title.startswith("NVIDIA GeForce")
+    assert not chip.through_host or chip.link_rate == chip.host_link_rate
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "tflops", "others_have"),
     [

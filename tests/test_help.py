@@ -30,7 +30,7 @@ def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def help_of(command: str, columns: int = 80) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
-        assert main([command, "--help"]) == 0
+        assert main([*command.split(), "--help"]) == 0
         return capsys.readouterr().out
 
     return help_of
@@ -158,6 +158,13 @@ def test_every_technique_is_shown_in_every_format(
 ) -> None:
     assert main(["techniques", "show", name, "--format", format]) == 0
     assert technique_card(name)["summary"].partition(" ")[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", ["", "calibrate", "models", "hardware", "techniques"])
+def test_the_list_of_commands_cuts_no_sentence(group: str, help_of) -> None:  # type: ignore[no-untyped-def]
+    for columns in (60, 80):
+        listed = help_of(group, columns).partition("Commands:\n")[2]
+        assert listed.count("\n") >= 3 and "..." not in listed
 
 
 @pytest.mark.parametrize("option", METHODS)

@@ -35,16 +35,6 @@ LLAMA, MODEL = config_of("llama-2-7b"), models.load("llama-2-7b")
 H100 = data.read_yaml(data.folder("hardware_specs") / "h100-sxm.yaml")
 H100.pop("sources", None)
 
-#: Models that cover every kind of layer.
-CONFIGS: dict[str, dict[str, Any]] = {
-    name: config_of(name)
-    for name in (
-        "llama-3.1-8b", "gpt2", "opt-350m", "falcon-40b", "chatglm3-6b", "dbrx", "gemma-3-4b",
-        "gemma-4-e4b", "phi-3-mini",
-        "deepseek-v2-lite", "gpt-oss-20b", "llama-4-scout", "qwen3-next-80b-a3b", "jamba-v0.1", "mamba-codestral-7b",
-        "minimax-text-01", "nemotron-3-nano", "mimo-v2-flash", "command-r7b",
-    )
-}  # fmt: skip
 HOSTILE: tuple[Any, ...] = (
     0, -1, 1, 2, 3, 7, 64, 10**8, 10**9, 10**30, 10**400, 2.5, -0.0, 1e308, float("nan"), float("inf"), "", "x",
     "4096",
@@ -87,7 +77,7 @@ def with_change(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> di
 @st.composite
 def broken_configs(draw: st.DrawFn) -> dict[str, Any]:
     """A real config, possibly quantized, with one to three fields missing, hostile or slightly changed."""
-    fields = CONFIGS[draw(st.sampled_from(sorted(CONFIGS)))]
+    fields = config_of(draw(st.sampled_from(models.names())))
     if draw(st.integers(0, 3)) == 0:
         fields = {**fields, "quantization_config": draw(st.sampled_from(QUANTIZED))}
     for path in draw(st.lists(st.sampled_from(sorted(paths(fields))), min_size=1, max_size=3)):
@@ -106,6 +96,7 @@ def neighbours(value: Any) -> Iterator[Any]:
         yield from (value + 1, value * 2, -value, value * 10**5, value * 1.5, str(value))
     if isinstance(value, list) and value:
         yield from (value[:-1], value[::-1], value * 2, [None] * len(value), [True] * len(value), [-1] * len(value))
+        yield [[entry] for entry in value]
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
@@ -139,6 +130,9 @@ def test_any_config_gives_a_finite_result_or_a_one_line_error(fields: dict[str, 
         ("qwen3-30b-a3b", {"num_experts_per_tok": 1000}, "field 'num_experts_per_tok' is 1000, expected 1 to 128"),
         ("gpt-oss-20b", {"layer_types": ["full_attention"]}, "field 'layer_types' must list 24 layers"),
         ("gpt-oss-20b", {"layer_types": ["ful_attention"] * 24}, "did you mean 'full_attention'?"),
+        ("gpt-oss-20b", {"layer_types": [["full_attention"]] * 24}, "unknown entry of layer_types a list"),
+        ("llama-3.1-8b", {"model_type": "granitemoe_swa", "layer_rope_theta": [1]}, "must list 32 layers"),
+        ("laguna-xs.2", {"num_attention_heads_per_layer": [True] * 40}, "expected a list of whole numbers"),
         ("mamba-codestral-7b", {"n_groups": 7}, "128 heads are not divisible by 7 n_groups"),
     ],
 )

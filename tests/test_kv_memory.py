@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import llmviewer as lv
 from llmviewer import api, models
 from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
@@ -436,3 +437,12 @@ def test_the_cache_of_tensorrt_llm_takes_nine_tenths_of_what_all_else_leaves_unl
     assert found["kv_cache_budget_bytes"] == pytest.approx(0.9 * (found["capacity_bytes"] - others))
     stated = memory_result("llama-3.1-70b", "h200", **asked, gpu_memory_utilization=0.8)
     assert stated["budget_bytes"] == pytest.approx(0.8 * stated["capacity_bytes"])
+
+
+@pytest.mark.parametrize(("engine", "options"), [("llama.cpp", {"max_model_len": 4096}), ("ollama", {})])
+def test_the_longest_reservation_is_that_of_the_model_beside_an_allocated_context(
+    engine: str, options: dict[str, int]
+) -> None:
+    """Ollama on an H100 allocates what the model has too; both are 131,072 tokens of 32 x 2 x 8 x 128 elements."""
+    found = lv.analyze("llama-3.1-8b", "h100", engine=engine, kv_reserve="max", **options).memory
+    assert found["kv_cache_bytes"] == 131072 * 32 * 2 * 8 * 128 * 2

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 import llmviewer as lv
+from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Operator, Tensor, whole
 from llmviewer.hardware.specs import load
+from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.timing import profile as profiles
-from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.calibrated import Calibrated, calibrated
 from llmviewer.timing.kernels.families import FAMILIES
 from llmviewer.timing.lending import BASES, FIT_ERRORS, Kernel, Loan, adapt_constants, fit_error, nearest
 from llmviewer.timing.profile import Profile
@@ -31,6 +34,15 @@ def found(sources: tuple[Profile, ...], chip: str, engine: str, kind: str = "gem
         sources,
         Kernel(family=family, variant=variant, engine=engine, chip=chip, generation=generation, users=users),
     )
+
+
+def exchange(devices: float, *, through_host: bool = False) -> Operator:
+    """An all-reduce of 64 KiB."""
+    x = Tensor(name="x", elements=2.0**15, dtype=DTYPES["bf16"])
+    shape = CollectiveShape(
+        pattern=Collective.ALL_REDUCE, devices=devices, size_bytes=2.0**16, through_host=through_host
+    )  # fmt: skip
+    return collective("sum", (whole(x),), (whole(x.called("y")),), 1.0, shape)
 
 
 def lent(*arguments: object, **options: object) -> tuple[str, str]:
@@ -157,6 +169,23 @@ def test_cards_with_and_without_peer_access_lend_only_to_their_kind() -> None:
     donor = profile("rtx-pro-6000-server", "collective/all_reduce/nccl")
     assert lent((own, donor), "l40s", "nccl", "collective/all_reduce-host")[0] == "measured"
     assert lent((own, donor), "l40s", "nccl", "collective/all_reduce")[0] == "transferred afar"
+
+
+def test_other_boxes_take_what_most_boxes_reach() -> None:
+    """An L40S's row of four cards is of its box: 0.12 of the link's rate, where others reach 0.3 within e^1."""
+    found = {
+        chip: calibrated(load(chip)).select_fit("collective", exchange(4.0, through_host=True))
+        for chip in ("l40s", "rtx-4090")
+    }
+    assert {one.fit.key for one in found.values()} == {"collective/all_reduce-host/vllm"}
+    assert found["l40s"].fit.constants["crossing"] == pytest.approx(0.124, abs=2e-3)
+    assert (found["rtx-4090"].fit.constants["crossing"], found["rtx-4090"].box_error) == (0.3, 1.0)
+    assert found["rtx-4090"].fit_error > 1.0 > found["l40s"].fit_error == 0.0
+
+
+def test_pairs_say_little_of_larger_groups() -> None:
+    l40s = calibrated(load("l40s"))
+    assert [l40s.select_fit("collective", exchange(n)).chip for n in (2.0, 4.0)] == ["l40s", "rtx-pro-6000-server"]
 
 
 def test_a_family_without_any_fit_is_refused_or_assumed() -> None:

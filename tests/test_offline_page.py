@@ -39,7 +39,7 @@ SYSTEMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("deepseek-v3.2", "h200", {"tensor_parallel_size": 8}),
     ("gpt-oss-20b", "h100-sxm", {"engine": "vllm"}),
     ("mixtral-8x7b", "a100-80gb-sxm", {"engine": "vllm", "tensor_parallel_size": 2}),
-    ("jamba-v0.1", "h200", {"efficiency": "ideal"}),
+    ("jamba-v0.1", "h200", {"efficiency": "ideal", "tensor_parallel_size": 2}),
     ("gemma-3-12b", "l40s", {"quantization": "fp8"}),
     ("qwen3-next-80b-a3b", "h200", {}),
     ("llama-2-7b", "a6000", {"quantization": "w4a16", "kv_cache_dtype": "fp8"}),
@@ -94,7 +94,7 @@ def drawn(seed: int, points: int, most: tuple[float, ...] = (512.0, 65536.0, 256
 
 @pytest.mark.parametrize(
     ("at", "points"),
-    [pytest.param(at, 50, id=SYSTEMS[at][0]) for at in (0, 2, 7, 12, 14)]
+    [pytest.param(at, 50, id=SYSTEMS[at][0]) for at in (0, 2, 4, 7, 12, 14)]
     + [pytest.param(at, 850, id=f"{one[0]}-many", marks=pytest.mark.slow) for at, one in enumerate(SYSTEMS)],
 )
 def test_javascript_gives_the_figures_of_analyze(at: int, points: int) -> None:
@@ -184,6 +184,20 @@ def test_a_request_for_which_nothing_holds_has_no_figures() -> None:
         rows, programs = found.rows[number : number + 1], found.programs[number : number + 1]
         text = emitted.text(programs[0].pool, [replace(found, rows=rows, programs=programs)], [{}])
         assert answers(text, [[1.0], [8192.0], [4.0]]) == [None]
+
+
+def test_a_device_of_a_recurrent_model_runs_the_same_operations_at_all_sizes() -> None:
+    """Its share of a state and of the tokens is half of each, whatever their sizes are."""
+    assert len(held(4)[0].programs) == 1
+
+
+def test_a_page_without_most_of_its_figures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts and decode steps are two kinds of operations."""
+    monkeypatch.setattr("llmviewer.api.recorded.MOST_PROGRAMS", 1)
+    with pytest.raises(
+        lv.UserError, match=r"operations that differ from size to size \(\d+% of sizes are none of 1 kind"
+    ):
+        lv.page("llama-3.1-8b", "h100-sxm")
 
 
 def test_every_operation_is_the_same_in_both_languages() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import llmviewer as lv
 from llmviewer.core.errors import UserError
+from llmviewer.reports import simulation_page
 from llmviewer.simulation.fleet import Fleet, LeastLoaded
 from llmviewer.simulation.options import checked, traffic_of
 from llmviewer.simulation.requests import Requests
@@ -426,3 +427,24 @@ def test_fewer_chips_are_needed_than_without_what_sessions_repeat() -> None:
         for share in ("0", "0.001")
     ]
     assert devices[0] < devices[1]
+
+
+def test_sessions_without_a_rate_are_those_of_one_user_turn_by_turn() -> None:
+    alone = lv.simulate(*LLAMA, sessions="turns=4,first=2000,then=100,output=60", requests=400).to_dict()
+    stated = lv.simulate(*LLAMA, sessions="turns=4,first=2000,then=100,output=60", requests=400, concurrency=1)
+    assert alone == stated.to_dict() and "1 user in a closed loop" in alone["workload"]
+    turns = alone["turns"]
+    assert [one["turn"] for one in turns] == [1, 2, 3, 4]
+    assert sum(one["requests"] for one in turns) == np.count_nonzero(stated.windows[0].chosen)
+    assert [one["input_len"] for one in turns] == [2000, 2160, 2320, 2480]  # each 100 + 60 tokens longer
+    whole_blocks = [(before - 1) // BLOCK * BLOCK for before in (2060, 2220, 2380)]  # the last token was never run
+    assert [one["cached_tokens"] for one in turns] == [0, *whole_blocks]
+    assert turns[0]["ttft_s"] > 2.0 * turns[1]["ttft_s"] and turns[1]["ttft_s"] < turns[3]["ttft_s"]
+
+
+def test_the_last_turn_of_the_table_stands_for_all_later_ones() -> None:
+    made = lv.simulate(*LLAMA, sessions="turns=30,first=100,output=20", requests=600)
+    turns = made.to_dict()["turns"]
+    assert [one["turn"] for one in turns] == list(range(1, 21))
+    assert turns[-1]["requests"] > 5 * turns[0]["requests"]
+    assert "20 on" in str(simulation_page.page(made))

@@ -16,7 +16,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware.specs import load
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.ops.collective import Collective
+from llmviewer.ops.collective import Collective, is_of_all_ranks
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import shard
 from llmviewer.techniques.parallel.sharding import KV_HEADS, REPLICATED, Sharding
@@ -264,6 +264,35 @@ def test_replicas_that_share_experts_exchange_rows_twice() -> None:
     # 256 tokens use all but 8 (3/4)^256 of the experts, and a device has a quarter of them
     read = 8 * (1 - (1 - 2 / 8) ** 256) / 4 * 4096 * 14336 * 2
     assert number(up.read_bytes(Role.WEIGHT)) == pytest.approx(read)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_replicas_that_gather_send_every_token_to_all_others(tensor: int) -> None:
+    """Mixtral, 4 devices and 64 sequences a replica: each receives 3/4 of the tokens of all replicas, whatever experts
+    they choose, and sends as much of its sums."""
+    whole = models.load("mixtral-8x7b").graph(decode(64.0, 100.0))
+    one = shard(Sharding(tensor=tensor, data=4 // tensor, expert=4, gathers=True))(whole)
+    check(one)
+    sent = [op for _, op in one if op.name.startswith(("dispatch", "combine"))]
+    assert [op.name for op in sent] == ["dispatch_all_gather", "combine_reduce_scatter"]
+    for operator in sent:
+        assert is_of_all_ranks(operator)
+        assert number(operator.moved_bytes(Place.LINK)) == pytest.approx(64 * 4 / tensor * 4096 * 2 * 3 / 4)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_engines_gather_tokens_within_a_node_and_send_rows_beyond(engine: str) -> None:
+    options = {
+        "engine": engine,
+        "batching": "continuous",
+        "batch_size": 64,
+        "network": "infiniband-ndr",
+        "efficiency": "calibrated",
+    }
+    for devices, names in ((8, {"dispatch_all_gather"}), (16, {"dispatch_all_to_all"})):
+        sizes = {"data_parallel_size": devices, "expert_parallel_size": devices}
+        rows = analyze("qwen3-30b-a3b", "h100-sxm", **options, **sizes).to_dict()["stages"]["decode"]["operators"]
+        assert {row["name"] for row in rows if row["name"].startswith("dispatch")} == names
 
 
 def test_devices_of_a_tensor_group_split_the_rows_of_a_replica() -> None:

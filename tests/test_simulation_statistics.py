@@ -278,6 +278,17 @@ def one_at_a_time(utilization: float, count: int) -> Simulation:
     )
 
 
+def test_an_interrupt_leaves_no_interval_of_part_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = one_at_a_time(0.95, 300)
+
+    def interrupted(driven: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmviewer.simulation.run.drive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        edge_ratios(made)
+
+
 def waits_s(arrivals: np.ndarray, service_s: float) -> float:
     """Mean wait by Lindley's recursion, of requests that take equally long [s]."""
     walk = np.append(0.0, np.cumsum(service_s - np.diff(arrivals)))

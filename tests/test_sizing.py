@@ -17,6 +17,7 @@ from llmviewer.cli import main
 from llmviewer.planning.autoscaling import gpu_hours
 from llmviewer.planning.choices import Choice
 from llmviewer.planning.fronts import front_of
+from llmviewer.planning.options import BATCHINGS, question
 from llmviewer.planning.screen import Bounds, Candidate
 from llmviewer.planning.sizing import Sizing
 from llmviewer.reports import markdown, sizing_page
@@ -69,6 +70,12 @@ def test_the_json_object_has_the_nouns_of_the_schema() -> None:
     assert set(nouns.split()) <= set(found["best"])
     assert set(found["best"]["price"]) == {"usd_per_hour", "kind", "term", "date", "source"}
     json.dumps(found)
+
+
+def test_a_list_of_batchings_has_commas_or_semicolons() -> None:
+    words = {"request_rate": 1.0, "ttft": "1s"}
+    for text in ("continuous,disaggregated", "continuous; disaggregated"):
+        assert question("llama-3.2-1b", ("l40s",), {**words, "batching": text}).lists["batching"] == BATCHINGS
 
 
 @pytest.mark.parametrize("batching", ["continuous", "disaggregated"])

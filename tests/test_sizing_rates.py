@@ -237,6 +237,7 @@ def test_limits_hold_with_probability_nine_tenths_unless_another_is_asked() -> N
             "--ttft 1s",
             "nothing says when requests arrive; give one of --request-rate, --concurrency, --rate-curve, --trace",
         ),
+        ("--ttft 1s --sessions turns=2,first=9,output=9", "; --concurrency 1 sizes for one session, and its"),
         ("--request-rate 5 --ttft 1s --emit vllm --format json", "prints a manifest; remove --format"),
         ("--request-rate 5 --ttft 1s --emit vllm --efficiency ideal", "remove --efficiency ideal"),
         ("--request-rate 5 --ttft 1s --tensor-parallel-size 1,2.5", "2.5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,40 @@ def test_memory_of_a_tensor_group_goes_by_link() -> None:
     nvlink = memory("llama-3.1-8b", "h100-sxm", tensor_parallel_size=2)["framework_bytes"]
     assert (pcie / GIB, nvlink / GIB) == pytest.approx((0.41, 2.087), abs=1e-6)
     assert memory("llama-3.1-8b", "h100-sxm", tensor_parallel_size=2, link="pcie")["framework_bytes"] == pcie
+
+
+REFUSED = f"{' '.join(L4)} --max-model-len 32768"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"compare {REFUSED}",
+        f"sweep {REFUSED} --batch-size 1,2",
+        f"crossover {REFUSED} --batch-size 1,2 --context 512 --quantization none,w8a16",
+        f"advise {REFUSED}",
+        f"explain tpot_s {REFUSED}",
+        f"elasticity {REFUSED}",
+        f"require {REFUSED} --vary concurrency",
+        f"require {REFUSED} --vary bandwidth --tpot 20ms",
+        f"why '{REFUSED}' '{' '.join(L4)} --max-model-len 16k'",
+        f"simulate {REFUSED} --request-rate 1 --requests 20",
+    ],
+)
+def test_every_question_of_a_server_that_does_not_start_says_so(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(shlex.split(line))
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "vLLM refuses to start at 32,768 tokens: pass --max-model-len 26896 or less" in said
+
+
+def test_what_starts_is_taken_and_advised(capsys: pytest.CaptureFixture[str]) -> None:
+    chips = ["compare", "llama-3.1-8b", "--hardware", "l4,l40s", "--engine", "vllm", "--max-model-len", "32768"]
+    assert main(chips) == 0 and capsys.readouterr().out.startswith("Take  l40s: the only one that fits and starts\n")
+    found = lv.advise("llama-3.1-8b", "l4", engine="vllm", max_model_len=32768)
+    assert not found.result.runs and found.holds and found.best.runs
+    alone = {one.option: one.result for one in found.changes}
+    assert alone["--max-model-len 26896"].tpot_s == found.result.tpot_s
+    assert all(one.runs and one.memory["starts"] for one in alone.values())
+    drafts = [one for one in found.broken if "speculative" in one.words]  # they add to what does not start without
+    assert drafts and all(one.result.memory["starts"] is False for one in drafts)
+    assert found.to_dict()["refusal"] == found.result.refusal == found.result.memory["refusal"]

@@ -10,6 +10,7 @@ import llmviewer as lv
 from llmviewer.core.errors import UserError
 from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE, question
 from llmviewer.planning.train import OF_SERVING, train
+from llmviewer.result.crossover import CONTEXTS
 from llmviewer.simulation.call import prepared
 from llmviewer.simulation.options import LOAD
 from llmviewer.techniques.options import OPTIONS
@@ -58,3 +59,25 @@ def test_a_sizing_serves_the_peak_of_a_curve_that_is_sped_up() -> None:
     load = question(SMALL[0], SMALL[1:], {"rate_curve": "0h:2,8h:4", "speed_up": 2, **ONE}).load
     assert load.rate == 8.0
     assert prepared(*SMALL, **load.words, request_rate=load.rate).made.traffic.mean_rate == 8.0
+
+
+@pytest.mark.parametrize("engine", ["trtllm", "llama.cpp", "vllm"])
+def test_a_stated_share_of_the_memory_is_that_share_of_it(engine: str) -> None:
+    """TensorRT-LLM takes a share of what is free and llama.cpp all but a margin, unless a share is stated: 0.9 is."""
+    known = [
+        lv.analyze(*SMALL, engine=engine, batching="continuous", gpu_memory_utilization=share).memory
+        for share in (0.8, 0.9, 1.0)
+    ]
+    budgets = [float(one["budget_bytes"]) for one in known]
+    assert (
+        budgets[1] - budgets[0]
+        == pytest.approx(budgets[2] - budgets[1])
+        == pytest.approx(0.1 * float(known[0]["capacity_bytes"]))
+    )
+
+
+def test_stated_contexts_of_a_crossover_are_all_there() -> None:
+    """Those of a map without any are cut at what every model has; the same ones stated are not."""
+    asked: dict[str, Any] = {"quantization": ["none", "w4a16"], "batch_size": [1]}
+    assert list(lv.crossover("llama-2-7b", "h100", **asked).contexts) == [512, 1024, 2048, 4096]
+    assert lv.crossover("llama-2-7b", "h100", **asked, context=CONTEXTS).contexts[-1] == 131072

@@ -33,6 +33,15 @@ def test_a_run_lasts_ten_minutes_or_two_thousand_requests() -> None:
     assert len(drawn(concurrency=500)) == 5000
 
 
+@pytest.mark.parametrize("rate", [2.0, 1e6])
+def test_the_sooner_of_a_duration_and_a_number_ends_a_run(rate: float) -> None:
+    """100 of 3.6 billion requests are a run of 100."""
+    made = drawn(request_rate=rate, requests=100, duration="1h")
+    assert len(made) == 100 and made.arrival_s[-1] == pytest.approx(100 / rate, rel=0.3)
+    short = drawn(request_rate=rate, requests=100, duration=f"{50.5 / rate:.9f}s", arrivals="fixed")
+    assert len(short) == 50 and short.arrival_s[-1] == pytest.approx(50 / rate)
+
+
 def test_lengths_have_the_mean_and_the_variation_of_their_distribution() -> None:
     asked = drawn(request_rate=100.0, input_len="lognormal,mean=1000,cv=0.8", output_len="uniform,low=1,high=99")
     assert asked.input_len.mean() == pytest.approx(1000.0, rel=0.02)

@@ -93,6 +93,8 @@ def test_devices_that_are_alike_are_a_pipeline_of_one_kind() -> None:
     stages = run(hardware="rtx-3090", pipeline_parallel_size=2)
     assert summed.to_dict() == counted.to_dict() == stages.to_dict()
     assert "devices" not in summed.to_dict()
+    sums = [lv.simulate(DENSE, text, request_rate=1, requests=20) for text in ("h100+h100", "h100 + h100", " 2x h100")]
+    assert sums[0].to_dict() == sums[1].to_dict() == sums[2].to_dict() and sums[0].setting.engine == "vllm"
     tensors = lv.analyze(DENSE, "h100+h100", engine="vllm").to_dict()
     assert tensors == lv.analyze(DENSE, "h100", engine="vllm", tensor_parallel_size=2).to_dict()
 

@@ -119,7 +119,7 @@ def test_what_is_set_is_marked_and_reset(web: WebPage) -> None:
     assert urlsplit(web.page.url).query == "model=mistral-7b&hardware=h100-sxm"
 
 
-def test_models_are_searched_by_maker_and_words(web: WebPage) -> None:
+def test_models_and_chips_are_searched_by_maker_and_words(web: WebPage) -> None:
     web.open()
     menu = web.menu("Model")
     expect(menu.locator("optgroup[label='meta-llama'] option[value='llama-3.1-8b']")).to_have_text(
@@ -136,6 +136,11 @@ def test_models_are_searched_by_maker_and_words(web: WebPage) -> None:
     field.press("Enter")
     shows(web, cards("mistral-7b"))
     expect(menu).to_have_value("mistral-7b")
+    chips = web.page.get_by_role("searchbox", name="Search chips")
+    chips.fill("amd mi325")
+    chips.press("Enter")
+    shows(web, cards("mistral-7b", "mi325x"))
+    expect(web.menu("Chip")).to_have_value("mi325x")
 
 
 @pytest.mark.parametrize(("size", "word", "start"), [("batch_size", "batch", 0.0), ("input_len", "context", 10.0)])
@@ -260,6 +265,20 @@ def test_an_operator_that_is_chosen_by_name_comes_into_sight(web: WebPage) -> No
     _, y = web.page.evaluate(PLACE_OF_NODE, "operator shared_down_proj")
     assert 0 < y < DESKTOP["height"]
     web.page.evaluate("() => window.scrollTo(0, 0)")
+
+
+def test_a_chain_is_unfolded_by_a_click_and_folded_by_its_menu(web: WebPage) -> None:
+    web.open("model=deepseek-v3.2&hardware=h200&tensor_parallel_size=8&tab=network")
+    for chain in ("shared_act", "attn_norm"):
+        web.tap(f"chain {chain}")
+        web.until(f"() => {GRAPH}?.getElementById('operator {chain}').length")
+        assert not web.page.evaluate(f"() => {GRAPH}.getElementById('chain {chain}').length")
+    assert urlsplit(web.page.url).query.endswith("&chains=shared_act%2Cattn_norm")
+    expect(web.page.locator("[data-shown=chains] option:checked")).to_have_text("folded but for 2")
+    web.page.locator("[data-shown=chains]").select_option("folded")
+    web.until(f"() => {GRAPH}?.getElementById('chain attn_norm').length")
+    web.page.locator("[data-shown=operator]").select_option(label="shared_up_proj")
+    web.until(f"() => {GRAPH}?.getElementById('chain shared_act').hasClass('chosen')")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -494,6 +513,35 @@ def test_the_table_is_sorted_and_filtered(web: WebPage) -> None:
     web.page.get_by_placeholder("Filter...").first.fill("decode")
     web.until("() => new Set(window.shown('Stage')).size === 1")
     assert set(web.column("Stage")) == {"decode"}
+
+
+def test_columns_are_chosen_and_rows_summed(web: WebPage) -> None:
+    """The link has both; a filter changes the sums, which are of the rows that it leaves."""
+    web.open("tab=operators&sums=bound")
+    rows = web.page.locator("#sums tbody tr")
+    expect(rows.first).to_contain_text("prefill")
+    web.page.locator("summary", has_text="Columns").click()
+    for column in ("kind", "dtype"):
+        box = web.page.locator(f"[data-column={column}]")
+        box.focus()
+        web.page.keyboard.press("Space")
+        expect(web.page).not_to_have_url(re.compile(f"C{column}[&%]"))
+        web.rest()
+        expect(box).to_be_focused()
+    web.page.reload()
+    web.page.wait_for_selector(".ag-row")
+    expect(web.page.locator(".ag-header-cell", has_text="Dtype")).to_have_count(0)
+    expect(web.page.locator("#sums tr.group")).to_have_count(2)
+    web.page.locator(".ag-header-cell", has_text="Stage").locator(".ag-header-cell-filter-button").click()
+    web.page.get_by_placeholder("Filter...").first.fill("decode")
+    expect(web.page.locator("#sums tr.group")).to_have_count(1)
+    decode = lv.analyze(MODEL, CHIP).stage("decode")
+    expect(rows.first).to_contain_text(f"{len(decode['operators'])}")
+    expect(rows.first).to_contain_text(fmt.duration(decode["time_s"]))
+    web.page.keyboard.press("Escape")
+    web.page.locator("#tabs").get_by_text("Memory").click()
+    web.rest()
+    expect(rows).to_have_count(0)
 
 
 def seconds(text: str) -> float:

@@ -636,6 +636,19 @@ def test_an_encoder_has_no_field_for_tokens_that_it_does_not_write() -> None:
     assert 'data-option="output_len"' in controls(decoder.state, offered(decoder), "")
 
 
+def test_chips_are_listed_by_maker_the_smallest_first_with_their_memory() -> None:
+    menu = r'<select data-option="hardware".*?</select>'
+    (own,) = re.findall(menu, controls(parsed("hardware=h200"), {}, ""))
+    groups = dict(re.findall(r'<optgroup label="([^"]+)">(.*?)</optgroup>', own))
+    assert re.findall(r">([^<]+)</option>", groups["Google"]) == [
+        "tpu-v5e · 16 GiB", "tpu-v4 · 32 GiB", "tpu-v6e · 32 GiB", "tpu-v5p · 95 GiB", "tpu-v7 · 192 GiB",
+    ]  # fmt: skip
+    assert '<option value="h200" selected>h200 · 141 GiB</option>' in groups["NVIDIA"]
+    assert sorted(re.findall(r'<option value="([^"]+)"', own)) == lv.list_hardware()
+    (other,) = re.findall(menu, controls(parsed("hardware=H100"), {}, ""))
+    assert '<option value="H100" selected>H100</option><optgroup' in other  # a name of another form stands first
+
+
 def test_a_tab_computes_the_parts_of_an_answer_that_it_reads() -> None:
     view = View(state=parsed("?model=llama-3.2-1b&hardware=l40s&batch_size=7&tab=network"))
     content(view)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
+import llmviewer as lv
 from llmviewer.cli import main
 from llmviewer.core.arguments import parse_size
 from llmviewer.language.grammar import Number, RefusedError
@@ -114,3 +116,20 @@ def test_concurrency_is_answered_with_the_batch_size(option: str, capsys: pytest
 )
 def test_only_options_of_the_command_are_advised(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(words.split(), capsys).endswith(message)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lv.analyze,
+        lv.compare,
+        lv.advise,
+        lv.elasticity,
+        lv.train,
+        partial(lv.require, vary="batch_size"),
+        partial(lv.simulate, request_rate=1, requests=20),
+    ],
+)
+def test_every_call_reads_the_sizes_of_the_command_line(call: Any) -> None:
+    words, numbers = (call("llama-3.2-1b", "h100", input_len=length).to_dict() for length in ("1k", 1024))
+    assert {**words, "command": ""} == {**numbers, "command": ""}

@@ -17,6 +17,7 @@ from llmviewer.calibrate.diagnosis.times import BESIDE, Comparison, OperatorTime
 from llmviewer.calibrate.readers.files import is_benchmark
 from llmviewer.calibrate.tables import RowGroup, row_groups
 from llmviewer.calibrate.usable import usable_rows
+from llmviewer.core import data
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator
@@ -37,7 +38,7 @@ LENDER = re.compile(r"\(([^()]+)\)$")
 
 def is_own(path: Path) -> bool:
     """Whether a file or folder is what `calibrate run` wrote."""
-    return path.exists() and sources.is_samples(path) and not is_benchmark(path)
+    return data.is_there(path) and sources.is_samples(path) and not is_benchmark(path)
 
 
 def compared_samples(path: Path, chosen: Configuration) -> tuple[Comparison, str, tuple[str, ...]]:

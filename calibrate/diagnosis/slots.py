@@ -134,8 +134,8 @@ RECURRENCE = _kind(2.0, {"recurrence": 4.0}, recurrence=2.0, elementwise=0.4, no
 CONV = _kind(1.0, {"conv": 4.0}, elementwise=0.3)
 INDEX = _kind(1.0, {"index": 4.0}, index=1.5, matmul=0.4, quantize=0.3)
 COLLECTIVES = {
-    "all_gather": _kind(1.2, {"all_gather": 4.0, "collective": 3.0}),
-    "reduce_scatter": _kind(1.2, {"reduce_scatter": 4.0, "collective": 3.0, "all_reduce": 1.0}),
+    "all_gather": _kind(1.2, {"all_gather": 4.0, "collective": 3.0, "all_to_all": 2.0}),
+    "reduce_scatter": _kind(1.2, {"reduce_scatter": 4.0, "collective": 3.0, "all_to_all": 2.0, "all_reduce": 1.0}),
     "all_to_all": _kind(
         1.2, {"all_to_all": 4.0, "collective": 3.0, "all_gather": 2.0, "reduce_scatter": 2.0}, all_to_all=1.5
     ),

@@ -27,17 +27,19 @@ PATTERNS = {
 
 #: End of the column `impl` of rows timed here whose collectives are in a CUDA graph, by one process per device.
 IN_GRAPH = "graph"
-#: (device, source) of measurements in a box whose cards have no peer-to-peer access, so that NCCL copies through the
-#: host's memory.  No column says so: aiconfigurator's L40S move 20, 5.1 and 1.5 GB/s with 2, 4 and 8 cards, where 8 RTX
-#: PRO 6000 still reach 0.6 of what 2 reach.  A column `link` overrides this.
-BOXES_WITHOUT_PEER_ACCESS = (("l40s", "aiconfigurator"),)
+#: (device, source) of measurements in a box -> most cards that have peer-to-peer access; NCCL copies through the host's
+#: memory between more.  No column says so: aiconfigurator's L40S move 20, 5.1 and 1.5 GB/s with 2, 4 and 8 cards, where
+#: 8 RTX PRO 6000 still reach 0.6 of what 2 reach.  Its pairs have access: they reach the share of the link's rate that
+#: pairs of RTX PRO 6000 do, with kernels of engines' own, which need it.  A column `link` overrides this.
+MOST_WITH_PEER_ACCESS = {("l40s", "aiconfigurator"): 2.0}
 
 
 def _through_host(first: Any) -> bool:
     """Whether a row was measured without peer-to-peer access between the cards."""
     if link := str(first["link"]):
         return link == HOST_PATH
-    return (str(first.get("device", "")).replace("_", "-"), str(first.get("source", ""))) in BOXES_WITHOUT_PEER_ACCESS
+    box = str(first.get("device", "")).replace("_", "-"), str(first.get("source", ""))
+    return float(first["gpus"]) > MOST_WITH_PEER_ACCESS.get(box, np.inf)
 
 
 def _collective(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:

@@ -271,7 +271,7 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     plan, graph: passes, and the graph of one device, among which the worst is.
     """
     request = _with_draft_tokens(system.parallelism.replica(request), system.generation)
-    cache = _resolved_reservation(model, system.kv_cache, graph)
+    cache = resolved_reservation(model, system.kv_cache, graph)
     generation = system.generation
     batch = _BatchCache(graph=graph, request=request, generation=generation)
     stored, capacity = batch.bytes(cache), capacity_bytes(system)
@@ -341,7 +341,7 @@ def _with_draft_tokens(request: Request, generation: Generation) -> Request:
     return replace(request, output_len=request.output_len + generation.spare_tokens)
 
 
-def _resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache:
+def resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache:
     """The cache with the model's maximum context where `--kv-reserve max` asks for it."""
     if cache.reserve != np.inf:
         return cache

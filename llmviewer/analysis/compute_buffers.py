@@ -58,7 +58,8 @@ def allocated_cache_bytes(graph: Graph, system: System) -> Count:
 
     whole = replace(graph, blocks=tuple(map(allocated, graph.blocks)))
     cells = engine.allocated_tokens / engine.streams
-    return engine.streams * memory.shares_of_cache(whole, system.kv_cache, cells, 0.0)[0]
+    cache = replace(system.kv_cache, reserve=0.0)  # of requests, which are counted apart
+    return engine.streams * memory.shares_of_cache(whole, cache, cells, 0.0)[0]
 
 
 def compute_buffer_bytes(model: Model, system: System, graph: Graph, request: Request) -> Count:

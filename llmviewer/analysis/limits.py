@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.analysis.capacity import CacheBlocks, cache_blocks, memory_of
+from llmviewer.analysis.capacity import CacheBlocks, cache_blocks, memory_of, resolved_reservation
 from llmviewer.analysis.evaluation import graph_of_device, largest_passes_of
 from llmviewer.analysis.memory import Memory, shares_of_cache
 from llmviewer.analysis.system import System
@@ -18,6 +19,7 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.config import ABSENT_CONTEXT
 from llmviewer.models.model import Model
+from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.serving.prompts import prompt_thresholds
 from llmviewer.timing.engine import AtStart
@@ -337,8 +339,12 @@ def start_limits(model: Model, system: System, memory: Memory, layout: CacheBloc
 def _start(model: Model, system: System, memory: Memory, layout: CacheBlocks | str) -> tuple[bool | None, int | None]:
     """Whether the engine starts, and most tokens with which it does; None where they are not known or not limited."""
     engine, context = system.engine, longest_context(model, system)
-    if engine.start is AtStart.UNKNOWN or context is None or system.drafters:
+    if engine.start is AtStart.UNKNOWN or context is None:
         return None, None
+    if system.drafters:  # their caches come on top: what does not start without them does not start
+        alone = replace(system, scheme=None, generation=AUTOREGRESSIVE, drafters=())
+        starts, most = _start(model, alone, memory, layout_of_engine(model, alone))
+        return (starts, most) if starts is False else (None, None)
     needed, allocates = _needed(model, system, layout), engine.start is AtStart.ALLOCATES
     budget = float(np.max(memory.left_by_others(memory.capacity_bytes) if allocates else memory.kv_cache_budget_bytes))
     if budget and (engine.start is AtStart.SHORTENS or not needed(1.0)):
@@ -385,9 +391,10 @@ def _needed(model: Model, system: System, layout: CacheBlocks | str) -> Callable
     if isinstance(layout, CacheBlocks) and constants is not None:
         return lambda tokens: float(layout.blocks_of(tokens, constants.tokens)) * layout.block_bytes
     graph = graph_of_engine(model, system)
+    cache = resolved_reservation(model, system.kv_cache, graph)
 
     def stored(tokens: Count) -> float:
-        return float(np.max(shares_of_cache(graph, system.kv_cache, tokens, 0.0)[0]))
+        return float(np.max(shares_of_cache(graph, cache, tokens, 0.0)[0]))
 
     return stored
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from llmviewer import models
 from llmviewer.analysis.memory import weights_bytes
-from llmviewer.analysis.system import Drafter, System
+from llmviewer.analysis.system import USUAL_UTILIZATION, Drafter, System
 from llmviewer.core import arguments, data, files
 from llmviewer.core.errors import UserError, naming, printable, unknown
 from llmviewer.core.files import CacheOfFiles
@@ -214,7 +214,8 @@ def _with_latent_attention(model: Model, options: Options) -> Model:
 
 def system(chip: Chip, options: Options) -> System:
     """The system of a chip and options; techniques are applied in the order of the registry."""
-    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
+    stated = options.gpu_memory_utilization
+    built = System(chip=chip, memory_utilization=USUAL_UTILIZATION if stated is None else stated)
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
     own = {name: text for name in OF_ENGINE if (text := getattr(built.engine, name)) != TECHNIQUES[name].default}
@@ -228,7 +229,7 @@ def system(chip: Chip, options: Options) -> System:
     if built.kv_cache.cascade and not built.applies("flash"):
         raise UserError("--prefix-cache cascade: eager kernels read every sequence's keys; use --attention flash")
     built = with_engine_kernels(built, routed=options.techniques.get("expert_skew", "none") != "none")
-    built = with_own_limits(built)
+    built = with_own_limits(built, shared=stated is not None)
     return replace(built, any_chunks=_any_chunks(built, options))
 
 
@@ -300,7 +301,7 @@ def _calibrated(built: System, options: Options) -> System:
     efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
     built = replace(built, chip=chip, efficiency=efficiency, engine=preset)
     free = preset.free_memory
-    if free is None or options.gpu_memory_utilization != RUN["gpu_memory_utilization"].default:
+    if free is None or options.gpu_memory_utilization is not None:
         return built
     left = free.margin_gib * 2.0**30 - free.context_bytes(chip)  # which is in the total, and in the margin
     return replace(built, memory_utilization=1.0, margin_bytes=left)
@@ -370,12 +371,25 @@ def list_models() -> list[str]:
 
 def models_by_maker() -> dict[str, dict[str, float]]:
     """Organisation in the address of a model's source -> model -> bytes of its weights, the smallest first."""
+    found = ((name, models.load(name)) for name in models.names())
+    nothing = decode(1.0, 0.0)
+    return _by_maker(
+        (urlsplit(one.source).path.split("/")[1], name, weights_bytes(one.graph(nothing))) for name, one in found
+    )
+
+
+def chips_by_maker() -> dict[str, dict[str, float]]:
+    """Maker -> chip -> bytes of its memory, the smallest first."""
+    found = ((name, specs.load(name)) for name in specs.names())
+    return _by_maker((one.maker, name, float(np.max(one.memory_bytes))) for name, one in found)
+
+
+def _by_maker(listed: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
+    """Maker -> name -> size, the smallest first; makers by their letters.  listed: maker, name, size."""
     found: dict[str, dict[str, float]] = {}
-    for name in models.names():
-        model = models.load(name)
-        maker = urlsplit(model.source).path.split("/")[1]
-        found.setdefault(maker, {})[name] = weights_bytes(model.graph(decode(1.0, 0.0)))
-    return {maker: dict(sorted(found[maker].items(), key=lambda one: one[1])) for maker in sorted(found, key=str.lower)}
+    for maker, name, size in sorted(listed, key=lambda one: (one[0].lower(), one[2])):
+        found.setdefault(maker, {})[name] = size
+    return found
 
 
 def list_hardware() -> list[str]:

@@ -160,8 +160,8 @@ def crossover(
 ) -> Crossover:
     """The fastest combination of models, chips and lists of options at each batch size and context length.
 
-    context: None for the powers of two from 512 to 32,768 that all models have.  metric: decode_time_s, ttft_s, tpot_s,
-    e2e_s or device_time_s (decode time x devices).  Raises UserError.
+    context: None for the powers of two from 512 to 131,072 that all models have.  metric: decode_time_s, ttft_s,
+    tpot_s, e2e_s or device_time_s (decode time x devices).  Raises UserError.
     """
     from llmviewer.result.crossover import CONTEXTS, CROSSOVER_METRICS, configuration_names, within
     from llmviewer.result.crossover import crossover as crossover_of

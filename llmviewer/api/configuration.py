@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import astuple, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from llmviewer.analysis import analysis
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.engine_parts import reported_bytes
+from llmviewer.analysis.limits import layout_of_engine, start_limits
 from llmviewer.analysis.pipeline import on_last_stage
 from llmviewer.analysis.system import System
 from llmviewer.api import build, devices, unused
@@ -32,6 +33,7 @@ from llmviewer.models.wrappers import LANGUAGE_ALONE
 from llmviewer.result.columns import memory_columns
 from llmviewer.result.costs import Costs
 from llmviewer.result.result import Result
+from llmviewer.result.stages import system_at
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import Generation, GenerationScheme, select_generation, vocabulary_notes
 from llmviewer.techniques import llama_cpp
@@ -52,8 +54,9 @@ class Configuration:
     chip: the chip before techniques change it; of several unlike devices, the first.  devices: where they are unlike,
     or have unlike shares of the layers.  techniques: name -> text of its option, defaults included.  candidates:
     generations of which each point uses the fastest.  states_engine: --engine is given, be it `kernels`.  served_by:
-    engine -> this configuration with it, once it was asked for.  costs: prices and emissions, where any are stated.
-    images: of every prompt, beside the tokens of a request.  audio: of every request, in place of them.
+    engine -> this configuration with it, once it was asked for.  of_weights: its `weight_only_note`, likewise.
+    costs: prices and emissions, where any are stated.  images: of every prompt, beside the tokens of a request.
+    audio: of every request, in place of them.
     """
 
     model: Model
@@ -68,6 +71,7 @@ class Configuration:
     images: tuple[Seen, ...] = ()
     audio: Heard | None = None
     served_by: dict[str, Configuration] = field(init=False, default_factory=dict)
+    of_weights: list[str] = field(init=False, default_factory=list)
 
     @property
     def token_budget(self) -> float:
@@ -117,10 +121,17 @@ class Configuration:
         return _assembled(self.model, chip, replace(self.options, techniques=techniques))
 
     def warnings(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
-        """Warnings about the model, the system and a request.
+        """Warnings about the model, the system and a request, the refusal of an engine to start among them.
 
         exchanging: devices that send each other messages; None for those of a pass.
         """
+        if self.system.engine.max_model_len is None or exchanging is not None:
+            return self._notes(workload, exchanging)
+        batch, prompt, answer = (np.array([np.max(size)]) for size in astuple(workload))
+        largest = Request(batch_size=batch, input_len=prompt, output_len=np.maximum(answer, 1.0))  # a map may have none
+        return (*self._notes(workload), *filter(None, (self.answer(largest).refusal,)))
+
+    def _notes(self, workload: Request, exchanging: int | None = None) -> tuple[str, ...]:
         generated = 0.0 * workload.output_len if self.model.is_encoder else workload.output_len
         context = float(np.max(workload.input_len + generated))
         notes = self.model.notes
@@ -135,8 +146,10 @@ class Configuration:
         if self.model.uncompared and (context > self.model.max_context or (engine.memory and not engine.max_model_len)):
             length = f"its longest context of {self.model.max_context:.0f} tokens is that of {self.model.name}"
             notes = (*notes, f"{self.model.uncompared} was never compared with its own config.json: {length}")
-        weights = weight_only_note(self.model, self.system)
-        notes = (*notes, *filter(None, (engine.version_note, engine.backend_note(self.chip), weights)), *self._forced())
+        if not self.of_weights:
+            self.of_weights.append(weight_only_note(self.model, self.system))
+        lines = engine.version_note, engine.backend_note(self.chip), *self.of_weights
+        notes = (*notes, *filter(None, lines), *self._forced())
         if engine.program:
             allocated = engine.slot_context, engine.max_num_seqs, self.model.max_context
             notes = (*notes, *filter(None, (engine.program.allocation_note(*allocated),)))
@@ -162,16 +175,19 @@ class Configuration:
         answered = alone = analysis.analyze(self.model, self._best(workload), workload, budget)
         if self.images:
             answered = analysis.with_images(alone, self.images, build.tower_system(self.chip, self.options))
+        refusal = _refusal(answered)
         has_engine = self.states_engine or self.options.engine != engines.KERNELS_ONLY.name
         return Result(
             analysis=answered,
             warnings=(
-                *self.warnings(workload),
+                *self._notes(workload),
+                *filter(None, (refusal,)),
                 *_unsure(answered),
                 *_idle_profile(answered),
                 *self._unpriced(),
                 *_room(answered, alone),
             ),
+            refusal=refusal,
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques=self.techniques,
@@ -467,6 +483,15 @@ def _idle_profile(answered: analysis.Analysis) -> tuple[str, ...]:
         return ()
     _ = answered.e2e_s  # which selects the fits
     return calibration.idle_profile
+
+
+def _refusal(answered: analysis.Analysis) -> str | None:
+    """Why the engine does not start with the stated --max-model-len (one point that fits); None if it does."""
+    if answered.system.engine.max_model_len is None or answered.schedule.points > 1 or not np.all(answered.memory.fits):
+        return None
+    model, system = answered.model, system_at(answered, 0)
+    found: str | None = start_limits(model, system, answered.memory, layout_of_engine(model, system))["refusal"]
+    return found
 
 
 def _unsure(answered: analysis.Analysis) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def stated(hardware: object, options: Mapping[str, Any]) -> tuple[Devices | None
         raise UserError(f"--hardware is {quoted(hardware)}; allowed: a chip beside the host, as in rtx-4090+cpu")
     rest = "+".join(chips)
     if len(chips) == 1 or (counted(rest)[0] and options.get("network") in (None, TECHNIQUES["network"].default)):
-        return None, rest, chosen
+        return None, rest if hosts else hardware, chosen
     pairs = [(max(count, 1), specs.load(name)) for count, name in map(counted, chips)]
     return (
         Devices(

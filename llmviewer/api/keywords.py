@@ -14,7 +14,7 @@ class RunOptions(TypedDict, total=False):
     efficiency: str
     engine: str
     profile: str
-    gpu_memory_utilization: float
+    gpu_memory_utilization: float | None
     max_num_batched_tokens: int | str | None
     max_num_seqs: int | str | None
     max_model_len: int | str | None
@@ -78,7 +78,7 @@ class RunOptionLists(TypedDict, total=False):
     efficiency: str | Sequence[str]
     engine: str | Sequence[str]
     profile: str | Sequence[str]
-    gpu_memory_utilization: float | Sequence[float]
+    gpu_memory_utilization: float | Sequence[float] | None
     max_num_batched_tokens: int | str | Sequence[int | str] | None
     max_num_seqs: int | str | Sequence[int | str] | None
     max_model_len: int | str | Sequence[int | str] | None

@@ -59,8 +59,8 @@ LARGEST = {"batch_size": 512.0, "input_len": 131072.0, "output_len": 8192.0}
 SIZES_TRIED = 600
 #: How far a figure may be off that of `analyze`, as processors' exponentials differ.
 AGREEMENT = 1e-9
-#: Lists of operations of one configuration, at most.
-MOST_PROGRAMS = 12
+#: Lists of operations of one configuration, and share of the passes tried without one, at most.
+MOST_PROGRAMS, MOST_WITHOUT = 12, 0.01
 
 
 @frozen
@@ -130,6 +130,10 @@ def recorded(one: Configuration, pool: Pool) -> Recorded:
         programs.append(program)
         rows.append(listed)
         left &= ~program.run([*tried])[1]
+    if (without := float(np.mean(left))) > MOST_WITHOUT:
+        raise _refused(
+            one, f"operations that differ from size to size ({without:.0%} of sizes are none of {len(programs)} kinds)"
+        )
     found = Recorded(configuration=one, programs=tuple(programs), rows=tuple(rows), engine=engine)
     if not _agrees(found):
         raise _refused(one, "what depends on more than the sizes of a pass")

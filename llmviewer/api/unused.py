@@ -20,6 +20,7 @@ from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts
 from llmviewer.serving.batching import STATIC
 from llmviewer.techniques.options import LLAMA_CPP_OPTIONS, OPTIONS, Options
+from llmviewer.timing import engine
 
 
 @frozen
@@ -90,6 +91,10 @@ IDLE: Mapping[str, tuple[Callable[[Run], bool], str]] = {
     "split_mode": (lambda run: run.system.parallelism.devices == 1, "one device"),
     "tensor_split": (lambda run: run.system.parallelism.devices == 1, "one device"),
     "main_gpu": (lambda _: True, "it chooses among several GPUs with -sm none alone"),
+    "enforce_eager": (
+        lambda run: not 0.0 < engine.load(run.options.engine).graph_tokens < np.inf,
+        "the times of this engine are not told apart by CUDA graphs",
+    ),
     "prune": (lambda run: run.without("prune"), "the model has nothing of the kind that it removes"),
 }
 

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("llmviewer.cli.mcp", "Tools for assistants: the Model Context Protocol over stdio."),
     "calibrate": ("llmviewer.cli.calibrate.group", "Measure kernels, fit and validate profiles."),
     "models": ("llmviewer.cli.models", "Known models: list, show; fetch others."),
-    "hardware": ("llmviewer.cli.hardware", "Known chips: list, show."),
+    "hardware": ("llmviewer.cli.hardware", "Known chips: list, show; their prices."),
     "techniques": ("llmviewer.cli.techniques", "Techniques and their effects: list, show."),
 }
 

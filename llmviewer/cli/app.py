@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from llmviewer.cli import process
-from llmviewer.cli.help import MAX_WIDTH, PanelCommand
+from llmviewer.cli.help import MAX_WIDTH, Listing, PanelCommand
 from llmviewer.cli.launched import with_launch_line
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
@@ -70,6 +70,7 @@ def _list_of(commands: Mapping[str, tuple[str, str]]) -> Any:
 def _application() -> typer.Typer:
     """The application without its commands."""
     app = typer.Typer(
+        cls=Listing,
         no_args_is_help=True,
         rich_markup_mode=None,
         add_completion=False,

@@ -13,12 +13,19 @@ from llmviewer.cli import views
 from llmviewer.cli.views import print_warnings
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.questions import QUESTIONS
-from llmviewer.result.crossover import CROSSOVER_METRICS, OWN, configuration_names, crossover, over_figure, within
+from llmviewer.result.crossover import (
+    CONTEXTS,
+    CROSSOVER_METRICS,
+    OWN,
+    configuration_names,
+    crossover,
+    over_figure,
+    within,
+)
 from llmviewer.result.sweep import parse_values
 
 #: Each configuration has a letter on the map.
 MAX_MAP_CONFIGURATIONS = 26
-CONTEXTS = "512:131072:*2"
 
 
 @opt.with_run_options
@@ -26,7 +33,7 @@ def command(
     model: opt.Models,
     hardware: opt.Chips,
     batch_size: Annotated[str, opt.listed("batch_size", "Batch sizes: a list or ranges.")] = "1:256:*2",
-    context: Annotated[str, typer.Option(help=OWN["context"].help)] = CONTEXTS,
+    context: Annotated[str, typer.Option(help=OWN["context"].help)] = "",
     over: Annotated[
         str, typer.Option(help="A figure of the chips instead of contexts: bandwidth=1TB/s:16TB/s:*2.")
     ] = "",
@@ -53,9 +60,8 @@ def command(
         raise UserError(f"{len(combinations)} configurations; a crossover shows at most {MAX_MAP_CONFIGURATIONS}")
     names = configuration_names(combinations)
     configurations = {name: api.configuration(**c) for name, c in zip(names, combinations, strict=True)}
-    context = CONTEXT if over and context == CONTEXTS else context
-    contexts = parse_values("context", context)
-    if context == CONTEXTS:
+    contexts = parse_values("context", context or (CONTEXT if over else CONTEXTS))
+    if not context and not over:
         contexts = within(contexts, configurations.values(), metric, output_len)
     grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": contexts}
     if over:

@@ -8,12 +8,13 @@ import typer
 
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
+from llmviewer.cli.help import Listing
 from llmviewer.result import describe
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Listing, no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=candidates.chips, help="A chip's name, or a path to its YAML.")
 ]

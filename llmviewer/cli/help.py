@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from llmviewer.core.errors import UserError, nearest, printable
 from llmviewer.language.option import Panel
@@ -100,10 +100,23 @@ MAX_WIDTH = 160
 #: Widest first column of help on a terminal of usual width, and of at least WIDE columns.
 WIDE = 110
 FIRST_COLUMN = {False: 30, True: 42}
+#: Characters of a first sentence of help, more than any has.
+LONGEST_SENTENCE = 1000
 #: Options that close their panel.
 LAST = ("format", "output", "help")
 #: Attribute of a command's function: parameters that are None unless they were typed, whatever default help shows.
 UNSET = "none_unless_typed"
+
+
+class Listing(TyperGroup):
+    """A group whose help tells the whole first sentence of every command, on several lines where it is long."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(LONGEST_SENTENCE)) for name, one in found if one is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class PanelCommand(TyperCommand):

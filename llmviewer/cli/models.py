@@ -10,6 +10,7 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.cli.help import Listing
 from llmviewer.core.errors import UserError, printable
 from llmviewer.result import describe
 from llmviewer.result.columns import flat
@@ -17,7 +18,7 @@ from llmviewer.result.columns import flat
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Listing, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")

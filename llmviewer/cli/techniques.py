@@ -8,6 +8,7 @@ import typer
 
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
+from llmviewer.cli.help import Listing
 from llmviewer.core.errors import unknown
 from llmviewer.result.describe import technique_card, technique_list
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
@@ -15,7 +16,7 @@ from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Listing, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _row(card: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmviewer.core import data
 from llmviewer.core.errors import MARKED, FileError, UserError, printable, quoted
 from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
@@ -166,7 +167,7 @@ def _is_list(name: str, value: str) -> bool:
     if name in OPTIONS:
         separator = _separator(name)
         return bool(separator) and (separator in value or (";" in value and "/" not in value))
-    return "," in value and not Path(value).exists()
+    return "," in value and not data.is_there(Path(value))
 
 
 def _separator(name: str) -> str:

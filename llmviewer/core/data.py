@@ -132,9 +132,14 @@ def find(directory: str, name: str, noun: str) -> tuple[Path, str, bool]:
 
 def _is_stem(directory: str, stem: str) -> bool:
     """Whether the package has a file of this stem in a data folder."""
+    path = folder(directory) / f"{stem}.yaml"
+    return stem == Path(stem).name and stem != Path(ALIASES).stem and is_there(path)
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder; names may be of any length."""
     try:
-        is_name = stem == Path(stem).name and stem != Path(ALIASES).stem
-        return is_name and (folder(directory) / f"{stem}.yaml").exists()
+        return path.exists()
     except (OSError, ValueError):  # name too long, null character
         return False
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from collections.abc import Hashable
+from dataclasses import field, fields, replace
 from functools import reduce
 
 import numpy as np
@@ -166,6 +167,10 @@ class Group:
         return kept_tokens(np.remainder(self.cached_tokens, chunk), self.kept) + self.new_tokens
 
 
+#: Fields of Group, and most passes of a step that has a key.
+GROUP_FIELDS, MOST_KEYED = tuple(entry.name for entry in fields(Group)), 1024
+
+
 @frozen(kw_only=False, eq=False)
 class Step:
     """One forward pass: weights are read once for all groups; attention is summed over groups."""
@@ -185,6 +190,19 @@ class Step:
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "sequences", sequences)
+
+    @property
+    def key(self) -> Hashable | None:
+        """Equal for steps of the same numbers; None for many passes, and for numbers that are being recorded."""
+        found: list[Hashable] = []
+        for value in (getattr(group, name) for group in self.groups for name in GROUP_FIELDS):
+            if type(value) is np.ndarray and value.size <= MOST_KEYED:
+                found.append((value.shape, value.dtype, value.tobytes()))
+            elif value is None or isinstance(value, (int, float)):
+                found.append(value)
+            else:
+                return None
+        return tuple(found)
 
     @property
     def longest(self) -> Count:

@@ -13,7 +13,7 @@ from llmviewer.core import data
 from llmviewer.core.errors import unknown
 from llmviewer.core.files import CacheOfFiles
 from llmviewer.hardware import names as names_of_chips
-from llmviewer.hardware.chip import PER_DTYPE, RATE_DTYPES, Chip, Disk, Figure, Host, Link, sourced
+from llmviewer.hardware.chip import HOST_PATH, PER_DTYPE, RATE_DTYPES, Chip, Disk, Figure, Host, Link, sourced
 from llmviewer.language import record
 from llmviewer.language.record import Form
 
@@ -155,6 +155,8 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
     own = ("name", "aliases", "path")
     found, beside = record.split(Chip, spec, where, beside=CHIP_KEYS, given=own)
     links = found.pop("links", {})
+    if "pcie" in links and found.get("default_link") == HOST_PATH:
+        links = {**links, HOST_PATH: links["pcie"]}
     if "default_link" in found and found["default_link"] not in links:
         raise unknown("default_link", found["default_link"], links, where=where)
     figures: dict[str, Figure] = {}

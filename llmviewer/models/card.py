@@ -180,7 +180,7 @@ def _missing_config(folder: Path) -> str:
 
 def _in_gguf(path: Path) -> Card:
     """The Card of a GGUF file, with the stored formats of its tensors."""
-    if path.exists() and not path.is_file():
+    if data.is_there(path) and not path.is_file():
         raise UserError(f"'{printable(path)}' is a directory, a device or a pipe; expected a GGUF file")
     from llmviewer.models import gguf_config, gguf_formats, gguf_header
 

@@ -159,14 +159,14 @@ class Config:
         if not isinstance(value, list) or len(value) < length:
             raise UserError(f"{self.where}: field '{name}' must list {length} layers")
         for word in value[:length]:
-            if word not in allowed:
+            if not isinstance(word, str) or word not in allowed:
                 raise unknown(f"entry of {name}", word, allowed, where=self.where)
         return list(value[:length])
 
     def numbers(self, name: str, default: Sequence[int] = ()) -> list[int]:
         """A list of whole numbers (the layers with experts), `default` if missing."""
         value = self.get(name, list(default))
-        if not isinstance(value, list) or not all(isinstance(entry, int) for entry in value):
+        if not isinstance(value, list) or not all(type(entry) is int for entry in value):
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a list of whole numbers")
         return list(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,9 @@ from llmviewer.layers.feed_forward import Prediction
 from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.ops.elementwise import Norm, embedding
 from llmviewer.ops.gemm import Linear, is_routed
+
+#: Graphs of a model that are kept.
+KEPT = 8
 
 
 @frozen(eq=False)
@@ -177,7 +180,23 @@ class Model:
     encoder: Encoder | None = None
 
     def graph(self, step: Step) -> Graph:
-        """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, any head."""
+        """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, any head.
+
+        Those of the last steps are kept, as searches ask for the same ones on every chip.
+        """
+        if (key := step.key) is None:
+            return self._built(step)
+        if key not in self._graphs:
+            if len(self._graphs) >= KEPT:
+                self._graphs.clear()
+            self._graphs[key] = self._built(step)
+        return self._graphs[key]
+
+    @cached_property
+    def _graphs(self) -> dict[Hashable, Graph]:
+        return {}
+
+    def _built(self, step: Step) -> Graph:
         hidden = Tensor(name="hidden", elements=step.tokens * (1.0 * self.hidden), dtype=self.dtype)
         layers = tuple(layer.block(step, hidden) for layer in self.layers)
         before = self.encoder.blocks(step) if self.encoder else ()

@@ -68,7 +68,7 @@ def _files(folder: Path) -> tuple[list[Path], int]:
     else:
         found = {path.name for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_")}
         names = {name for name in found if name.startswith("model")} or found
-    present = [folder / name for name in sorted(names) if Path(name).name == name and (folder / name).exists()]
+    present = [folder / name for name in sorted(names) if Path(name).name == name and data.is_there(folder / name)]
     return present, len(names)
 
 

@@ -19,7 +19,7 @@ from llmviewer.models.experts import (
     sparse_layers,
 )
 from llmviewer.models.glm import rounded_head_dim
-from llmviewer.models.layer_patterns import FullEvery, first_of_four, full_first
+from llmviewer.models.layer_patterns import FullEvery, first_of_four, full_first, layers_with_base
 from llmviewer.models.model import Model
 
 #: Attention with QK-norm per head and 128 elements per head, as in Qwen3.
@@ -82,14 +82,9 @@ granitemoeshared = replace(
 )
 
 
-def _granite_swa_types(config: Config) -> list[str]:
-    """Full attention in every fourth layer, from the first; layers whose `layer_rope_theta` is 0 have no rope."""
-    types = first_of_four(config)
-    thetas = config.get("layer_rope_theta") or [1.0] * len(types)
-    return [name if theta else f"{name}_nope" for name, theta in zip(types, thetas, strict=True)]
-
-
-granitemoe_swa = replace(granitemoeshared, sinks=True, types=_granite_swa_types, defaults={"sliding_window": 128})
+granitemoe_swa = replace(
+    granitemoeshared, sinks=True, types=first_of_four, rope=layers_with_base, defaults={"sliding_window": 128}
+)
 
 
 def _hunyuan_fields(config: Config) -> None:

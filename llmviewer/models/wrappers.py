@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import files
+from llmviewer.core import data, files
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, Parser, known_model_types, language_parser
@@ -199,7 +199,7 @@ def _in_library(model_type: str) -> bool:
 
     library = None if files.is_restricted() else find_spec("transformers")
     folders = Path(library.origin).parent / "models" if library and library.origin else None
-    return folders is not None and model_type.isidentifier() and (folders / model_type).is_dir()
+    return folders is not None and model_type.isidentifier() and data.is_there(folders / model_type)
 
 
 def _type_by_class(config: Config) -> str:

@@ -23,6 +23,10 @@ class Collective(Enum):
     SEND = "send"
 
 
+#: Beginnings of the names of exchanges with the experts of all replicas, whatever their pattern.
+DISPATCH, COMBINE = "dispatch_", "combine_"
+
+
 @frozen
 class CollectiveAlgorithm:
     """An algorithm of a collective.
@@ -128,5 +132,5 @@ def collective(
 def is_of_all_ranks(operator: Operator) -> bool:
     """Whether an operator works on the tokens of all replicas that share experts: routed rows, their exchange."""
     if isinstance(operator.shape, CollectiveShape):
-        return operator.shape.pattern is Collective.ALL_TO_ALL
+        return operator.name.startswith((DISPATCH, COMBINE))
     return is_routed(operator) and operator.role is not OperatorRole.EXPERT_COMBINE

@@ -62,7 +62,7 @@ class Advice(Answer):
 
     @property
     def holds(self) -> bool:
-        """Whether the combination fits in memory and keeps all limits."""
+        """Whether the combination fits in memory, starts, and keeps all limits."""
         return self.goal.holds(self.best)
 
     @property
@@ -110,14 +110,15 @@ class Advice(Answer):
             "total_bytes": memory["total_bytes"],
             "budget_bytes": memory["budget_bytes"],
             "fits": result.fits,
+            "refusal": result.refusal,
             "holds": self.goal.holds(result),
         }
 
     def _then(self, result: Result) -> dict[str, Any]:
-        """The metric of a result, with its interval and the gain over the run as asked, if that fits."""
+        """The metric of a result, with its interval and the gain over the run as asked, if that runs."""
         metric = self.goal.metric
         gain = metric.gain(metric.of(self.result), metric.of(result))
-        known = self.result.fits and np.isfinite(gain)
+        known = self.result.runs and np.isfinite(gain)
         return {"then": metric.of(result), "interval80": metric.interval(result), "gain": gain if known else None}
 
     def _row(self, change: Change) -> dict[str, Any]:

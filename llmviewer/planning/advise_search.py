@@ -30,7 +30,7 @@ class Goal:
     limits: tuple[Limit, ...] = ()
 
     def holds(self, result: Result) -> bool:
-        """Whether a result fits in memory and keeps all limits."""
+        """Whether a result fits in memory, its engine starts, and all limits are kept."""
         return self._lacks(result) == (1.0, 1.0)
 
     def is_better(self, result: Result, other: Result) -> bool:
@@ -57,8 +57,8 @@ class Goal:
 
 
 def _memory_lack(result: Result) -> float:
-    """Memory over the budget, above 1 if a device or the host lacks any."""
-    if result.fits:
+    """Memory over the budget, above 1 if a device or the host lacks any, or the engine for its longest context."""
+    if result.runs:
         return 1.0
     memory = result.memory
     return max(float(memory["total_bytes"]) / float(memory["budget_bytes"]), 1.0 + 1e-9)
@@ -108,6 +108,8 @@ def choices(configuration: Configuration, result: Result) -> Iterator[Choice]:
     if _offloads(configuration, result):
         yield from (("offload", share) for share in SHARES)
     yield from _tensor_groups(configuration)
+    if result.refusal is not None and result.memory["max_model_len_to_start"]:
+        yield "max_model_len", result.memory["max_model_len_to_start"]
     if float(result.memory["total_bytes"]) > MULTIPLES[-1] * float(result.memory["budget_bytes"]):
         yield PIPELINE
 

@@ -136,7 +136,6 @@ class FittingModel:
     def to_dict(self) -> dict[str, Any]:
         """The figures of the model, in SI units."""
         memory, quality = self.result.analysis.memory, self.risk
-        interval = self.result.intervals().get("tpot_s")
         return {
             "model": self.name,
             "also": list(self.also),
@@ -146,7 +145,7 @@ class FittingModel:
             "quantization": self.format,
             "tokens_per_s": self.tokens_per_s,
             "tpot_s": float(self.result.tpot_s),
-            "tpot_interval80_s": None if interval is None else list(interval["80"]),
+            "tpot_interval80_s": self.result.tpot_interval80(),
             "ttft_s": float(self.result.ttft_s),
             "total_bytes": float(value_at(memory.total_bytes, 0)),
             "budget_bytes": float(value_at(memory.budget_bytes, 0)),

@@ -17,8 +17,8 @@ from llmviewer.planning.screen import Candidate, Screened, candidates, fastest, 
 from llmviewer.planning.space import Refusal, Structure, structures, sum_of
 from llmviewer.planning.verification import Answer, verified, verified_pair
 
-#: Points of one structure that are kept for simulation, and pairs of pools of a chip.
-MOST_POINTS, MOST_PAIRS = 2, 2
+#: Pairs of pools of a chip that are kept for simulation.
+MOST_PAIRS = 2
 #: Devices of one structure where the user sets no limit.
 MOST_DEVICES = 72
 
@@ -54,7 +54,7 @@ def screen_chip(asked: Question, hardware: Any) -> ChipScreen:
     points = [points_of(asked, each) for each in made]
     found: list[Candidate | Pair] = []
     if "disaggregated" not in asked.only:
-        found += (one for several in points for one in several[:MOST_POINTS])
+        found += (one for several in points for one in several)
     if not found:
         gates += (_gate_of(asked, *one) for one, several in zip(priced, points, strict=True) if not several)
     if "continuous" not in asked.only:

@@ -131,8 +131,10 @@ def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) ->
         for name, one in SIZE.items()
     }
     loads = load.checked({name: value for name, value in options.items() if name in LOAD})
-    if not any(loads[name] for name in RATES):
-        raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}")
+    if not any(options.get(name) for name in RATES):
+        held = "; --concurrency 1 sizes for one session, and its head-room says how many of them the server holds"
+        held *= loads["sessions"] is not None
+        raise UserError(f"nothing says when requests arrive; give one of {', '.join(RATES)}{held}")
     of_a_run = {name: value for name, value in options.items() if name not in {*SIZE, *LOAD, *OF_A_SIZING}}
     lists = _lists(with_bits(of_a_run))
     if loads["audio"] is not None:
@@ -206,9 +208,10 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _split(name: str, value: Any) -> list[Any]:
-    separator = "," if name in STEP_LIMITS else OPTIONS[name].separator
+    separator = "," if name in (*STEP_LIMITS, "batching") else OPTIONS[name].separator
     if not isinstance(value, str) or not separator:
         return [value]
+    value = value.replace(";", ",") if name == "batching" else value  # words without parameters here
     words = [word.strip() for word in value.split(separator)]
     if not all(words):
         raise UserError(f"{name} is {quoted(value)}: a value is missing")

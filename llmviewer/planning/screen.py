@@ -27,8 +27,11 @@ BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 FEW_SEQUENCES, SEQUENCES = (8, 16), (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 #: Numbers of replicas: each up to the first, then ever larger steps.
 EACH_REPLICA, MOST_REPLICAS = 128, 10_000
+REPLICAS = np.unique(np.r_[1.0 : EACH_REPLICA + 1, np.round(EACH_REPLICA * 1.02 ** np.arange(1, 222))])
 #: Parts of these numbers that are priced one after another, as few replicas are often enough.
 FEW_REPLICAS = (4, 32)
+#: Points of one structure that are kept for simulation.
+MOST_POINTS = 2
 #: Rates of one replica among which its capacity is found [1/s], and numbers of users.
 RATES = np.geomspace(1e-3, 1e4, 2001)
 USERS = np.unique(np.round(np.geomspace(1.0, 1e5, 800)))
@@ -87,9 +90,7 @@ class Screened:
 
     def replicas(self, bounds: Bounds) -> Array:
         """Numbers of replicas that the bounds allow, ascending; at least one."""
-        wide = np.round(EACH_REPLICA * 1.02 ** np.arange(1, 222))
-        counts = np.unique(np.r_[np.arange(1.0, EACH_REPLICA + 1), wide])
-        return counts[: max(int(np.searchsorted(counts, self.most(bounds), side="right")), 1)]
+        return REPLICAS[: max(int(np.searchsorted(REPLICAS, self.most(bounds), side="right")), 1)]
 
     def most(self, bounds: Bounds) -> int:
         """Most replicas that the bounds allow, spare ones left out; 0 where they allow none or no price is known."""
@@ -236,37 +237,47 @@ def _own_first(listed: Sequence[int] | None, own: int, others: Sequence[int]) ->
 
 
 def candidates(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
-    """The points of a structure that need the fewest replicas, those with the engine's own limits first."""
+    """The first MOST_POINTS of a structure that need the fewest replicas, those with the engine's own limits first."""
     replicas = one.replicas(bounds)
-    if not one.serves(bounds) or (least := _first_met(one, workload, replicas)) is None:
+    if not one.serves(bounds) or (met := _first_met(one, workload, replicas)) is None:
         return []
-    between = np.arange(replicas[least - 1] + 1 if least else 1, replicas[least] + 1)
-    found = 0 if len(between) == 1 else _first_met(one, workload, between)
-    return _points(one, workload, bounds, int(between[found or 0]))
+    least = met[0]
+    if least and replicas[least] > replicas[least - 1] + 1.0:
+        replicas = np.arange(replicas[least - 1] + 1, replicas[least] + 1)
+        met = _first_met(one, workload, replicas)
+        assert met is not None  # the last of them meets the limits
+    least, found, at = met
+    return _points(one, workload, bounds, int(replicas[least]), found, at)
 
 
-def _first_met(one: Screened, workload: Workload, replicas: Array) -> int | None:
-    """Index of the first of these numbers of replicas at which a point meets the limits; None for none of them."""
+def _first_met(one: Screened, workload: Workload, replicas: Array) -> tuple[int, Steady, int] | None:
+    """Index of the first of these numbers of replicas at which a point meets the limits; None for none of them.
+
+    With the steady state of some of them, and its place there.
+    """
     for start, end in pairwise((0, *FEW_REPLICAS, len(replicas))):
-        met = (one.at(workload, replicas[start:end]).excess(workload) <= 1.0).any(axis=(0, 1))
+        found = one.at(workload, replicas[start:end])
+        met = (found.excess(workload) <= 1.0).any(axis=(0, 1))
         if met.any():
-            return start + int(np.argmax(met))
+            at = int(np.argmax(met))
+            return start + at, found, at
     return None
 
 
 def fastest(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
-    """The points of a structure with as many replicas as the bounds allow."""
+    """The first MOST_POINTS of a structure with as many replicas as the bounds allow."""
     most = one.most(bounds)
-    return _points(one, workload, bounds, most) if most else []
+    return _points(one, workload, bounds, most, one.at(workload, np.array([float(most)])), 0) if most else []
 
 
-def _points(one: Screened, workload: Workload, bounds: Bounds, count: int) -> list[Candidate]:
-    """The points with so many replicas that meet the limits."""
-    found = one.at(workload, np.array([float(count)]))
-    excess = found.excess(workload)[..., 0]
+def _points(
+    one: Screened, workload: Workload, bounds: Bounds, count: int, found: Steady, place: int
+) -> list[Candidate]:
+    """The points with so many replicas that meet the limits.  found, place: their steady state."""
+    excess = found.excess(workload)[..., place]
     rows = np.argwhere(excess <= 1.0).tolist()
     rows.sort(key=lambda at: ((at[0] > 0) + (at[1] > 0), excess[tuple(at)]))
-    return [_candidate(one, found, (*at, 0), bounds, count) for at in rows]
+    return [_candidate(one, found, (*at, place), bounds, count) for at in rows[:MOST_POINTS]]
 
 
 def _candidate(one: Screened, found: Steady, at: tuple[int, ...], bounds: Bounds, count: int) -> Candidate:

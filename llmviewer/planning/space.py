@@ -142,7 +142,8 @@ def structures(
             f"size serves decoders, and {loaded.name} is an encoder; llmviewer simulate --find-rate has its rate"
         )
     fixed = {name: values for name, values in allowed.items() if name not in SEARCHED}
-    usual = NO_ENGINE if allowed.get("efficiency") == ("ideal",) else AT_A_DESK if together else of_a_server(chip)
+    served = "" if together else of_a_server(chip)
+    usual = NO_ENGINE if allowed.get("efficiency") == ("ideal",) else served or AT_A_DESK
     alone = together and not any(name in allowed for name in LAYOUT)
     for layout in ({},) if alone else _layouts(loaded, chip, allowed, most_devices):
         for engine in allowed.get("engine", (usual,)):
@@ -155,7 +156,7 @@ def structures(
             }
             for values in product(*lists.values()):
                 words = dict(zip(lists, values, strict=True)) | layout
-                yield _structure(loaded, None if together else chip, hardware, words)
+                yield _structure(loaded, None if together else chip, hardware, words, served)
 
 
 def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -163,9 +164,9 @@ def _of_the_model(allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {name: allowed[name][0] for name in MODEL_OPTIONS if name in allowed}
 
 
-def _structure(model: Model, chip: Chip | None, hardware: str, words: Words) -> Structure | Refusal:
-    """A structure of a chip, or of unlike devices without one."""
-    defaults = DEFAULTS if chip is not None and of_a_server(chip) == ENGINE else {**DEFAULTS, "engine": ""}
+def _structure(model: Model, chip: Chip | None, hardware: str, words: Words, served: str) -> Structure | Refusal:
+    """A structure of a chip, or of unlike devices without one.  served: the usual engine of the chip."""
+    defaults = DEFAULTS if served == ENGINE else {**DEFAULTS, "engine": ""}
     options = {name: value for name, value in words.items() if str(value) != str(defaults.get(name, ""))}
     try:
         made = on_devices(model, chip or hardware, **{"engine": ENGINE, "batching": BATCHING, **options})

@@ -27,7 +27,7 @@ from llmviewer.planning.training_devices import Asked, layout_of, least_layout
 from llmviewer.result.costs import Costs, given_prices, price_list
 from llmviewer.result.result import LEAST_GAIN
 from llmviewer.serving.batching import STATIC
-from llmviewer.techniques.options import RUN_OPTIONS
+from llmviewer.techniques.options import RUN_OPTIONS, WORKLOAD
 from llmviewer.techniques.technique import Whole, called
 from llmviewer.timing.roofline import ideal
 
@@ -365,8 +365,8 @@ def train(
     words = {name: given[name] if name == "recompute" else one.checked(name, given[name]) for name, one in OWN.items()}
     others = {name: value for name, value in options.items() if name not in OWN}
     asked = Asked(
-        batch_size=arguments.whole_number("batch_size", batch_size),
-        input_len=arguments.whole_number("input_len", input_len),
+        batch_size=WORKLOAD["batch_size"].checked("batch_size", batch_size),
+        input_len=WORKLOAD["input_len"].checked("input_len", input_len),
         optimizer=words["optimizer"],
         recompute=_share(words["recompute"]),
         zero=_stage_of_zero(words["zero"]),

@@ -13,14 +13,12 @@ from llmviewer.analysis.training_layout import Layout, Offload
 from llmviewer.core.errors import UserError
 from llmviewer.core.frozen import frozen
 from llmviewer.hardware import specs
-from llmviewer.techniques.parallel.sizes import check_reach
+from llmviewer.techniques.parallel.sizes import USUAL, check_reach
 from llmviewer.timing.calibrated import attainable
 from llmviewer.timing.roofline import ideal
 
 #: Most replicas that the search for a layout that fits tries.
 MOST_REPLICAS = 4096
-#: Network of a searched layout that is larger than what a link joins, unless one is given.
-NETWORK = "infiniband-ndr"
 
 
 @frozen
@@ -81,7 +79,7 @@ def least_layout(asked: Asked, system: System, fits: Callable[[Asked, Mapping[st
     while data <= MOST_REPLICAS:
         more: dict[str, Any] = {} if data == p.data else {"data_parallel_size": str(data)}
         if data > 1 and data * p.tensor * p.pipeline > chip.near and chip.network_rate is None:
-            more["network"] = NETWORK
+            more["network"] = USUAL
         if p.expert > 1:
             more["expert_parallel_size"] = str(p.tensor * data)
         grown = replace(asked, batch_size=max(asked.batch_size, data))

@@ -114,18 +114,24 @@ class Comparison(Answer):
         return [_row(configuration) for configuration in self.configurations()]
 
 
+def runs(configuration: Mapping[str, Any]) -> bool:
+    """Whether an analysis object fits, and its engine starts where --max-model-len is stated (which it warns of)."""
+    memory = configuration["memory"]
+    return bool(memory["fits"]) and memory["refusal"] not in configuration["warnings"]
+
+
 def ranked(configurations: Sequence[Mapping[str, Any]], metric: Quantity) -> list[int]:
-    """Positions of the configurations that fit and have a metric, the least first."""
+    """Positions of the configurations that run and have a metric, the least first."""
     values = {
         at: metric.of(one["metrics"])
         for at, one in enumerate(configurations)
-        if one["memory"]["fits"] and metric.of(one["metrics"]) is not None
+        if runs(one) and metric.of(one["metrics"]) is not None
     }
     return sorted(values, key=values.__getitem__)
 
 
 def best_of(configurations: Sequence[Mapping[str, Any]], metric: Quantity) -> int | None:
-    """Position of the configuration that fits with the least of a metric; None where none does."""
+    """Position of the configuration that runs with the least of a metric; None where none does."""
     return next(iter(ranked(configurations, metric)), None)
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.crossover/1"
 #: Metrics that a map minimizes: latencies of a request, and times of a decode step per token.
 CROSSOVER_METRICS = LATENCIES | STEPS
-#: Contexts of a map where none are stated.
-CONTEXTS = tuple(2**power for power in range(9, 16))
+#: Contexts of a map where none are stated, of which those that every model has count.
+CONTEXTS = "512:131072:*2"
 #: Metrics of whole answers; the others are of prefill, or of one token of the decode step shown.
 ANSWER_METRICS = ("tpot_s", "e2e_s")
 #: Option values that need the option's name beside them where several options differ.
@@ -38,7 +38,11 @@ NO_WINNER = -1
 #: Points of one map: all are kept in memory, and a plot cannot resolve more.
 MAX_MAP_POINTS = 10**5
 OWN = {
-    "context": Option(kind=Kind.WHOLE, array=True, help="Tokens in the KV cache: a list or ranges."),
+    "context": Option(
+        kind=Kind.WHOLE,
+        array=True,
+        help=f"Tokens in the KV cache: a list or ranges; default: {CONTEXTS}, as far as every model goes.",
+    ),
     "metric": Option(
         kind=Kind.WORD,
         choices=tuple(CROSSOVER_METRICS),

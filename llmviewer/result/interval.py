@@ -153,10 +153,12 @@ def metric_ratios(analysis: Analysis) -> dict[str, Array]:
 
 def step_ratios(analysis: Analysis) -> dict[str, Array]:
     """Bounds over time of prefill and of a decode step or round, shape (4, points) each."""
-    return {
-        "prefill": _over_devices(analysis, "prefill", _prefill_ratios),
-        "decode": _over_devices(analysis, "decode", _decode_ratios),
-    }
+    return {"prefill": _over_devices(analysis, "prefill", _prefill_ratios), "decode": tpot_ratios(analysis)}
+
+
+def tpot_ratios(analysis: Analysis) -> Array:
+    """Bounds of TPOT over its value, shape (4, points): those of a decode step or round."""
+    return _over_devices(analysis, "decode", _decode_ratios)
 
 
 def sources(analysis: Analysis, metric: str) -> dict[str, Array]:

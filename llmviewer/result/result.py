@@ -97,12 +97,14 @@ class Result(Answer):
     Metrics are attributes by their names: ttft_s, tpot_s, e2e_s, output_tokens_per_s, decode_mbu ...
     to_dict(i): the analysis object of one point.  to_frame(): a row per point.  serve: makes the result as the usual
     engine serves the request, or says why none does; None where an engine is stated, and for ideal times.
-    costs: prices and emissions; None for the least rented prices.
+    costs: prices and emissions; None for the least rented prices.  refusal: why the engine does not start with the
+    stated --max-model-len (one point); None if it does.
     """
 
     QUESTION: ClassVar[str] = "analyze"
     analysis: Analysis
     warnings: tuple[str, ...] = ()
+    refusal: str | None = None
     token_budget: float = np.inf
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
@@ -125,8 +127,8 @@ class Result(Answer):
     def runs(self) -> bool:
         """Whether every point fits, and the engine starts where --max-model-len is stated."""
         one = self.analysis
-        if not self.fits or one.system.engine.max_model_len is None:
-            return self.fits
+        if len(self) == 1 or not self.fits or one.system.engine.max_model_len is None:
+            return self.fits and self.refusal is None
         points = ((system_at(one, at), one.memory.at(slice(at, at + 1))) for at in range(len(self)))
         return not any(at_start(one.model, system, memory)["refusal"] for system, memory in points)
 
@@ -438,6 +440,14 @@ class Result(Answer):
         from llmviewer.result import interval
 
         return {name: interval.levels(found, point) for name, found in interval.metric_bounds(self.analysis).items()}
+
+    def tpot_interval80(self) -> list[int | float | None] | None:
+        """The 80 % interval of TPOT of the first point [s], as of `intervals` without the others; None: ideal times."""
+        if self.analysis.calibration is None:
+            return None
+        from llmviewer.result import interval
+
+        return interval.levels(interval.tpot_ratios(self.analysis) * self.analysis.tpot_s)["80"]
 
 
 def towers(images: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from llmviewer.core.frozen import frozen
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.config import ABSENT_CONTEXT
+from llmviewer.models.model import Model
 
 #: Tokens of a block where no option says otherwise: vLLM's default (--block-size),
 #: https://docs.vllm.ai/en/latest/configuration/engine_args.html
@@ -72,14 +73,14 @@ def cache_capacity(configuration: Configuration, context: float = TYPICAL_CONTEX
     tokens = budget if isfinite(budget) else float(TOKEN_BUDGET)
     size = int(system.kv_cache.block_size) if system.kv_cache.block_size > 1.0 else BLOCK_TOKENS
     length = size * max(ceil(min(context, longest) / size), 2)
-    growth = _growth(configuration, float(length), float(size))
+    growth = _growth(configuration, system, float(length), float(size))
     if growth.block <= 0.0:
         size, state = longest, 0
         each = 1.0
     else:
         state = ceil(max(growth.own / growth.block - length / size, 0.0) - 1e-9)
         each = length / size + state
-    blocks = floor(_concurrency(configuration, growth, float(length)) * each + 1e-9)
+    blocks = floor(_concurrency(configuration.model, system, growth, float(length)) * each + 1e-9)
     if (allocated := configuration.system.engine.allocated_tokens) and growth.block > 0.0:
         blocks = min(blocks, floor(allocated / length * each))
     return CacheCapacity(
@@ -97,7 +98,8 @@ def block_bytes(configuration: Configuration) -> float:
     """Bytes that one more block of a sequence takes on each device of a replica; 0 where the cache has none."""
     room = cache_capacity(configuration)
     length = room.block_tokens * max(ceil(min(TYPICAL_CONTEXT, room.max_context) / room.block_tokens), 2)
-    return max(_growth(configuration, float(length), float(room.block_tokens)).block, 0.0)
+    growth = _growth(configuration, _alone(configuration), float(length), float(room.block_tokens))
+    return max(growth.block, 0.0)
 
 
 def _max_context(configuration: Configuration) -> int:
@@ -112,13 +114,13 @@ def _alone(configuration: Configuration) -> System:
     return replace(system, kv_cache=replace(system.kv_cache, hit_rate=0.0, shared=False, cascade=False))
 
 
-def _growth(configuration: Configuration, length: float, size: float) -> _Growth:
-    """The cache of one sequence of `length` tokens in one replica.  size: tokens of a block."""
+def _growth(configuration: Configuration, system: System, length: float, size: float) -> _Growth:
+    """The cache of one sequence of `length` tokens in one replica, the system.  size: tokens of a block."""
     tokens = configuration.token_budget
     together = max(floor(tokens / length), 1.0) if isfinite(tokens) else 1.0
     batch, prompt = np.array([1.0, 2.0, 1.0, 2.0, together]), length - np.array([0.0, 0.0, size, size, 0.0])
     request = Request(batch_size=batch, input_len=prompt, output_len=np.ones(5))
-    system, graph = _alone(configuration), None
+    graph = None
     if system.split is None and system.parallelism.pipeline == 1:
         memory, graph = memory_and_graph(configuration.model, system, request, configuration.token_budget)
     else:
@@ -129,10 +131,9 @@ def _growth(configuration: Configuration, length: float, size: float) -> _Growth
     return _Growth(own=own, block=own - shorter, budget=max(budget, 0.0), graph=graph)
 
 
-def _concurrency(configuration: Configuration, growth: _Growth, length: float) -> float:
+def _concurrency(model: Model, system: System, growth: _Growth, length: float) -> float:
     """Sequences of `length` tokens whose caches fit, as a fraction; in the layout of the engine's blocks if known."""
-    system = _alone(configuration)
-    layout, memory = blocks_of_engine(configuration.model, system, growth.graph), system.engine.memory
+    layout, memory = blocks_of_engine(model, system, growth.graph), system.engine.memory
     if layout is not None and memory is not None:
         return float(np.max(layout.concurrency(growth.budget, length, memory.tokens)))
     return growth.budget / growth.own if growth.own else float(UNLIMITED)

@@ -31,7 +31,7 @@ from llmviewer.simulation.pace import lasting_count, search_notes, short_run, st
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Setting, Simulation
-from llmviewer.simulation.run import Outcome, simulate_requests
+from llmviewer.simulation.run import Outcome, simulate_requests, whole_run
 from llmviewer.simulation.tiers import tiers_of
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import RUN_OPTIONS
@@ -319,7 +319,7 @@ def workload_text(words: Mapping[str, Any], sample: Requests) -> str:
     """When requests arrive and how long they are, in words."""
     when = {
         "request_rate": f"{words['arrivals']} arrivals at {words['request_rate']} requests/s",
-        "concurrency": f"{words['concurrency']} users in a closed loop",
+        "concurrency": f"{words['concurrency']} user{'s' * (words['concurrency'] != 1)} in a closed loop",
         "trace": f"trace {words['trace']}",
         "burst": "all at once",
         "rate_curve": f"rate curve {words['rate_curve']}",
@@ -369,7 +369,7 @@ def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
 def burst_rate(made: Simulation) -> float:
     """The rate at which a fleet answers the requests of a load that are sent at once [1/s]."""
     asked = made.traffic.searched(made.traffic.mean_rate or 1.0).requests()
-    return stats.capacity(_whole(replace(asked, arrival_s=np.zeros(len(asked))), made.fleet).records)
+    return stats.capacity(whole_run(replace(asked, arrival_s=np.zeros(len(asked))), made.fleet).records)
 
 
 def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
@@ -395,7 +395,7 @@ def above(made: Simulation, rate: float) -> Simulation | None:
 
 def _searched(made: Simulation, traffic: Traffic) -> Simulation:
     """A run of a search under other traffic."""
-    return lasting(replace(made, traffic=traffic, outcomes=(_whole(traffic.requests(), made.fleet),)))
+    return lasting(replace(made, traffic=traffic, outcomes=(whole_run(traffic.requests(), made.fleet),)))
 
 
 def lasting(made: Simulation) -> Simulation:
@@ -404,7 +404,7 @@ def lasting(made: Simulation) -> Simulation:
     if count <= len(made.records):
         return made
     traffic = replace(made.traffic, count=count, duration_s=None)
-    return replace(made, traffic=traffic, outcomes=(_whole(traffic.requests(), made.fleet),))
+    return replace(made, traffic=traffic, outcomes=(whole_run(traffic.requests(), made.fleet),))
 
 
 def finished(made: Simulation) -> Simulation:
@@ -412,14 +412,6 @@ def finished(made: Simulation) -> Simulation:
     if not made.outcomes[-1].completed:
         raise KeyboardInterrupt
     return made
-
-
-def _whole(requests: Requests, fleet: Fleet) -> Outcome:
-    """The outcome of a run of a search, which an interrupt ends: part of a run says nothing of a rate."""
-    found = simulate_requests(requests, fleet)
-    if not found.completed:
-        raise KeyboardInterrupt
-    return found
 
 
 def ratios_of(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[float, float]]]:

@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.simulation.pace import MeanRequest, capacity
 from llmviewer.simulation.requests import Requests
 from llmviewer.simulation.result import Edges, Simulation
-from llmviewer.simulation.run import simulate_requests
+from llmviewer.simulation.run import whole_run
 
 #: Share of its capacity that a slow server uses, from which on queues no longer grow in proportion to service times.
 NEAR = 0.8
@@ -46,7 +46,7 @@ def edge_ratios(made: Simulation) -> Edges:
 def _slower(made: Simulation, ratio: float) -> Simulation:
     """The first replication on a server that takes `ratio` times as long for everything, in its units of time."""
     asked = made.traffic.requests(0)
-    outcome = simulate_requests(_sooner(asked, ratio), made.fleet)
+    outcome = whole_run(_sooner(asked, ratio), made.fleet)
     warm_up_s = None if made.warm_up_s is None else made.warm_up_s / ratio
     return replace(made, outcomes=(outcome,), warm_up_s=warm_up_s)
 

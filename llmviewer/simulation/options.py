@@ -23,7 +23,7 @@ def _option(kind: Kind, summary: str, default: Any = None, **more: Any) -> Optio
     return Option(kind=kind, help=summary, default=default, group="load", panel=Panel.LOAD, **more)
 
 
-#: Options that say when requests arrive; one of them is needed.
+#: Options that say when requests arrive; one of them is needed, but of sessions.
 SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
 #: Option -> those beside which it says nothing.
 WITHOUT = {
@@ -53,7 +53,8 @@ LOAD: Mapping[str, Option] = {
     "lengths": _option(Kind.TEXT, "File of recorded requests of which pairs of lengths are drawn."),
     "sessions": _option(
         Kind.TEXT,
-        "Turns of sessions: turns=8,think=20s,system=2000,first=1500,then=400,output=300; + between kinds of them.",
+        "Turns of sessions: turns=8,think=20s,system=2000,first=1500,then=400,output=300; + between kinds of them. "
+        "simulate without a rate: one user's, one after another.",
     ),
     "images": replace(IMAGES["images"], group="load", panel=Panel.LOAD),
     "audio": replace(AUDIO["audio"], group="load", panel=Panel.LOAD),
@@ -93,7 +94,7 @@ UNNAMED_BLOCKS = "kv_tiers keeps what sessions or a trace's hash_ids name; give 
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options with their values; of those that are None, the defaults.
+    """All options with their values; of those that are None, the defaults.  Sessions alone are those of one user.
 
     Raises UserError for a wrong type, and for an option that another one makes meaningless.
     """
@@ -104,7 +105,10 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{name} is {quoted(stated[name])}, but {beside} has its own; remove one of them")
     if "speed_up" in stated and not (stated.get("trace") or stated.get("rate_curve")):
         raise UserError("speed_up is of a trace or a curve; change request_rate instead")
-    return {name: option.checked(name, stated.get(name, option.default)) for name, option in LOAD.items()}
+    words = {name: option.checked(name, stated.get(name, option.default)) for name, option in LOAD.items()}
+    if words["sessions"] is not None and not any(words[name] for name in (*SOURCES, "find_rate")):
+        words["concurrency"] = 1
+    return words
 
 
 def traffic_of(words: Mapping[str, Any]) -> Traffic:

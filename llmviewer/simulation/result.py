@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.simulation/1"
 #: Metrics of the result with percentiles; time between tokens is weighted by tokens, the others are of requests.
 METRICS = tuple(SERVED)
+#: Turn of a session that stands for itself and all later ones.
+MOST_TURNS = 20
 
 
 @frozen
@@ -163,6 +165,7 @@ class Simulation(Answer):
             "preemptions": round(means["preemptions"]),
             "prefix_hit_rate": means["prefix_hit_rate"],
             **({"prefix_hit_rates": self._hits_by_tier()} if self.fleet.prefill.tiers else {}),
+            **({"turns": self._turns()} if self.traffic.sessions is not None else {}),
             "warm_up_s": self.windows[0].start_s,
             "intervals": self.intervals(),
             "seed": self.traffic.seed,
@@ -205,6 +208,24 @@ class Simulation(Answer):
             "kv_cache_occupancy_mean": stats.load(self.outcomes[0], crowded)["kv_cache_occupancy_mean"],
             "preemptions": round(self.mean_load("preemptions")),
         }
+
+    def _turns(self) -> list[dict[str, Any]]:
+        """Means of each turn of the sessions over all replications; those from MOST_TURNS on together."""
+        pairs = list(zip((one.records for one in self.outcomes), self.windows, strict=True))
+
+        def of(name: str) -> Array:
+            return np.concatenate([getattr(records, name)[window.chosen] for records, window in pairs])
+
+        turn = np.minimum(of("turn"), MOST_TURNS)
+        means = {name: of(name) for name in ("input_len", "cached_tokens", "ttft_s", "tpot_s", "e2e_s")}
+        return [
+            {
+                "turn": at,
+                "requests": int(np.count_nonzero(turn == at)),
+                **{name: stats.summary(values[turn == at])["mean"] for name, values in means.items()},
+            }
+            for at in np.unique(turn).tolist()
+        ]
 
     def _hits_by_tier(self) -> dict[str, float]:
         """Share of the prompt tokens of the first replication that each tier of the cache had, the device first."""

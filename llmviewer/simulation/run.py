@@ -337,6 +337,14 @@ def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
     )
 
 
+def whole_run(requests: Requests, fleet: Fleet) -> Outcome:
+    """The outcome of a run to its end.  Raises KeyboardInterrupt for part of one, which says nothing of a server."""
+    found = simulate_requests(requests, fleet)
+    if not found.completed:
+        raise KeyboardInterrupt
+    return found
+
+
 def refusals(requests: Requests, fleet: Fleet) -> Whole:
     """Index into REFUSALS of every request, shape (requests,)."""
     prompts, total = requests.input_len, requests.input_len + requests.output_len

@@ -279,9 +279,9 @@ class Traffic:
             return self._unit_times(0.0, random, ceil(self.most_requests / fewest)) * turns / self.rate
         rate, least = self.rate, self.count or (LEAST_REQUESTS if self.duration_s is None else 0)
         length = self.duration_s if self.duration_s is not None else 0.0 if count else self._least_s
-        _check(min(self.rate * length, self.count or np.inf))
         if self.duration_s is not None and count:
-            return self._unit_times(rate * length, random)[:count] / rate
+            arrived = self._unit_times(min(rate * length, count), random, least if rate * length > count else 0)
+            return arrived[arrived < rate * length][:count] / rate
         return self._unit_times(rate * length, random, least) / rate
 
     def _unit_times(self, until: float, random: np.random.Generator, least: int = 0) -> Array:

@@ -94,7 +94,8 @@ def with_program_defaults(model: Model, options: Options, memory_bytes: float, *
     program = engine.load(options.engine).program
     if program is None or options.efficiency == "ideal":
         return options
-    devices = math.prod(int(options.techniques.get(name, "1")) for name in SPLIT_MODES.values() if name)
+    sizes = (options.techniques.get(name, "1").partition(",")[0] for name in filter(None, SPLIT_MODES.values()))
+    devices = math.prod(one if isinstance(one, int) else 0 for one in map(parse_number, sizes))  # 0: refused later
     context = program.default_context(memory_bytes * devices)
     if context is not None and options.max_model_len is None:
         options = replace(options, max_model_len=int(min(context, model.max_context)))

@@ -101,8 +101,8 @@ class Options:
         panel=Panel.COMMON,
     )
     profile: str = _word("", "A profile of your own, from `llmviewer calibrate fit`.")
-    gpu_memory_utilization: float = _declared(
-        Kind.FRACTION, 0.9, "Fraction of the memory that an engine may use, 0 to 1.", Panel.MEMORY
+    gpu_memory_utilization: float | None = _declared(
+        Kind.FRACTION, None, "Fraction of the memory that an engine may use; default: its own, or 0.9.", Panel.MEMORY
     )
     max_num_batched_tokens: int | None = _declared(
         Kind.WHOLE,

@@ -122,7 +122,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     "link": TechniqueOption(
         "parallel.sizes:link",
         SharedBy.ENGINE,
-        "Link between devices, if not the chip's default: pcie, pcie-host, nvlink ...",
+        "Link between devices, if not the chip's default: pcie, pcie-host, pcie-4-x8, nvlink ...",
     ),
     "network": TechniqueOption(
         "parallel.sizes:network",

@@ -162,7 +162,7 @@ class SelectedFit:
     """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path.
 
     passed_over: the user's fit that is no nearer, in words.  scaled: what the user's torch kernels changed, in words.
-    share: of the error of its basis that the chip's generation leaves.
+    share: of the error of its basis that the chip's generation leaves.  box_error: what another box adds to it.
     """
 
     fit: Fit
@@ -172,11 +172,12 @@ class SelectedFit:
     passed_over: str = ""
     scaled: str = ""
     share: float = 1.0
+    box_error: float = 0.0
 
     @property
     def fit_error(self) -> float:
         """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
-        return fit_error(self.fit.family, self.basis) * self.share
+        return float(np.hypot(fit_error(self.fit.family, self.basis) * self.share, self.box_error))
 
     @cached_property
     def spreads(self) -> tuple[Array, Array]:
@@ -276,9 +277,10 @@ class Calibrated:
     def _own_family(self, family: str, variant: str, **options: Any) -> SelectedFit | None:
         """The nearest fit of a family for a variant.  options: further fields of the kernel in search of it."""
         kind = f"{family}/{variant}"
+        measured = any(source.chip == self.chip for source in self.sources)  # other chips of a generation share loans
         kernel = Kernel(
             family=family, variant=variant, engine=self.borrowed.get(kind, self.engine), borrowed=kind in self.borrowed,
-            chip=self.chip, generation=self.generation, users=self.user_profiles, **options,
+            chip=self.chip if measured else "", generation=self.generation, users=self.user_profiles, **options,
         )  # fmt: skip
         return _lent(self.sources, kernel)
 
@@ -383,14 +385,15 @@ def _lent(sources: tuple[Profile, ...], kernel: Kernel) -> SelectedFit | None:
         return None
     source, fit = loan.source, loan.source.fit(loan.key)
     check_fit(fit, source)
-    own = fit.constants
+    own, box_error = fit.constants, 0.0
     if source.chip != kernel.chip:
         own = adapt_constants(own, fit.family, source.chip, kernel.generation)
+        box_error = FAMILIES[fit.family].box_error(fit.variant)
     if loan.ratios is not None:
         own = scaled(own, fit.family, loan.ratios)
     return SelectedFit(
         fit=replace(fit, constants=MappingProxyType(dict(own))), basis=loan.basis, chip=source.chip,
-        path=source.path, passed_over=loan.passed_over, scaled=_scaling(loan),
+        path=source.path, passed_over=loan.passed_over, scaled=_scaling(loan), box_error=box_error,
     )  # fmt: skip
 
 

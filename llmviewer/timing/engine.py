@@ -131,6 +131,8 @@ class Engine(Fitted):
     ungrouped: 1.0 if its decode attention reads a KV head once for each of its query heads, else 0.0.
     cache_write: 1.0 if a kernel of its own writes keys and values to the cache, 0.0 if rope or attention does.
     expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
+    gathers: most devices among which replicas that share experts gather the tokens of all of them and reduce-scatter
+    the sums; among more each token's rows go to its experts.
     uncompiled: host time to launch a kernel with enforce_eager, where it is more than `eager` [us]; 0.0: it is not.
     mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     forced: values of options of number formats that are other formats or kernels to it than to others -> their names.
@@ -194,6 +196,7 @@ class Engine(Fitted):
     ungrouped: float = 0.0
     cache_write: float = 0.0
     expert_skew: float = 0.0
+    gathers: float = 0.0
     uncompiled: float = 0.0
     mxfp8_inputs: str = ""
     forced: Mapping[str, str] = field(default_factory=dict, metadata=stated(record.mapped(record.filled)))

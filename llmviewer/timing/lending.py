@@ -55,7 +55,10 @@ def factors_of(fitted_on: str, generation: str, family: str) -> Mapping[str, flo
 
 
 def adapt_constants(constants: Constants, family: str, fitted_on: str, generation: str) -> Constants:
-    """The constants, adapted to kernels of another generation.  fitted_on: name of a chip."""
+    """The constants, adapted to another box and to kernels of another generation.  fitted_on: name of a chip."""
+    if of_box := FAMILIES[family].of_box:
+        starts = FAMILIES[family].start_values()
+        constants = {**constants, **{name: starts[name] for name in of_box}}
     factors = factors_of(fitted_on, generation, family)
     if not factors:
         return constants
@@ -180,7 +183,8 @@ class Kernel:
         """Whether a fit is of the generation, or of the usual kernel's chip, and has rows up to the limits."""
         known = loan.source.fit(loan.key).range
         reached = all(name in known and value <= known[name][1] for name, value in self.limits)
-        return reached and (loan.basis not in FAR_BASES or loan.source.chip == self.lender)
+        near = loan.basis not in FAR_BASES or loan.source.chip == self.lender
+        return reached and (near or bool(FAMILIES[self.family].of_box))  # more devices are farther than other chips
 
     def takes(self, engine: str) -> bool:
         """Whether kernels of an engine may serve this one; those of UNLENT_SUFFIXES serve no other."""

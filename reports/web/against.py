@@ -171,11 +171,21 @@ class Against:
         if "block" in data:
             title, seconds = data["label"].split("\n")[0], self.blocks[data["block"]]
             return self._painted([title], seconds, "block") | {"card": _card(title, seconds)}
+        if "chain" in data:
+            return self._chain(data, [of_key[key] for key in data["keys"]])
         if data.get("operator") in of_key:
             pair = of_key[data["operator"]]
             name = next(line.operator["name"] for line in pair.sides[0] if line.key == data["operator"])
             return self._operator(name, pair)
         return {}
+
+    def _chain(self, data: dict[str, Any], found: Sequence[Pair]) -> dict[str, Any]:
+        """Sums of a chain in A and in B, with those of operators that a kernel of B joins with it."""
+        once = list(dict.fromkeys(found))
+        more = {line.key for one in once for line in one.sides[0]} - {*data["keys"]}
+        name, rows = data["card"].partition(":")[0], data["label"].split("\n")[:-2]
+        note = f" ({len(more)} more)" if more else ""
+        return self._painted(rows, _sums(once), "operator", note) | {"card": _card(name, _sums(once))}
 
     def _operator(self, name: str, pair: Pair) -> dict[str, Any]:
         joined = f" of {pair.name}" if len(pair.sides[0]) > 1 else ""

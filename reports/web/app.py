@@ -25,7 +25,7 @@ from llmviewer.reports.web.layout import layout, tabs
 from llmviewer.reports.web.markup import Piece, piece
 from llmviewer.reports.web.state import State as Asked
 from llmviewer.reports.web.state import parsed
-from llmviewer.reports.web.tabs import TABS, content, network
+from llmviewer.reports.web.tabs import TABS, content, network, operators
 from llmviewer.reports.web.tabs.ledger import ROWS
 from llmviewer.reports.web.tabs.verdict import changes
 from llmviewer.reports.web.view import View
@@ -130,7 +130,7 @@ def _check_callback(app: Dash) -> Callable[[], None]:
             if not isinstance(sent, list) or _named(sent) != [(one["id"], one["property"]) for one in known[part]]:
                 raise UserError(f"the {part} of a callback are not those of the page")
             for one in sent:
-                kind = list if one["id"] == "settled" else (str, type(None))
+                kind = list if one["id"] in ("settled", "rows") else (str, type(None))
                 if not isinstance(one.get("value"), kind):
                     raise UserError(f"the value of '{one['id']}' is of another type than the page sends")
         if not _is_of(body.get("outputs"), known["output"]):
@@ -163,6 +163,7 @@ def _callbacks(app: Dash) -> None:
     offered = "offered", "data"
     app.callback(Output("side", "text"), Output(*offered), address, State(*offered))(_controls)
     app.callback(Output("late", "text"), Input("settled", "data"), prevent_initial_call=True)(_late)
+    app.callback(Output("sums", "text"), Input("rows", "data"), prevent_initial_call=True)(_sums)
     app.callback(
         Output("strip", "pieces"), Input("settled", "data"), State("theme", "data"), prevent_initial_call=True
     )(_strip)
@@ -220,8 +221,8 @@ def _check_tab(state: Asked) -> None:
         raise unknown("tab", state.tab, TABS, where="the address")
 
 
-def _settled(settled: tuple[str, float]) -> Asked:
-    """The state at which nothing moves.  settled: its address, and when it was reached.  Raises UserError."""
+def _settled(settled: tuple[str, Any]) -> Asked:
+    """The state of what the script sends: its address, and more.  Raises UserError."""
     return parsed(settled[0] if settled and isinstance(settled[0], str) else "")
 
 
@@ -231,6 +232,15 @@ def _late(settled: tuple[str, float]) -> str:
         state = _settled(settled)
         return LATE[state.tab](View(state=state)) if state.tab in LATE else ""
     except UserError:  # the answer says so
+        return ""
+
+
+def _sums(rows: tuple[str, list[str]]) -> str:
+    """HTML of the sums of rows.  rows: the address, and keys of the rows that the table of operators shows."""
+    try:
+        view = View(state=_settled(rows))
+        return operators.sums(view, {one for one in _list(rows[1]) if isinstance(one, str)})
+    except (UserError, IndexError):  # the answer says so; no script of the page sends less
         return ""
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from math import log2
 from typing import Any
 
-from llmviewer.api.build import OF_ENGINE, models_by_maker
+from llmviewer.api.build import OF_ENGINE, chips_by_maker, models_by_maker
 from llmviewer.core.frozen import frozen
 from llmviewer.language.option import Kind, Panel
 from llmviewer.language.quantity import SIZES
@@ -28,6 +28,8 @@ COMMON = ("engine", "quantization", "kv_cache_dtype", "tensor_parallel_size")
 FIGURES = {"bandwidth": "6TB/s", "capacity": "+50%", "peak.bf16": "x2", "peak.fp8": "x2", "launch": "x0.5"}
 LABELS = {"hardware": "Chip", **{name: one.heading for name, one in SIZES.items()}}
 LABELS |= {"kv_cache_dtype": "KV cache format", "set": "Figures as --set", "lora": "LoRA"}
+#: Control -> what its menu holds by maker, with sizes, and the text of a size.
+LISTED = {"model": (models_by_maker, fmt.memory), "hardware": (chips_by_maker, fmt.capacity)}
 #: What an option is unless it is stated, where that is not its default in every tab.
 UNSTATED = dict.fromkeys(OF_ENGINE, "the engine's")
 UNSTATED |= {
@@ -69,8 +71,8 @@ def controls(state: State, offered: dict[str, list[str]], named: str) -> str:
         templates()
         .get_template("controls.html.j2")
         .render(
-            model=_model(state.model),
-            chip=_named("hardware", state.hardware, HARDWARE),
+            model=_grouped("model", state.model, MODEL),
+            chip=_grouped("hardware", state.hardware, HARDWARE),
             own=named if state.config else "",
             sizes=[_option(name, state, offered) for name in sizes],
             common=[_option(name, state, offered) for name in COMMON],
@@ -86,22 +88,20 @@ def label(name: str) -> str:
     return LABELS.get(name, name.replace("_", " ").capitalize())
 
 
-def _named(name: str, value: str, default: str) -> Control:
-    return Control(name=name, label=label(name), value=value, default=default, choices=_with(value, NAMES[name]()))
-
-
-def _model(value: str) -> Control:
-    """The menu of models by maker and size; one that is not in the catalogue stands before them."""
-    groups = by_maker()
+def _grouped(name: str, value: str, default: str) -> Control:
+    """The menu of models or chips by maker and size; one that is not in the catalogue stands before them."""
+    groups = by_maker(name)
     choices = {} if any(value in one for one in groups.values()) else {value: value}
-    return Control(name="model", label=label("model"), value=value, default=MODEL, choices=choices, groups=groups)
+    return Control(name=name, label=label(name), value=value, default=default, choices=choices, groups=groups)
 
 
 @cache
-def by_maker() -> dict[str, dict[str, str]]:
-    """Organisation -> model -> its name with the memory of its weights."""
-    listed = models_by_maker().items()
-    return {maker: {name: f"{name} · {fmt.memory(size)}" for name, size in sizes.items()} for maker, sizes in listed}
+def by_maker(name: str) -> dict[str, dict[str, str]]:
+    """Maker -> model or chip -> its name with the memory of its weights, or that it has."""
+    listed, size_of = LISTED[name]
+    return {
+        maker: {one: f"{one} · {size_of(size)}" for one, size in sizes.items()} for maker, sizes in listed().items()
+    }
 
 
 def _with(value: str, values: list[str]) -> dict[str, str]:

@@ -10,9 +10,9 @@ from llmviewer.reports.web.markup import Answer, Markup, piece
 from llmviewer.reports.web.state import State
 from llmviewer.reports.web.tabs import TABS
 
-#: Values that the script and the callbacks share: the query of the address, the theme, the controls that are shown, and
-#: the address at which nothing moves.
-STORES = {"address": "", "theme": "light", "offered": "", "settled": ""}
+#: Values that the script and the callbacks share: the query of the address, the theme, the controls that are shown, the
+#: address at which nothing moves, and the address with the rows that the table of operators shows.
+STORES = {"address": "", "theme": "light", "offered": "", "settled": "", "rows": ""}
 
 
 def layout() -> html.Div:
@@ -37,6 +37,7 @@ def layout() -> html.Div:
                             Markup(id="alert"),
                             html.Div(Answer(id="answer", pieces=[]), id="content", tabIndex="-1"),
                             Markup(id="late", className="late"),
+                            Markup(id="sums", className="strip"),
                             html.Div(Answer(id="strip", pieces=[]), className="strip"),
                         ]
                     ),

@@ -11,6 +11,8 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.stage_table import OVERLAP_NOTE, SINGLE_BLOCKS, moved, sum_over_layers
+from llmviewer.reports.web import chains
+from llmviewer.reports.web.chains import Chain
 from llmviewer.reports.web.graphs import of_bound, palette
 from llmviewer.reports.web.markup import Piece, block, group, piece
 from llmviewer.reports.web.shown import Shown
@@ -25,6 +27,7 @@ PALE, FULL, MOST_SHARE = 0.1, 0.6, 1.0 / 3.0
 ELEMENTS = "network"
 GROUPED = """Layers of one kind are one box, wherever they stand in the model: kinds may alternate, and arrows lead from
 the first layer of a kind to that of the next."""
+CHAINS = "A box with a double line is several operators, with their sums; a click unfolds it."
 #: Stage -> what its draft models do in the time that is shown.
 DRAFTS = {
     "prefill": "Shares are of the time of prefill with that of the draft model.",
@@ -32,6 +35,7 @@ DRAFTS = {
     "request": "Shares are of the whole request, the passes of the draft model included.",
 }
 AT_ONCE = "Stages of the pipeline run at once: times of operators are scaled to the time of the request."
+SERIAL = f"Operators one after another{OVERLAP_NOTE}."
 #: Characters of a line in an operator's box.
 MOST_CHARACTERS = 20
 #: Numbers of each command of an SVG path, the last two of which are the point that it reaches.
@@ -48,8 +52,9 @@ def network(view: View) -> Piece:
 def graph(view: View) -> Piece:
     """The graph of the shown stage."""
     found, chosen = view.shown, view.unfolded
-    drawn = drawing([line.operator for line in found.blocks[chosen]])
-    elements = [*_chain(found, chosen, view), *_drafts(found, view), *_operators(drawn, found.blocks[chosen], view)]
+    lines = chains.drawn(view)
+    drawn = drawing([line.operator for line in lines])
+    elements = [*_blocks(found, chosen, view), *_drafts(found, view), *_operators(drawn, lines, view)]
     height = max(drawn.height, PITCH * (len(found.blocks) + len(found.drafts)), LOWEST)
     described = (
         f"Blocks of {view.configuration.model.name} in {STAGES[view.stage]}, {chosen} unfolded into its operators"
@@ -101,7 +106,7 @@ def _stacked(drawn: Drawing, boxes: int) -> dict[str, float]:
     }
 
 
-def _chain(found: Shown, chosen: str, view: View) -> list[dict[str, Any]]:
+def _blocks(found: Shown, chosen: str, view: View) -> list[dict[str, Any]]:
     """Boxes of the blocks from top to bottom, with their share of the time."""
     elements: list[dict[str, Any]] = []
     for at, (name, lines) in enumerate(found.blocks.items()):
@@ -140,12 +145,14 @@ def notes(view: View) -> Piece:
     """Sentences below the graph: what its boxes join, and why times do not add up."""
     found = view.shown
     said = []
+    if any(isinstance(line, Chain) for line in chains.drawn(view)):
+        said.append(CHAINS)
     if sum(name not in SINGLE_BLOCKS for name in found.blocks) > 1:
         said.append(GROUPED)
     if found.drafts:
         said.append(DRAFTS[view.stage])
     if any(found.hidden_s.values()):
-        said.append(f"Operators one after another{OVERLAP_NOTE}.")
+        said.append(SERIAL)
     if found.factor < 1.0:
         said.append(AT_ONCE)
     return block("".join(piece("note", text) for text in said))
@@ -154,23 +161,31 @@ def notes(view: View) -> Piece:
 def _operators(drawn: Drawing, lines: list[Line], view: View) -> list[dict[str, Any]]:
     """Operators of the unfolded block at the places of the report's drawing, to the right of the blocks."""
     of_name = {line.operator["name"]: line for line in lines}
+    ids = {box.name: _id(box.name, of_name.get(box.name)) for box in drawn.boxes}
     left = BLOCK_WIDTH / 2.0 + APART
     elements: list[dict[str, Any]] = []
     for box in drawn.boxes:
         line = of_name.get(box.name)
-        data: dict[str, Any] = {"id": f"operator {box.name}", "label": box.name.strip("[]")}
-        classes = ["tensor" if line is None else "operator"]
+        data: dict[str, Any] = {"id": ids[box.name], "label": box.name.strip("[]")}
+        classes = "tensor"
         if line is not None:
-            data |= {"label": _label(line), "card": _card(line), "operator": line.key, **_paint(line, line.share, view)}
-            classes += ["chosen"] if line.key == view.state.shown["operator"] else []
+            keys = [one.key for one in line.parts] if isinstance(line, Chain) else [line.key]
+            own = {"chain": line.name} if isinstance(line, Chain) else {"operator": line.key}
+            data |= {"label": _label(line), "card": _card(line), "keys": keys, **own, **_paint(line, line.share, view)}
+            classes = " ".join((*own, "operator")) + (" chosen" if view.state.shown["operator"] in keys else "")
         place = {"x": left + box.x, "y": box.y - HEIGHT / 2.0}
-        elements.append({"data": data, "position": place, "classes": " ".join(classes)})
+        elements.append({"data": data, "position": place, "classes": classes})
     at = {box.name: (box.x, box.y) for box in drawn.boxes}
     for source, target, path in drawn.paths:
-        ends = {"source": f"operator {source}", "target": f"operator {target}"}
+        ends = {"source": ids[source], "target": ids[target]}
         bends = _bends(path, at[source], at[target])
         elements.append({"data": ends | bends, "classes": "bent" if bends else "straight"})
     return elements
+
+
+def _id(name: str, line: Line | None) -> str:
+    """Identifier of the box of an operator, a chain or a tensor."""
+    return f"chain {line.name}" if isinstance(line, Chain) else f"operator {name}"
 
 
 def named_rows(name: str) -> list[str]:
@@ -201,7 +216,8 @@ def _bends(path: str, start: Point, end: Point) -> dict[str, str]:
     reached = [tuple(map(float, points.split()[-2:])) for points in COMMANDS.findall(path)][1:-1]
     if not reached:
         return {}
-    places = (reached[0], reached[-1])  # the bends between them are on one vertical line
+    ends = (reached[0], *reached, reached[-1])
+    places = [one for one, *near in zip(reached, ends, ends[2:], strict=False) if {one[0]} != {x for x, _ in near}]
     across, down = end[0] - start[0], end[1] - start[1]
     length = hypot(across, down)
     along = [((x - start[0]) * across + (y - start[1]) * down) / length**2 for x, y in places]
@@ -249,8 +265,9 @@ def _styles(theme: str) -> list[dict[str, Any]]:
                       "font-size": 13},
         },
         {"selector": ".operator", "style": {"font-size": 11}},
+        {"selector": ".chain", "style": {"border-style": "double", "border-width": 6}},
         {"selector": ".added", "style": {"border-style": "dashed"}},
-        {"selector": ".chosen", "style": {"border-width": 5}},
+        {"selector": ".chosen", "style": {"border-style": "solid", "border-width": 5}},
         {"selector": ".near", "style": {"border-width": 7, "border-color": colours["--focus"]}},
         {
             "selector": "edge",

@@ -27,7 +27,7 @@ LOCAL = ("profile", "trace_model", "ignore_fields")
 OF_FORMS: Mapping[str, Question] = {name: one for name, one in QUESTIONS.items() if one.has(WEB) and not one.tab}
 #: What is shown of the answer, with its default.
 SHOWN = {"tab": "verdict", "stage": "decode", "block": "", "operator": "", "colour": "bound", "against": "",
-         "number": "", "run": ""}  # fmt: skip
+         "chains": "", "columns": "", "sums": "", "number": "", "run": ""}  # fmt: skip
 _OWN = (name for one in OF_FORMS.values() for name in one.options() if name not in OPTIONS)
 #: Load and limits of the tabs that size and simulate, and options of questions, on top of those of a run.
 ASKED = ("request_rate", "concurrency", "chips", *dict.fromkeys(("ttft", "tpot", "max_gpus", *_OWN)))

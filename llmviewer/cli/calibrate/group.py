@@ -6,7 +6,9 @@ import importlib
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from llmviewer.cli.help import Listing
+
+app = typer.Typer(cls=Listing, no_args_is_help=True, rich_markup_mode=None)
 
 #: command -> module; each offers `command`.
 COMMANDS: dict[str, str] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -172,14 +173,16 @@ class _Plan:
     def apply(self, rule: FusionRule, candidate: Candidate) -> RuleOutcome:
         """Join the kernels with the candidate's operators at the points where this is possible."""
         names = tuple(self.flow.operators[k].name for k in candidate.operators)
-        outcome = RuleOutcome(rule=rule.name, block=self.source.name, operators=names)
+        outcome = partial(RuleOutcome, rule=rule.name, block=self.source.name, operators=names)
         if candidate.refused:
-            return replace(outcome, reason=candidate.refused)
+            return outcome(reason=candidate.refused)
         fits, assumed, size = self._fits(candidate)
         reasons: list[str] = []
-        done = np.array(False)
+        done, kernel = np.array(False), ""
         for parts in product(*([m for m in self.kernels if k in m] for k in candidate.operators)):
-            where = np.logical_and.reduce([*(np.broadcast_arrays(*(self.kernels[m] for m in set(parts)), fits))])
+            where = fits
+            for part in set(parts):
+                where = where & self.kernels[part]
             members = tuple(sorted({k for part in parts for k in part}))
             if not where.any():
                 continue
@@ -189,11 +192,11 @@ class _Plan:
                 continue
             self._join(set(parts), members, where)
             done = done | where
-            outcome = replace(outcome, kernel=joined_name(self.flow.operators[at].name for at in members))
+            kernel = joined_name(self.flow.operators[at].name for at in members)
             reasons += [f"{t} is still written: {r} reads it" for t, r in self.flow.kept(members).items()]
         sizes = [] if fits.all() else [size]
         reason = "; ".join(dict.fromkeys((*sizes, *reasons)))
-        return replace(outcome, where=done.astype(float), reason=reason, assumed=assumed and bool(done.any()))
+        return outcome(where=done.astype(float), kernel=kernel, reason=reason, assumed=assumed and bool(done.any()))
 
     def _join(self, parts: set[tuple[int, ...]], members: tuple[int, ...], where: Mask) -> None:
         for part in parts:

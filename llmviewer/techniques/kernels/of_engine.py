@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from llmviewer.analysis.memory import weights_bytes
-from llmviewer.analysis.system import USUAL_UTILIZATION, AppliedTechnique, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core import dtypes
 from llmviewer.core.counts import total
 from llmviewer.core.dtypes import Dtype
@@ -19,6 +19,7 @@ from llmviewer.formats.linear import Format, is_linear, with_formats
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import has_routed_experts, is_routed
 from llmviewer.serving.batching import STATIC
+from llmviewer.techniques.parallel.sizes import with_parallelism
 from llmviewer.timing.engine import ENGINE_ROUTING
 from llmviewer.timing.roofline import ideal
 
@@ -179,6 +180,8 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     user states how experts are chosen.
     """
     engine = system.engine
+    if engine.gathers and system.parallelism.ranks > 1:
+        system = with_parallelism(system, system.parallelism)
     before, after = [], []
     if engine.mxfp8_inputs == system.chip.generation:
         make = quantize_expert_inputs
@@ -194,11 +197,14 @@ def with_engine_kernels(system: System, *, routed: bool = False) -> System:
     return replace(system, passes=(*before, *passes, *after))
 
 
-def with_own_limits(system: System) -> System:
-    """The system with the limits of its server, whose slots do not bound a static batch of a benchmark."""
+def with_own_limits(system: System, *, shared: bool = False) -> System:
+    """The system with the limits of its server, whose slots do not bound a static batch of a benchmark.
+
+    shared: the user states a share of the memory.
+    """
     engine = system.engine
     if system.batching is not STATIC:
-        if engine.free_fraction and system.cache_fraction is None and system.memory_utilization == USUAL_UTILIZATION:
+        if engine.free_fraction and system.cache_fraction is None and not shared:
             system = replace(system, cache_fraction=engine.free_fraction)
         return replace(system, engine=engine.serving(system.chip, system.parallelism.tensor))
     if engine.batching == "continuous" or not engine.own_slots:

@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
-from llmviewer.ops.collective import Collective, CollectiveShape, collective
+from llmviewer.ops.collective import COMBINE, DISPATCH, Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.techniques.parallel.sharding import (
     BRANCH_OUTPUTS,
@@ -171,11 +171,10 @@ class Exchanges:
             return self._dispatched(operator)
         back = [t for t in self.inputs_with(operator, Layout.SPLIT) if operator.role is OperatorRole.EXPERT_COMBINE]
         for tensor in back:
-            made = replace(tensor, name="combine_all_to_all")
-            rows = operator.reads[0].elements
-            self._all_to_all(
-                scale_access(whole(tensor), self.rows[tensor.name]), scale_access(whole(made), 1.0 / self.n), rows
-            )
+            pattern = Collective.REDUCE_SCATTER if self.sharding.gathers else Collective.ALL_TO_ALL
+            made = replace(tensor, name=f"{COMBINE}{pattern.value}")
+            read, write = scale_access(whole(tensor), self.rows[tensor.name]), scale_access(whole(made), 1.0 / self.n)
+            self._exchange(pattern, read, write, operator.reads[0].elements, operator.writes[0].elements)
             self.layouts[made.name] = Layout.TOKENS if self.n > 1 else Layout.WHOLE
             self.renamed[tensor.name] = made
         return self._reading(operator)
@@ -185,19 +184,24 @@ class Exchanges:
         assert isinstance(shape, GemmShape)
         x, *weights = operator.reads
         if x.tensor.name not in self.dispatched:
-            rows = shape.m * shape.k
-            made = Tensor(name="dispatch_all_to_all", elements=rows, dtype=x.tensor.dtype)
+            rows, pattern = shape.m * shape.k, Collective.ALL_GATHER if self.sharding.gathers else Collective.ALL_TO_ALL
+            made = Tensor(name=f"{DISPATCH}{pattern.value}", elements=rows, dtype=x.tensor.dtype)
             self.rows[made.name] = dispatch_share(shape, self.sharding)
             self.layouts[made.name] = Layout.SPLIT
-            self._all_to_all(scale_access(x, 1.0 / self.n), scale_access(whole(made), self.rows[made.name]), rows)
+            read, write = scale_access(x, 1.0 / self.n), scale_access(whole(made), self.rows[made.name])
+            self._exchange(pattern, read, write, rows, self.tokens * shape.k)
             self.dispatched[x.tensor.name] = made
         return replace(operator, reads=(whole(self.dispatched[x.tensor.name]), *weights))
 
-    def _all_to_all(self, read: Access, write: Access, rows: Count) -> None:
-        """Append an all-to-all.  rows: elements that the sequences of one replica send or receive."""
+    def _exchange(self, pattern: Collective, read: Access, write: Access, rows: Count, tokens: Count) -> None:
+        """Append an exchange with the experts of all replicas.
+
+        rows, tokens: elements of the rows for experts, and of the tokens, of one replica.
+        """
         devices = float(self.sharding.expert)
-        size = rows / self.n * read.tensor.dtype.bytes * devices
-        shape = self._shape(Collective.ALL_TO_ALL, devices, size)
+        sent = rows if pattern is Collective.ALL_TO_ALL else tokens
+        size = sent / self.n * read.tensor.dtype.bytes * devices
+        shape = self._shape(pattern, devices, size)
         self.done.append(collective(write.tensor.name, (read,), (write,), self.tokens, shape))
 
 

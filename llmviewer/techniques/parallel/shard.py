@@ -140,9 +140,12 @@ class _BlockSharding(Exchanges):
         return scale_access(access, self._share(access.tensor.name)) if layout is Layout.SPLIT else access
 
     def _share_of_heads(self, operator: Operator) -> float:
-        """A device's share of the outputs, weighted by their sizes, whose ratios are the same for all points."""
+        """A device's share of the outputs; of different shares their mean, weighted by sizes.
+
+        Sizes of such outputs have one ratio at all points: that of their heads.
+        """
         shares = [self._kept(a.tensor.name) for a in operator.writes]
-        if len(shares) == 1:
+        if len(set(shares)) == 1:
             return shares[0]
         sizes = [np.ravel(a.elements)[-1] for a in operator.writes]
         ratios = np.array([float(size / max(sizes)) for size in sizes])

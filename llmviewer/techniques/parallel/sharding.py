@@ -122,7 +122,8 @@ class Sharding:
     tensor: devices that split heads, channels and vocabulary.  data: replicas with other sequences, which matter if
     they share experts.  expert: devices that store whole experts (tensor x data of them); 1 splits every expert.
     sequence: whether the residual stream is split by tokens between a reduce-scatter and an all-gather.  near: devices
-    connected by one link.  through_host: whether they exchange data through the host's memory.
+    connected by one link.  through_host: whether they exchange data through the host's memory.  gathers: whether
+    replicas gather the tokens of all of them for their experts, instead of sending each token's rows to its own.
     """
 
     tensor: int = 1
@@ -131,6 +132,7 @@ class Sharding:
     sequence: bool = False
     near: float = np.inf
     through_host: bool = False
+    gathers: bool = False
 
 
 def kv_head_share(block: Block, devices: int) -> float:

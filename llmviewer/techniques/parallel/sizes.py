@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -40,12 +41,13 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
     sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
     texts = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     chip = system.chip
-    sharding = Sharding(**sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host)
+    gathers = p.expert <= system.engine.gathers
+    sharding = Sharding(**sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host, gathers=gathers)
     applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding), divides=True)
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 
-#: Network between servers that an error proposes first: 400 Gb/s to each device.
+#: Network between servers that an error proposes first, and a searched layout takes: 400 Gb/s to each device.
 USUAL = "infiniband-ndr"
 
 
@@ -58,11 +60,20 @@ def check_reach(chip: Chip, parallelism: Parallelism) -> None:
         )
 
 
+#: A slot by its generation and lanes; peer-to-peer access is that of the card unless it ends in -host.
+SLOT = re.compile(r"(pcie-[345])-x(1|4|8|16)(-host)?")
+
+
 def linked_by(chip: Chip, name: str) -> Chip:
-    """The chip with another of its links between devices, or its PCIe without peer-to-peer access; raises UserError."""
+    """The chip with another of its links between devices, in a slot, or without peer-to-peer access over PCIe.
+
+    Raises UserError for a link that it lacks, and a slot that is faster than its own.
+    """
     links = {known: link for known, link in chip.links.items() if known != NETWORK}
     if "pcie" in links:
         links[HOST_PATH] = replace(links["pcie"], name=HOST_PATH)
+        if slot := SLOT.fullmatch(name):
+            return _in_slot(chip, slot[1], float(slot[2]), HOST_PATH if slot[3] or chip.through_host else "pcie")
     if not links:
         raise UserError(f"--link: {chip.name} publishes no link between devices")
     if name not in links:
@@ -70,20 +81,37 @@ def linked_by(chip: Chip, name: str) -> Chip:
     return replace(chip, links={**chip.links, name: links[name]}, default_link=name)
 
 
+def _in_slot(chip: Chip, generation: str, lanes: float, link: str) -> Chip:
+    """The chip in a slot of `lanes` lanes, over which it exchanges data with others (`link`) and with the host."""
+    port, figure = network_of(f"{generation}-x16")
+    own, rate = float(np.max(chip.links["pcie"].bandwidth_bytes_per_s)), figure.value * lanes / 16.0
+    if rate > own:
+        raise UserError(
+            f"--link {generation}-x{lanes:g}: {rate / 1e9:g} GB/s each way, but {chip.name} has {own / 1e9:g}"
+        )
+    slot = replace(port, name="pcie", bandwidth_bytes_per_s=rate)
+    figures = {**chip.figures, "links.pcie.bandwidth_bytes_per_s": replace(figure, value=rate, note=f"{lanes:g} lanes")}
+    links = {**chip.links, "pcie": slot, HOST_PATH: replace(slot, name=HOST_PATH)}
+    return replace(chip, links=links, default_link=link, figures=figures)
+
+
 @technique(
     "link",
     kind="parallelism",
-    formula="share of the link's rate, n cards: over pcie bus x (far + (1 - far) (2/n)^2); over pcie-host bus for 2 "
-    "cards, crossing x (4/n)^crowding for more; all four are fitted",
-    source="NCCL timed by aiconfigurator: 8 RTX PRO 6000 with peer-to-peer access, 8 L40S without "
-    "https://github.com/ai-dynamo/aiconfigurator",
+    formula="share of the link's rate, n cards: over pcie bus x (far + (1 - far) (2/n)^2); over pcie-host crossing x "
+    "(4/n)^crowding, and at most 0.2 x 2 (n - 1) / n, so that no group takes less time than a pair; others are fitted",
+    source="NCCL timed by aiconfigurator: 8 RTX PRO 6000 with peer-to-peer access, 8 L40S of which more than two have "
+    "none https://github.com/ai-dynamo/aiconfigurator; pairs without it https://github.com/sgl-project/sglang/pull/39605",
     example="llama-2-7b --hardware l40s -tp 2 --link pcie-host",
 )
 def link(
-    name: Annotated[str, Form(help="name of one of the chip's links; pcie-host: PCIe without peer-to-peer access")],
+    name: Annotated[
+        str,
+        Form(help="one of the chip's links; pcie-host: without peer-to-peer access; pcie-4-x8, pcie-4-x8-host: a slot"),
+    ],
 ) -> Change:
-    """Chooses the link between devices: nvlink over a bridge, or pcie-host for PCIe cards without peer-to-peer access,
-    which exchange data through the host's memory.
+    """Chooses the link between devices: nvlink over a bridge, pcie for GeForce cards whose driver was changed to grant
+    peer-to-peer access, pcie-host for others without it, which exchange data through the host's memory, or a slot.
     """
     return lambda system: replace(system, chip=linked_by(system.chip, name))
 
@@ -162,7 +190,8 @@ def data_parallel_size(replicas: Annotated[float, DEVICES("replicas that divide 
     kind="parallelism",
     formula="experts n/e on a device; the fullest one computes max(1/e, 1/active) of all rows and reads as many of the "
     "active experts, N(1 - (1 - k/N)^T) over the T tokens of all replicas; replicas exchange tokens x k rows twice by "
-    "all-to-all, (e-1)/e of them over the link",
+    "all-to-all, (e-1)/e of them over the link; vLLM, SGLang and TensorRT-LLM, on up to 8 devices, gather the tokens "
+    "of all replicas and reduce-scatter the sums instead: (e-1)/e of all tokens each",
     source="GShard arXiv 2006.16668; vLLM --enable-expert-parallel, "
     "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
     example="mixtral-8x7b --hardware h100 -tp 4 --expert-parallel-size 4",

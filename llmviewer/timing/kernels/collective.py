@@ -36,6 +36,15 @@ PCIE_HOP, NETWORK_HOP = 1.0 / 0.6, 2.7 / 0.6
 #: Fraction of a network port's rate: NCCL reaches 370 to 390 of 400 Gb/s between nodes of 8 ports.
 #: Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 NETWORK_SHARE = 0.92
+#: Share of a PCIe link's rate that two cards reach through the host's memory.  No group takes less time than a pair, as
+#: few boxes are as good as 4 RTX 4090 (0.57, https://github.com/NVIDIA/nccl/issues/1603) or 5090 (0.56; 8 of them 0.44,
+#: https://github.com/NVIDIA/nccl/issues/1639).  Pairs: RTX 5070 Ti 0.06 (https://github.com/sgl-project/sglang/pull/39605),
+#: RTX 2080 Ti 0.25 (https://gist.github.com/Anthony-Hoo/5b407716011b3b74df0ddbd7688d6562); prompts on two RTX 5090 take
+#: 1.34 times as long as with access, on two RTX 3090 1.35 to 1.49 times as long as over NVLink: 0.19 and 0.12
+#: (https://github.com/noonghunna/club-3090/blob/master/docs/PCIE_P2P.md).  L40S: 4 cards 0.15, 8 0.06 (aiconfigurator).
+PAIR_THROUGH_HOST = 0.2
+#: Half the 80 % interval of log(measured / predicted) that these boxes need.
+BOX_ERROR = 1.0
 MIB = 2.0**20
 
 
@@ -106,16 +115,20 @@ def _topology_share(shape: CollectiveShape, chip: Chip, constants: Constants) ->
         two, far = constants["bus"], constants["far"]
         if shape.through_host:
             many = constants["crossing"] * (4.0 / devices) ** constants["crowding"]
-            return two if devices == 2.0 else min(two, many)
+            return float(min(PAIR_THROUGH_HOST * 2.0 * (devices - 1.0) / devices, many))
         return two * (far + (1.0 - far) * (2.0 / devices) * (2.0 / devices))
     return min((devices - 1.0) / (chip.near - 1.0), 1.0) if chip.default_link in MESH_LINKS and chip.near > 1.0 else 1.0
 
 
 def _engine_kernels(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[AlgorithmRates]:
-    """All-reduce kernels of an engine: one-shot, each device reads all data, and two-shot, first parts, then sums."""
+    """All-reduce kernels of an engine: one-shot, each device reads all data, and two-shot, first parts, then sums.
+
+    They need peer-to-peer access, and engines turn them off between more than two PCIe cards.  Source:
+    https://docs.vllm.ai/en/v0.9.2/api/vllm/distributed/device_communicators/custom_all_reduce.html.
+    """
     n = shape.devices
-    peers = shape.pattern is Collective.ALL_REDUCE and shape.near >= n and not (uses_host_bridge(chip) and n > 2.0)
-    if not peers or not constants["own_most"]:
+    bridged = shape.through_host or (uses_host_bridge(chip) and n > 2.0)
+    if shape.pattern is not Collective.ALL_REDUCE or shape.near < n or bridged or not constants["own_most"]:
         return
     latency, most = constants["own_start"] * 1e3 / clock_hz(chip), constants["own_most"] * MIB
     topology = _topology_share(shape, chip, constants)
@@ -147,6 +160,12 @@ def variant(operator: Operator) -> str:
     return f"{shape.pattern.value}{HOST_ENDING}" if shape.through_host else str(shape.pattern.value)
 
 
+def limits(operator: Operator) -> Mapping[str, Count]:
+    """Number of devices: what pairs reach says little of larger groups."""
+    assert isinstance(operator.shape, CollectiveShape)
+    return {"devices": operator.shape.devices}
+
+
 #: Pattern -> patterns whose constants serve it if it was not measured, nearest first.
 SUBSTITUTES = {
     "all_gather": ("reduce_scatter",), "reduce_scatter": ("all_gather",), "send": ("all_gather", "all_reduce"),
@@ -158,11 +177,10 @@ FAMILY = Family(
         constant("start", "kcycle", 9.5, 0.0, 100.0, "the library's kernel before its first message"),
         constant("hop", "kcycle", 1.4, 0.0, 50.0, "one message of the library"),
         constant("link", "1", 0.8, 0.02, 1.0, "share of the link's rate that its chunks reach"),
-        constant("bus", "1", 0.62, 0.02, 1.0, "share of a PCIe link's rate that two cards reach"),
-        constant("far", "1", 0.6, 0.0, 1.0, "share of that left to many cards, with peer-to-peer access"),
-        # L40S, by engine: 19 to 20 GB/s each with 2 cards, 3.7 to 5.1 with 4, 1.2 to 2.2 with 8 (aiconfigurator)
-        constant("crossing", "1", 0.14, 0.01, 1.0, "share of a PCIe link's rate of four cards without it"),
-        constant("crowding", "1", 1.3, 0.0, 3.0, "exponent of 4 / cards in the share of more"),
+        constant("bus", "1", 0.62, 0.02, 1.0, "share of a PCIe link's rate that two cards reach, with peer access"),
+        constant("far", "1", 0.6, 0.0, 1.0, "share of that left to many cards"),
+        constant("crossing", "1", 0.3, 0.01, 1.0, "share of a PCIe link's rate of four cards without peer access"),
+        constant("crowding", "1", 1.0, 0.0, 3.0, "exponent of 4 / cards in the share of more"),
         constant("switch", "1", 0.95, 0.02, 1.0, "share of the link's rate with reduction in the switch"),
         constant("own_start", "kcycle", 6.0, 0.0, 50.0, "one round of the engine's own kernels"),
         constant("one_shot", "1", 0.6, 0.02, 1.0, "share of the link's rate, one-shot all-reduce"),
@@ -179,4 +197,7 @@ FAMILY = Family(
     variant=variant,
     substitutes=SUBSTITUTES
     | {name + HOST_ENDING: tuple(near + HOST_ENDING for near in others) for name, others in SUBSTITUTES.items()},
+    limits=limits,
+    of_box=("crossing", "crowding"),
+    box_error=lambda variant: BOX_ERROR if variant.endswith(HOST_ENDING) else 0.0,
 )  # fmt: skip

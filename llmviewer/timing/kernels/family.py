@@ -55,6 +55,8 @@ class Family:
     last_resorts: variant -> kinds of fit of other families (`gemm/fp8`), searched if no profile has a fit of this one.
     In equivalents such kinds may stand too.
     limits: operator -> quantities above whose fitted range the kernel may not exist, and engines run another one.
+    of_box: constants that are of the box where they were measured; other chips, in other boxes, take the start values.
+    box_error: variant -> what other boxes add to the error of a whole fit.
     """
 
     name: str
@@ -67,6 +69,8 @@ class Family:
     substitutes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limits: Callable[[Operator], Mapping[str, Count]] = lambda operator: {}
+    of_box: tuple[str, ...] = ()
+    box_error: Callable[[str], float] = lambda variant: 0.0
 
     def start_values(self) -> dict[str, float]:
         """Start values of the constants."""

@@ -7,7 +7,7 @@
   // Milliseconds between two changes; until text is read; until nothing moves; of one movement.
   const AT_ONCE = 80, READ = 350, SETTLED = 1500, ONE_MOVE = 1500;
   const MAX_CONFIG = 65536, MAX_QUERY = 8000; // bytes of a config.json, characters of an address, as in state.py
-  const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "number", "run"]; // as in state.py
+  const SHOWN = ["tab", "stage", "block", "operator", "colour", "against", "chains", "columns", "sums", "number", "run"]; // as in state.py
   let before = 0, later = 0, name = "", moved = 0, still = 0, seek = false, compared = "";
 
   // ---- the address --------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@
 
   // What was tried for the last question is not shown beside another answer.
   function settle(search) {
-    window.dash_clientside.set_props("late", { text: "" });
+    for (const id of ["late", "sums"]) window.dash_clientside.set_props(id, { text: "" });
     if (question(search) !== compared) window.dash_clientside.set_props("strip", { pieces: [] });
     compared = question(search);
     window.clearTimeout(still);
@@ -116,7 +116,7 @@
   function option(key, value) {
     const parameters = change(key, value);
     parameters.delete("run"); // answers that take seconds are asked for
-    if (key === "model") ["config", "block", "operator"].forEach((one) => parameters.delete(one));
+    if (key === "model") ["config", "block", "operator", "chains"].forEach((one) => parameters.delete(one));
     if (key === "model" && parameters.get("number")?.includes("operators.")) parameters.delete("number");
     go(parameters, key);
   }
@@ -144,7 +144,7 @@
 
   function first({ dataset, value }) {
     const menu = $(`[data-option="${dataset.search}"]`), found = [...menu.options].find((one) => one.value && !one.hidden);
-    if (!found || !value.trim()) return tell(`no model with the words ${value.trim() || "of an empty search"}`);
+    if (!found || !value.trim()) return tell(`no ${dataset.search === "model" ? "model" : "chip"} with the words ${value.trim() || "of an empty search"}`);
     menu.value = found.value;
     menu.focus();
     option(dataset.search, found.value);
@@ -248,6 +248,12 @@
     go(parameters, key);
   }
 
+  // Columns that are chosen, unless all are.
+  function columns() {
+    const boxes = $$("[data-column]"), chosen = boxes.filter((box) => box.checked).map((box) => box.dataset.column);
+    go(change("columns", chosen.length < boxes.length ? chosen.join(",") || "operator" : ""), "columns");
+  }
+
   // A config.json goes into the address, without white space between its fields, packed as state.py unpacks it.
   async function read(file) {
     if (!file) return;
@@ -257,7 +263,7 @@
     const bytes = new Uint8Array(await packed.arrayBuffer());
     const text = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
     const parameters = current();
-    ["block", "operator", "run"].forEach((key) => parameters.delete(key));
+    ["block", "operator", "chains", "run"].forEach((key) => parameters.delete(key));
     parameters.set("config", text.replaceAll("+", "-").replaceAll("/", "_"));
     go(parameters);
   }
@@ -315,6 +321,7 @@
     if (target.matches('input[data-option], input[data-figure]')) written(target);
     else if (target.dataset.option) option(target.dataset.option, target.value);
     else if (target.dataset.shown) shown(target);
+    else if (target.dataset.column) columns();
     else if (target.id === "file") {
       read(target.files[0]);
       target.value = ""; // so that the same file can be chosen again
@@ -373,11 +380,18 @@
 
   function tapped(data) {
     if (data?.operator) return choose(data.operator);
+    if (data?.chain) return unfold(data.chain);
     if (data?.block) {
       const parameters = change("block", data.block);
       parameters.delete("operator");
       go(parameters, "block");
     }
+  }
+
+  // The address has the chains of operators that are unfolded, or a word for all of them.
+  function unfold(chain) {
+    const before = (current().get("chains") ?? "").split(",").filter((one) => one && one !== "folded");
+    go(change("chains", [...before, chain].join(",")), "chains");
   }
 
   const clicked = (event) => choose(event?.points?.[0]?.customdata);
@@ -389,7 +403,7 @@
     const cy = $("#network")?._cyreg?.cy, key = event?.points?.[0]?.customdata;
     if (cy && key) {
       cy.nodes(".near").removeClass("near");
-      cy.nodes(`[operator = "${key}"]`).addClass("near");
+      cy.nodes().filter((one) => one.data("keys")?.includes(key)).addClass("near");
     }
   }
 
@@ -554,9 +568,19 @@
       make("div", { ref: place, role: "img", tabIndex: 0, onKeyDown: pressed, "aria-label": `${one.label}; + and − zoom, 0 fits`, className: "network", style: frame }, drawn));
   }
 
+  // Rows that a filter of the table leaves, whose sums the server makes.
+  function summed() {
+    const keys = [];
+    window.dash_ag_grid.getApi("operators").forEachNodeAfterFilter(({ data }) => keys.push(data.key));
+    window.dash_clientside.set_props("rows", { data: [window.location.search, keys] });
+  }
+
   function Grid({ one }) {
     const library = arriving("dash_ag_grid");
-    const events = (given) => given.selectedRows?.length && selected(given.selectedRows);
+    const events = (given) => {
+      if (given.selectedRows?.length) selected(given.selectedRows);
+      if (given.virtualRowData) summed();
+    };
     const columnDefs = one.grid.columnDefs.map((column) => (narrow() ? { ...column, pinned: null } : column));
     return library && make(library.AgGrid, { ...one.grid, columnDefs, setProps: events });
   }
@@ -566,24 +590,31 @@
     if (one.figure) return make(Figure, { one });
     if (one.network) return make(Network, { one });
     if (one.grid) return make(Grid, { one });
+    return make(Html, { one });
+  }
+
+  function Html({ one }) {
+    const place = window.React.useRef(null), before = kept(place.current);
+    window.React.useLayoutEffect(() => restore(place.current, before), [one.html]);
     // what scrolls by itself takes the focus, so that keys scroll it
     const scrolls = one.label ? { tabIndex: 0, role: "group", "aria-label": one.label } : {};
-    return make("div", { className: one.look, ...scrolls, dangerouslySetInnerHTML: { __html: one.html } });
+    return make("div", { className: one.look, ref: place, ...scrolls, dangerouslySetInnerHTML: { __html: one.html } });
   }
 
   // Pieces of one kind at one place are the same element before and after a change.
   const keyed = (one, at) => make(window.React.Fragment, { key: `${at} ${one.id ?? Object.keys(one)[0]}` }, kind(one));
 
-  // Other controls, where other values became possible, have the same parts open and the same control in focus.
+  // Other HTML at a place, as controls where other values became possible, has the same parts open and the same control
+  // in focus.
   function kept(place) {
     const open = [...(place?.querySelectorAll("details[open] > summary") ?? [])].map((one) => one.textContent);
     const focus = place?.contains(document.activeElement) ? document.activeElement.dataset : {};
-    return { open, option: focus.option };
+    return { open, focus: ["option", "shown", "column"].filter((key) => focus[key]).map((key) => `[data-${key}="${focus[key]}"]`)[0] };
   }
 
-  function restore(place, { open, option }) {
+  function restore(place, { open, focus }) {
     for (const one of place.querySelectorAll("details > summary")) if (open.includes(one.textContent)) one.parentElement.open = true;
-    if (option) place.querySelector(`[data-option="${option}"]`)?.focus();
+    if (focus) place.querySelector(focus)?.focus({ preventScroll: true });
   }
 
   // Text is HTML that the server made of templates, in which it escaped all data.

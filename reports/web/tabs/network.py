@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmviewer.core.errors import UserError
 from llmviewer.reports import why_page
-from llmviewer.reports.web import against
+from llmviewer.reports.web import against, chains
 from llmviewer.reports.web.chosen import PLAY, panel, switches
 from llmviewer.reports.web.markup import Piece, block, group, page, piece
 from llmviewer.reports.web.network import graph, network, notes
@@ -19,7 +19,7 @@ def content(view: View) -> list[Piece]:
     """The graph of a stage, or the difference to another configuration in it, beside the panel of the operator."""
     names = ("stage", "block", "operator") if view.state.shown["against"] else ("stage", "block", "colour", "operator")
     beside = group("side", _drawn(view), panel(view))
-    return [switches(view, names, against.menu(view)), block(piece("buttons", PLAY)), beside]
+    return [switches(view, names, chains.switch(view), against.menu(view)), block(piece("buttons", PLAY)), beside]
 
 
 def _drawn(view: View) -> Piece:
