@@ -77,7 +77,8 @@ def linked_by(chip: Chip, name: str) -> Chip:
     if not links:
         raise UserError(f"--link: {chip.name} publishes no link between devices")
     if name not in links:
-        raise unknown(f"link of {chip.name}", name, links)
+        slots = ["pcie-{3,4,5}-x{1,4,8,16}[-host]"] if "pcie" in links else []
+        raise unknown(f"link of {chip.name}", name, [*links, *slots])
     return replace(chip, links={**chip.links, name: links[name]}, default_link=name)
 
 
