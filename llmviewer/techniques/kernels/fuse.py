@@ -196,8 +196,8 @@ class _Plan:
             reasons += [f"{t} is still written: {r} reads it" for t, r in self.flow.kept(members).items()]
         sizes = [] if fits.all() else [size]
         reason = "; ".join(dict.fromkeys((*sizes, *reasons)))
-        where, assumed = done.astype(float), assumed and bool(done.any())
-        return outcome(where=where, kernel=kernel, reason=reason, assumed=assumed)
+        assumed = assumed and bool(done.any())
+        return outcome(where=done.astype(float), kernel=kernel, reason=reason, assumed=assumed)
 
     def _join(self, parts: set[tuple[int, ...]], members: tuple[int, ...], where: Mask) -> None:
         for part in parts:
