@@ -196,7 +196,8 @@ class _Plan:
             reasons += [f"{t} is still written: {r} reads it" for t, r in self.flow.kept(members).items()]
         sizes = [] if fits.all() else [size]
         reason = "; ".join(dict.fromkeys((*sizes, *reasons)))
-        return outcome(where=done.astype(float), kernel=kernel, reason=reason, assumed=assumed and bool(done.any()))
+        assumed = assumed and bool(done.any())
+        return outcome(where=done.astype(float), kernel=kernel, reason=reason, assumed=assumed)
 
     def _join(self, parts: set[tuple[int, ...]], members: tuple[int, ...], where: Mask) -> None:
         for part in parts:
