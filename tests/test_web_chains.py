@@ -90,6 +90,14 @@ def test_chains_are_folded_where_a_block_has_many_operators() -> None:
     assert titles(f"{DEEPSEEK}&chains=unfolded") == []
 
 
+def test_a_block_that_would_become_wider_stays_as_it_is() -> None:
+    """The kernels that vLLM fuses leave few chains, and the layers of the drawing fall otherwise."""
+    one = view(f"{DEEPSEEK}&engine=vllm")
+    widths = [graph(view(f"{DEEPSEEK}&engine=vllm&chains={how}"))["width"] for how in ("unfolded", "folded")]
+    assert len(one.shown.blocks["moe"]) > MOST_ALONE and widths[0] < widths[1]
+    assert (switch(one)["value"], graph(one)["width"]) == ("unfolded", widths[0])
+
+
 def test_a_chain_of_the_address_is_unfolded() -> None:
     one = view(f"{DEEPSEEK}&chains=attn_norm,shared_act")
     boxes = elements(one)
