@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import hypot
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import llmviewer as lv
 pytest.importorskip("dash", reason="needs dash: pip install '.[web]'")
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.html.layers import dataflow
+from llmviewer.reports.html.layers import HEIGHT, WIDTH, dataflow
 from llmviewer.reports.web import against
 from llmviewer.reports.web.chains import MOST_ALONE, Chain, drawn, folded, switch
 from llmviewer.reports.web.network import graph, network
@@ -88,6 +90,14 @@ def test_chains_are_folded_where_a_block_has_many_operators() -> None:
     assert titles(f"{DEEPSEEK}&chains=unfolded") == []
 
 
+def test_a_block_that_would_become_wider_stays_as_it_is() -> None:
+    """The kernels that vLLM fuses leave few chains, and the layers of the drawing fall otherwise."""
+    one = view(f"{DEEPSEEK}&engine=vllm")
+    widths = [graph(view(f"{DEEPSEEK}&engine=vllm&chains={how}"))["width"] for how in ("unfolded", "folded")]
+    assert len(one.shown.blocks["moe"]) > MOST_ALONE and widths[0] < widths[1]
+    assert (switch(one)["value"], graph(one)["width"]) == ("unfolded", widths[0])
+
+
 def test_a_chain_of_the_address_is_unfolded() -> None:
     one = view(f"{DEEPSEEK}&chains=attn_norm,shared_act")
     boxes = elements(one)
@@ -127,3 +137,28 @@ def test_a_chain_is_compared_by_its_sums() -> None:
         ]
         times.append(fmt.duration(sum(line.operator["time_s"] * line.operator["layers"] for line in lines)))
     assert box["label"].split("\n")[:2] == ["mlp_norm+quantize", " → ".join(times)]
+
+
+@pytest.mark.parametrize("how", ["folded", "unfolded"])
+@pytest.mark.parametrize("model", ["deepseek-v3.2", "jamba-v0.1", "llama-3.1-8b"])
+def test_no_line_crosses_a_box(model: str, how: str) -> None:
+    """Bends are read as Cytoscape does: shares of the way from start to end, and distances from it."""
+    one = graph(view(f"model={model}&hardware=h200&tab=network&chains={how}"))["network"]["elements"]
+    at = {each["data"]["id"]: tuple(each["position"].values()) for each in one if "position" in each}
+    for each in (each for each in one if each.get("classes") == "bent"):
+        (x, y), (to_x, to_y) = start, end = [at[each["data"][key]] for key in ("source", "target")]
+        across, down = to_x - x, to_y - y
+        length = hypot(across, down)
+        shares, distances = (map(float, each["data"][key].split()) for key in ("along", "aside"))
+        bends = [
+            (x + share * across - distance * down / length, y + share * down + distance * across / length)
+            for share, distance in zip(shares, distances, strict=True)
+        ]
+        assert len(bends) >= 2
+        for (a, b), (c, d) in pairwise((start, *bends, end)):
+            on_line = [(a + (c - a) * part / 64, b + (d - b) * part / 64) for part in range(65)]
+            for box in {*at} - {each["data"]["source"], each["data"]["target"]}:
+                inside = [
+                    abs(px - at[box][0]) < WIDTH / 2 - 1 and abs(py - at[box][1]) < HEIGHT / 2 - 1 for px, py in on_line
+                ]
+                assert not any(inside), (each["data"], box)

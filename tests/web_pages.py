@@ -155,6 +155,8 @@ class WebPage:
     def _box(self, node: str) -> list[float]:
         self.until("() => document.getElementById('network')?._cyreg?.cy?.nodes().length")
         self.page.locator("#network").scroll_into_view_if_needed()
+        _, y = self._resting(PLACE_OF_NODE, node)
+        self.page.evaluate("y => (y < 0 || y > innerHeight) && scrollBy({ top: y - innerHeight / 2 })", y)
         return self._resting(PLACE_OF_NODE, node)
 
     def _resting(self, expression: str, given: Any) -> list[float]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from llmviewer.core.frozen import frozen
+from dataclasses import dataclass
 from typing import Any
 
-from llmviewer.core.frozen import frozen
 from llmviewer.core.kinds import Kind
+from llmviewer.reports.html.layers import drawing
 from llmviewer.reports.html.operators import Line
 from llmviewer.reports.web.view import View
 
 #: Kinds of what can follow in a chain; of products; of messages, which stay alone.
 AFTER = (Kind.ELEMENTWISE.value, Kind.NORM.value, Kind.SOFTMAX.value)
 PRODUCT, MESSAGE = Kind.GEMM.value, Kind.COLLECTIVE.value
-#: Operators of a block that has its chains folded unless the address says otherwise: more than these.
+#: Operators of a block whose chains stay as they are, at most.
 MOST_ALONE = 20
 FOLDED, ONE_BY_ONE = "folded", "unfolded"
 #: Fields of an operator that are those of a chain as sums.
@@ -39,8 +41,13 @@ def drawn(view: View) -> list[Line]:
 
 
 def how_folded(view: View) -> str:
-    """Whether chains are folded, or the names of those that are not, with a comma between them."""
-    many = len(view.shown.blocks[view.unfolded]) > MOST_ALONE
+    """Whether chains are folded, or the names of those that are not, with a comma between them.
+
+    Unless the address says it, they are where a block has many operators and does not become wider.
+    """
+    lines = view.shown.blocks[view.unfolded]
+    alone, together = (drawing([line.operator for line in each]).width for each in (lines, folded(lines)))
+    many = len(lines) > MOST_ALONE and together <= alone
     return view.state.shown["chains"] or (FOLDED if many else ONE_BY_ONE)
 
 

@@ -38,6 +38,8 @@ AT_ONCE = "Stages of the pipeline run at once: times of operators are scaled to 
 SERIAL = f"Operators one after another{OVERLAP_NOTE}."
 #: Characters of a line in an operator's box.
 MOST_CHARACTERS = 20
+#: How far from a box a line that bends is straight above or below it, so that it crosses no other [pixel].
+LEAD = 8.0
 #: Numbers of each command of an SVG path, the last two of which are the point that it reaches.
 COMMANDS = re.compile(r"[MLC]([^MLC]+)")
 
@@ -213,11 +215,15 @@ def _card(line: Line) -> str:
 
 def _bends(path: str, start: Point, end: Point) -> dict[str, str]:
     """Bends of an edge as Cytoscape takes them: shares of the way from start to end, and distances from that line."""
-    reached = [tuple(map(float, points.split()[-2:])) for points in COMMANDS.findall(path)][1:-1]
+    (x, y), *reached, (end_x, end_y) = (tuple(map(float, one.split()[-2:])) for one in COMMANDS.findall(path))
     if not reached:
         return {}
-    ends = (reached[0], *reached, reached[-1])
-    places = [one for one, *near in zip(reached, ends, ends[2:], strict=False) if {one[0]} != {x for x, _ in near}]
+    reached = [(x, y + LEAD), *reached, (end_x, end_y - LEAD)]
+    ends = (0, len(reached) - 1)
+    places = [  # those between two at the same distance from the side are on a line with them
+        one for at, one in enumerate(reached)
+        if at in ends or not reached[at - 1][0] == one[0] == reached[at + 1][0]
+    ]  # fmt: skip
     across, down = end[0] - start[0], end[1] - start[1]
     length = hypot(across, down)
     along = [((x - start[0]) * across + (y - start[1]) * down) / length**2 for x, y in places]
