@@ -279,6 +279,15 @@ def test_an_unchanged_answer_is_not_sent_again(address: str, taken: str, visitor
     assert other.status_code == 200 and other.headers["ETag"] == tag and other.data
 
 
+def test_words_of_an_address_that_nothing_reads_are_refused(visitor: Any) -> None:
+    run = {"model": "llama-3.2-1b", "hardware": "l40s"}
+    for found, why in (
+        (visitor.get(f"{openapi.PREFIX}/models?name=gpt2"), "models takes no arguments; remove 'name'"),
+        (posted(visitor, "analyze?batch_size=8", run), "the arguments of a POST are its body; remove 'batch_size'"),
+    ):
+        assert found.status_code == 400 and found.get_json()["detail"].startswith(why)
+
+
 def test_tags_of_unlike_answers_differ(visitor: Any) -> None:
     run = f"{openapi.PREFIX}/analyze?model=llama-3.2-1b&hardware=l40s&batch_size="
     assert len({visitor.get(f"{run}{size}").headers["ETag"] for size in (1, 2, 1)}) == 2

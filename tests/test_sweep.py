@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from llmviewer.cli import main
 from llmviewer.core.workload import Request
 from llmviewer.result.sweep import CHUNK_PASSES, Grid
 
@@ -36,3 +38,11 @@ def test_a_chunk_has_about_as_many_forward_passes_as_fit_the_cpu_cache() -> None
     """4096 answers of 63 tokens: a prefill pass, the decode step shown and 62 steps each, so 16384 / 64 per chunk."""
     many = Grid(batch_sizes=np.arange(1.0, 4097.0), input_lens=np.array([16.0]), output_lens=np.array([63.0]))
     assert [len(triples(piece)) for piece in many.chunks()] == [CHUNK_PASSES // 64] * 16
+
+
+def test_a_refused_point_leaves_no_part_of_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "sweep bert-base --hardware gb10 --batch-size 4 --output-len 8 --format".split()
+    for kind in ("json", "csv"):
+        assert main([*words, kind]) == 2
+        told = capsys.readouterr()
+        assert not told.out and told.err.startswith("error: ") and told.err.count("\n") == 1

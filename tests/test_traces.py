@@ -212,6 +212,11 @@ def test_a_turn_follows_the_one_before_it_of_its_session(tmp_path: Path) -> None
             read_trace(written(tmp_path, lines_of([*rows[:3], {**rows[3], **wrong}])))
 
 
+def test_an_unnamed_field_is_no_clock(tmp_path: Path) -> None:
+    rows = [{"input_length": 3, "output_length": 4, "": 14000}] * 2
+    assert read_trace(written(tmp_path, lines_of(rows))).arrival_s is None
+
+
 @pytest.mark.parametrize("begin", ["", "arrival_s,input_len,output_len\n", '{"input_len": 1, "output_len": 1}\n'])
 def test_a_line_without_an_end_is_refused(begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_rows, "MAX_LINE", 100)

@@ -205,11 +205,10 @@ def memory_columns(memory: Memory, chip: Chip, point: Array) -> dict[str, Any]:
 def json_parts(chunks: Iterable[dict[str, Any]]) -> Iterator[str]:
     """The JSON document of a sweep, `{"schema", "rows": [...]}`, in parts: one row per line, null for undefined values.
 
-    chunks: columns of points."""
+    chunks: columns of points, at least of one."""
     import pandas as pd
 
-    yield '{"schema": "llmviewer.sweep/1", "rows": ['
-    separator = "\n"
+    separator = '{"schema": "llmviewer.sweep/1", "rows": [\n'  # with the first rows, after their errors
     for columns in chunks:
         lines = pd.DataFrame(columns).to_json(orient="records", lines=True, double_precision=15).strip()
         yield separator + lines.replace("\n", ",\n")

@@ -6,6 +6,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING
 
+from llmviewer.core.errors import UserError, quoted
 from llmviewer.server import arguments, calls, guard, openapi
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ def blueprint() -> Blueprint:
 
     made = Blueprint("api", __name__, url_prefix=openapi.PREFIX)
 
+    def refuse_query(why: str) -> None:
+        for unread in request.args:
+            raise UserError(f"{why}; remove {quoted(unread)} from the address")
+
     def call(name: str) -> Response:
+        refuse_query("the arguments of a POST are its body")
         body = guard.json_body()
         if isinstance(body, Response):
             return body
@@ -33,6 +39,7 @@ def blueprint() -> Blueprint:
         return _tagged(Response(calls.answer(name, given), mimetype=JSON, headers={"Cache-Control": "no-cache"}))
 
     def listed(name: str) -> Response:
+        refuse_query(f"{name} takes no arguments")
         kept = {"Cache-Control": f"public, max-age={KEPT_S}"}
         return _tagged(Response(_fixed(name), mimetype=JSON, headers=kept))
 

@@ -264,7 +264,7 @@ def _of_fields(entry: Mapping[str, Any], columns: Columns, *, is_table: bool = F
     ids = entry.get("hash_ids")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(one, int) for one in ids)):
         raise RowError("hash_ids is no list of whole numbers")
-    clock = columns.clock if columns.clock in entry else fields.first_of(fields.TIMES, entry)
+    clock = columns.clock if columns.clock and columns.clock in entry else fields.first_of(fields.TIMES, entry)
     delay = entry.get(fields.DELAY)
     follows = delay not in (None, "") and (clock is None or entry[clock] is None)
     if columns.unit_s is None:  # of Mooncake and AIPerf, whole milliseconds
