@@ -166,4 +166,4 @@ def test_the_call_and_the_command_draw_the_same_map_by_default(capsys: pytest.Ca
     assert main("crossover llama-3.1-8b --hardware h100 --quantization none,fp8 --format json".split()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["contexts"][-1] == 131072 and printed["batch_sizes"][-1] == 256
-    assert api.crossover("llama-3.1-8b", "h100", quantization="none,fp8").to_dict() == printed
+    assert api.crossover("llama-3.1-8b", "h100", quantization=["none", "fp8"]).to_dict() == printed

@@ -226,6 +226,18 @@ def test_limits_hold_with_probability_nine_tenths_unless_another_is_asked() -> N
     assert made.best.devices <= lv.size(**QUESTIONS["replicas"], confidence=0.999).best.devices  # type: ignore[union-attr]
 
 
+def test_devices_that_only_errors_of_the_times_ask_for_are_told() -> None:
+    """No kernel was measured on an MI300X: what the prediction needs of it is far less than what is nearly sure."""
+    server = {"quantization": "none", "kv_cache_dtype": "auto", "tensor_parallel_size": 1, "batching": "continuous"}
+    load = {"request_rate": 10, "requests": 300, "ttft": "p99:1s", "tpot": "p99:15ms"}
+    sure, predicted = (lv.size("llama-3.1-8b", "mi300x", confidence=at, **server, **load) for at in (0.9, 0))
+    assert sure.best is not None and predicted.best is not None
+    assert sure.best.devices >= 2 * predicted.best.devices == 2 * sure.best.predicted_devices
+    (told,) = (note for note in sure.notes if "by the prediction" in note)
+    assert told.startswith(f"mi300x: 1 device holds the limits by the prediction; {sure.best.devices} hold them with")
+    assert not any("by the prediction" in note for note in predicted.notes)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

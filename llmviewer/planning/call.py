@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -162,6 +162,10 @@ def _interrupted(
     )
 
 
+#: Times the devices of the prediction from which a note says what the others are for.
+MANY = 2.0
+
+
 def _notes(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     """Warnings about load, formats and prices of the best of each chip."""
     return (
@@ -174,12 +178,25 @@ def _notes_of_chips(asked: Question, best: Sequence[Choice]) -> tuple[str, ...]:
     """Warnings about versions, formats, prices and images, and options that are not used."""
     chips = (chip for one in best for part, _ in one.parts for chip in part.screened.chip.split("+"))
     return (
+        *_doubt_notes(asked, best),
         *_version_notes(str(one.options.get("engine", ENGINE)) for one in best),
         *few_bits_notes(str(one.options.get("quantization", "none")) for one in best),
         *asked.prices.notes(chips, date.today()),
         *images_notes(asked.workload.images),
         *_unused(asked, best),
     )
+
+
+def _doubt_notes(asked: Question, best: Sequence[Choice]) -> Iterator[str]:
+    """Warnings about chips whose number is that of the errors of their times, not of the prediction."""
+    for one in best:
+        if 0 < one.predicted_devices <= one.devices_needed / MANY:
+            alone = "device holds" if one.predicted_devices == 1 else "devices hold"
+            kept = f"{one.devices_needed} hold them with probability {asked.load.confidence:g}"
+            yield (
+                f"{one.hardware}: {one.predicted_devices} {alone} the limits by the prediction; {kept}, as its "
+                "times are uncertain (--confidence 0 sizes by the prediction)"
+            )
 
 
 def _version_notes(presets: Iterable[str]) -> list[str]:

@@ -103,6 +103,7 @@ class Choice:
     calibration; empty for ideal times and the steady state.  turns: mean of a session, 0 of
     requests that are none; pauses_s: in which its user thinks [s].  users: of one replica in a closed loop, else 0;
     most_users: those that it holds within the limits, searched as the rate is, which is then that of these users.
+    predicted_devices: fewest that were tried and hold by the prediction alone, spare ones left out; 0: not simulated.
     """
 
     model: str
@@ -122,6 +123,7 @@ class Choice:
     input_len: float
     searched_rate: float | None = None
     probability: float | None = None
+    predicted_devices: int = 0
     usd_per_hour: float | None = None
     price: Mapping[str, Any] | None = None
     watts: float | None = None
@@ -317,6 +319,7 @@ def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
         output_len=workload.output_len,
         input_len=workload.input_len,
         probability=chance_of(workload.limits, answer.latencies, answer.ratios),
+        predicted_devices=answer.predicted_devices,
         usd_per_hour=usd if usd < float("inf") else None,
         price=_price(asked, parts),
         watts=watts,

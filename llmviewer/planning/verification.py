@@ -32,7 +32,8 @@ class Answer:
     replica in a closed loop, else 0.
     latencies: metric -> statistic -> seconds.  ratios: metric -> bounds over value by level, from the calibration.
     running: sequences of a replica in the mean.  counts: replicas of each pool.  holds: whether the load is sustained
-    within all limits.  broken: limits that are exceeded.
+    within all limits.  broken: limits that are exceeded.  predicted_devices: fewest that were tried and hold whatever
+    the probability.
     """
 
     hardware: str
@@ -49,6 +50,7 @@ class Answer:
     broken: tuple[Limit, ...]
     saturated: bool
     users: int = 0
+    predicted_devices: int = 0
 
     def limited(self, workload: Workload, metric: str) -> float | None:
         """The limited statistic of a latency [s], its mean if there is no limit; None where it is unknown."""
@@ -114,6 +116,11 @@ class Trial:
         chance = chance_of(made.limits, made.latencies(), made.ratios)
         return chance is None or chance >= self.confidence
 
+    def fewest(self, devices: Callable[[Counts], int]) -> int:
+        """The fewest devices that were tried with which the limits hold, whatever the probability; 0 for none."""
+        tried = {**self.probes, **self.wholes}
+        return min((devices(counts) for counts, made in tried.items() if made.holds), default=0)
+
 
 def _shorter(traffic: Traffic) -> Traffic:
     """The first PROBED requests, where a rate and no other option says how many there are."""
@@ -143,7 +150,8 @@ def verified(model: Any, candidate: Candidate, load: Load, bounds: Bounds) -> An
     while not trial.holds(found) and replicas < most and trial.holds(trial.probe((replicas,))):
         replicas += 1
         found = trial.whole((replicas,))
-    return replace(_answer(candidate, found, replicas, load), holds=trial.holds(found))
+    answer = replace(_answer(candidate, found, replicas, load), holds=trial.holds(found))
+    return replace(answer, predicted_devices=trial.fewest(lambda counts: one.devices * counts[0]))
 
 
 def _load_words(load: Load) -> dict[str, Any]:
@@ -200,6 +208,7 @@ def verified_pair(model: Any, pair: Pair, load: Load, bounds: Bounds) -> Answer:
         replicas=1,
         rate=float(made.traffic.mean_rate or 0.0),
         counts=counts,
+        predicted_devices=trial.fewest(lambda counts: _devices(pair, counts)),
         **_measured(made) | {"holds": trial.holds(made)},
     )
 

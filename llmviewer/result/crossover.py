@@ -181,7 +181,8 @@ def crossover(
     output_len: output tokens per request, used for ANSWER_METRICS.
     """
     if len(configurations) < 2:
-        raise UserError("a crossover needs two configurations or more: give a comma list (--quantization none,w4a16)")
+        listed = "give a list (--quantization none,w4a16; in Python a list of texts)"
+        raise UserError(f"a crossover needs two configurations or more: {listed}")
     grid = Grid(
         batch_sizes=batch_sizes,
         input_lens=contexts,

@@ -53,8 +53,8 @@ LOAD: Mapping[str, Option] = {
     "lengths": _option(Kind.TEXT, "File of recorded requests of which pairs of lengths are drawn."),
     "sessions": _option(
         Kind.TEXT,
-        "Turns of sessions: turns=8,think=20s,system=2000,first=1500,then=400,output=300; + between kinds of them. "
-        "simulate without a rate: one user's, one after another.",
+        "Turns of sessions, + between kinds: turns=8,think=20s,first=1500,then=400,output=300; "
+        "simulate alone: of one user.",
     ),
     "images": replace(IMAGES["images"], group="load", panel=Panel.LOAD),
     "audio": replace(AUDIO["audio"], group="load", panel=Panel.LOAD),
