@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from llmviewer.core.frozen import frozen
-from dataclasses import dataclass
 from typing import Any
 
+from llmviewer.core.frozen import frozen
 from llmviewer.core.kinds import Kind
 from llmviewer.reports.html.layers import drawing
 from llmviewer.reports.html.operators import Line
