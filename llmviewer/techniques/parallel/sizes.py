@@ -163,8 +163,8 @@ def data_parallel_size(replicas: Annotated[float, DEVICES("replicas that divide 
     kind="parallelism",
     formula="experts n/e on a device; the fullest one computes max(1/e, 1/active) of all rows and reads as many of the "
     "active experts, N(1 - (1 - k/N)^T) over the T tokens of all replicas; replicas exchange tokens x k rows twice by "
-    "all-to-all, (e-1)/e of them over the link; vLLM, SGLang and TensorRT-LLM, on up to 8 devices, gather the tokens of "
-    "all replicas and reduce-scatter the sums instead: (e-1)/e of all tokens each",
+    "all-to-all, (e-1)/e of them over the link; vLLM, SGLang and TensorRT-LLM, on up to 8 devices, gather the tokens "
+    "of all replicas and reduce-scatter the sums instead: (e-1)/e of all tokens each",
     source="GShard arXiv 2006.16668; vLLM --enable-expert-parallel, "
     "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
     example="mixtral-8x7b --hardware h100 -tp 4 --expert-parallel-size 4",
