@@ -133,3 +133,11 @@ def test_selected_passes_of_a_group_keep_eviction_and_mask() -> None:
     assert some.attended_new_pairs is not None
     assert list(np.asarray(some.attended_new_pairs)) == [7.0, 9.0]
     assert list(group.select(slice(1, 2)).tokens) == [10.0]
+
+
+def test_steps_of_the_same_numbers_have_one_key_and_many_passes_have_none() -> None:
+    contexts = np.array([64.0, 65.0])
+    assert workload.decode(2.0, contexts).key == workload.decode(2.0, contexts.copy()).key
+    assert workload.decode(2.0, contexts).key != workload.decode(2.0, contexts + 1.0).key
+    assert workload.decode(2.0, contexts).key != workload.decode(2.0, contexts[:1]).key
+    assert workload.decode(2.0, np.ones(2000)).key is None
