@@ -20,7 +20,7 @@ def pair(decorate: Decorator) -> tuple[type[Any], type[Any]]:
     """A class and one that derives from it, with every kind of field."""
 
     class Point:
-        """A point."""
+        """A point of a plane."""
 
         unit: ClassVar[str] = "m"
         x: float

@@ -77,7 +77,7 @@ def test_a_stated_share_of_the_memory_is_that_share_of_it(engine: str) -> None:
 
 
 def test_stated_contexts_of_a_crossover_are_all_there() -> None:
-    """Those of a map without any are cut at what every model has; the same ones stated are not."""
+    """Contexts of a map without any are cut at what every model has; the same ones stated are not."""
     asked: dict[str, Any] = {"quantization": ["none", "w4a16"], "batch_size": [1]}
     assert list(lv.crossover("llama-2-7b", "h100", **asked).contexts) == [512, 1024, 2048, 4096]
     assert lv.crossover("llama-2-7b", "h100", **asked, context=CONTEXTS).contexts[-1] == 131072

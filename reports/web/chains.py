@@ -33,7 +33,7 @@ class Chain(Line):
 
 
 def drawn(view: View) -> list[Line]:
-    """What the network draws of the unfolded block: chains are folded, or not, or but for those that were clicked."""
+    """Nodes and lines that the network draws: chains are folded, or not, or but for those that were clicked."""
     lines = view.shown.blocks[view.unfolded]
     how = how_folded(view)
     return list(lines) if how == ONE_BY_ONE else folded(lines, how.split(","))
