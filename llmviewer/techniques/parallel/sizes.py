@@ -111,8 +111,9 @@ def link(
         Form(help="one of the chip's links; pcie-host: without peer-to-peer access; pcie-4-x8, pcie-4-x8-host: a slot"),
     ],
 ) -> Change:
-    """Chooses the link between devices: nvlink over a bridge, pcie for GeForce cards whose driver was changed to grant
-    peer-to-peer access, pcie-host for others without it, which exchange data through the host's memory, or a slot.
+    """Chooses the link between devices: nvlink over a bridge, pcie with peer-to-peer access or without, or a slot.
+
+    The drivers of GeForce cards grant no such access unless they were changed.
     """
     return lambda system: replace(system, chip=linked_by(system.chip, name))
 
