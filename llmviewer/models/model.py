@@ -186,11 +186,11 @@ class Model:
         """
         if (key := step.key) is None:
             return self._built(step)
-        if key not in self._graphs:
+        if (found := self._graphs.get(key)) is None:
             if len(self._graphs) >= KEPT:
-                self._graphs.clear()
-            self._graphs[key] = self._built(step)
-        return self._graphs[key]
+                self._graphs.clear()  # maybe those of another thread, which holds the one that it found
+            self._graphs[key] = found = self._built(step)
+        return found
 
     @cached_property
     def _graphs(self) -> dict[Hashable, Graph]:
